@@ -1,0 +1,63 @@
+# Every target does its own set-up. Needed: Python >= 3.11 with venv, a C compiler, make.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+# The first interpreter that is new enough; PYTHON=... overrides.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test e2e e2e-long test-cluster bench soak check generate image clean
+
+help:
+	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
+	@echo "make test      unit, property and conformance tests"
+	@echo "make check     ruff, mypy --strict, layering, generated code"
+	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
+	@echo "make test-cluster  against the devcluster, or the cluster of KUBECONFIG"
+	@echo "make bench     ratios against plain implementations"
+	@echo "make soak      the property tests, for much longer (SOAK_EXAMPLES=20000)"
+	@echo "make image     the container image, with docker, podman or buildah"
+
+setup: $(READY)
+
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "koordra needs Python >= 3.11; name one with PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module; on Debian install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/koordra demo
+
+test: setup
+	scripts/test unit
+
+e2e: setup
+	scripts/test e2e
+
+e2e-long: setup
+	scripts/test e2e-long
+
+test-cluster: setup
+	scripts/test cluster
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+check: setup
+	scripts/check
+
+generate: setup
+	$(BIN)/python proto/generate.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+
+soak: setup
+	scripts/test soak
+
+image:
+	scripts/image

@@ -1,0 +1,131 @@
+"""The plain backtracking that upstream's structured allocator does, over the same plain objects that `plan()` gets.
+
+Requests in order, per request one device after the other, per device the pools' devices in order; a candidate is held against
+use, selectors of class and request (evaluated once for each request and device), counters and constraints, in that order; on
+failure one step back. Devices of one request are chosen in ascending order (kubernetes#133678). No bounds, no symmetry, nothing
+remembered. Only what the benchmarks need is there: exact counts, firstAvailable, matchAttribute, counters.
+
+It reads the objects and evaluates selectors with the same code as koordra, so that the ratio is that of the searches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from koordra.allocator.cluster import Cluster
+from koordra.allocator.features import Features
+from koordra.allocator.inventory import Offered
+from koordra.allocator.selectors import matches
+from koordra.api import objects as api
+from koordra.api.claims import Alternative, DeviceClass
+
+LIMIT = 32
+
+
+class GaveUp(Exception):
+    """More candidates were looked at than the benchmark has time for."""
+
+
+class Plain:
+    """One claim on one node. `looked_at` counts candidates; GaveUp at `most`."""
+
+    def __init__(
+        self, manifests: Sequence[Mapping[str, Any]], *, most: int | None = None, features: Sequence[str] = ()
+    ) -> None:
+        gates = Features.of(features or None)
+        cluster = Cluster.of(manifests, gates)
+        node = next(iter(cluster.nodes.values()))
+        self.classes = cluster.classes
+        self.devices = [device for pool in cluster.slices.pools(node) for device in pool.devices]
+        self.left = {
+            key: amount for pool in cluster.slices.pools(node) for key, amount in pool.counters.items()
+        }
+        claim = cluster.pending[next(iter(cluster.pending))]
+        self.requests, self.constraints = claim.requests, claim.constraints
+        self.common: list[list[frozenset[Any]]] = [[] for _ in claim.constraints]
+        self.used: set[int] = set()
+        self.fitting: dict[tuple[str, str, int], bool] = {}
+        self.looked_at, self.most = 0, most
+        assert api.name(node)
+
+    def run(self) -> bool:
+        return self._request(0, 0)
+
+    def _request(self, index: int, taken: int) -> bool:
+        if index == len(self.requests):
+            return True
+        request = self.requests[index]
+        for wanted in request.alternatives:
+            if taken + wanted.count <= LIMIT and self._device(index, wanted, 0, 0, taken):
+                return True
+        return False
+
+    def _device(self, index: int, wanted: Alternative, chosen: int, first: int, taken: int) -> bool:
+        if chosen == wanted.count:
+            return self._request(index + 1, taken + chosen)
+        name = self.requests[index].name
+        for device in range(first, len(self.devices)):
+            self.looked_at += 1
+            if self.most is not None and self.looked_at > self.most:
+                raise GaveUp
+            if device in self.used or not self._fits(name, wanted, device):
+                continue
+            offered = self.devices[device]
+            counted = self._count(offered)
+            if counted is None:
+                continue
+            added = self._constrain(name, offered)
+            if added is not None:
+                self.used.add(device)
+                if self._device(index, wanted, chosen + 1, device + 1, taken):
+                    return True
+                self.used.discard(device)
+                for constraint in added:
+                    self.common[constraint].pop()
+            for key, amount in counted.items():
+                self.left[key] += amount
+        return False
+
+    def _fits(self, name: str, wanted: Alternative, device: int) -> bool:
+        key = (name, wanted.name, device)
+        found = self.fitting.get(key)
+        if found is None:
+            offered, device_class = self.devices[device], self.classes[wanted.device_class]
+            assert isinstance(device_class, DeviceClass)
+            found = all(matches(text, offered.class_facts) for text in device_class.selectors) and all(
+                matches(text, offered.facts) for text in wanted.selectors
+            )
+            self.fitting[key] = found
+        return found
+
+    def _count(self, offered: Offered) -> dict[tuple[str, str], Decimal] | None:
+        taken = {
+            (set_name, counter): amount
+            for set_name, counters in offered.device.consumes_counters.items()
+            for counter, amount in counters.items()
+        }
+        if any(self.left[key] < amount for key, amount in taken.items()):
+            return None
+        for key, amount in taken.items():
+            self.left[key] -= amount
+        return taken
+
+    def _constrain(self, name: str, offered: Offered) -> list[int] | None:
+        """The constraints that got the device, None (and nothing changed) when one refuses it."""
+        added: list[int] = []
+        for index, constraint in enumerate(self.constraints):
+            if constraint.requests and name not in constraint.requests:
+                continue
+            attribute = offered.facts.attributes.get(constraint.match_attribute)
+            values = attribute.elements if attribute is not None else frozenset()
+            states = self.common[index]
+            values = states[-1] & values if states else values
+            if not values:
+                for earlier in added:
+                    self.common[earlier].pop()
+                return None
+            states.append(values)
+            added.append(index)
+        return added

@@ -1,0 +1,5 @@
+"""`python -m koordra` is the program `koordra`."""
+
+from koordra.cli.main import main
+
+main()

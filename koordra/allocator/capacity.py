@@ -1,0 +1,178 @@
+"""How much of a device a request takes: requests meet request policies.
+
+For every capacity of a device (KEP 5075):
+
+1. The request names the capacity, with or without the driver's domain. A capacity the device lacks: not eligible.
+2. Not asked for: the policy's default, or all of it where there is no policy default.
+3. Asked for without a policy: as is. With `validValues`: the smallest value that is enough. With `validRange`: below
+   `min` becomes `min`; with `step`, rounded up to `min + n * step`. Above `max`, or above every value: not eligible.
+
+Steps follow upstream's arithmetic: exact with thousandths when the gate DRAFractionalCapacityRange is on, otherwise
+whole numbers. koordra's own: `percent` of a capacity is resolved on the device and rounded *down* to a step, so that parts that make up a
+hundred percent always fit on one device; `whole` takes all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Final
+
+from koordra.allocator.reasons import figure
+from koordra.api.claims import Alternative
+from koordra.api.devices import Capacity, Device, RequestPolicy
+
+_BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
+_DECIMAL: Final = ("E", "P", "T", "G", "M", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one request takes of one device: amount and spelling by capacity name as the device publishes it."""
+
+    amounts: Mapping[str, Decimal]
+    spelled: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def key(self) -> Hashable:
+        """The amounts as a value that can be compared quickly."""
+        return tuple(sorted(self.amounts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """Why the device can never serve the request, free or not. `short_of` is the capacity that is too small, if it is that."""
+
+    detail: str
+    short_of: tuple[str, Decimal] | None = None
+
+
+def demand_of(
+    alternative: Alternative,
+    device: Device,
+    *,
+    driver: str,
+    fractional: bool = True,
+    percent: Mapping[str, int] | None = None,
+    whole: frozenset[str] = frozenset(),
+) -> Demand | Unmet:
+    """What the request takes of the device, or why it cannot."""
+    asked: dict[str, Decimal] = {}
+    spelled: dict[str, str] = {}
+    for name, amount in (alternative.capacity or {}).items():
+        found = _published_name(name, device.capacity, driver)
+        if found is None:
+            return Unmet(f"{name}: requested {figure(amount)}, the device has no capacity of that name")
+        asked[found] = amount
+        spelled[found] = alternative.capacity_spelled.get(name, str(amount))
+    for name, share in (percent or {}).items():
+        found = _published_name(name, device.capacity, driver)
+        if found is not None and found not in asked:
+            asked[found] = _part(device.capacity[found], share)
+            spelled[found] = device.capacity[found].spelled
+    amounts: dict[str, Decimal] = {}
+    forms: dict[str, str] = {}
+    for name, capacity in device.capacity.items():
+        if name in whole:
+            taken, form = capacity.value, capacity.spelled
+        else:
+            taken, form = _taken(asked.get(name), spelled.get(name, ""), capacity, fractional=fractional)
+        refused = _policy_refuses(taken, capacity.policy, fractional=fractional)
+        if refused:
+            return Unmet(f"{name}: requested {figure(taken)}, {refused}")
+        if taken > capacity.value:
+            detail = f"{name}: requested {figure(taken)}, the device has {figure(capacity.value)}"
+            return Unmet(detail, (name, taken))
+        amounts[name] = taken
+        forms[name] = spell(taken, form)
+    return Demand(amounts, forms)
+
+
+def _part(capacity: Capacity, percent: int) -> Decimal:
+    exact = (capacity.value * percent / 100).to_integral_value(ROUND_FLOOR)
+    policy = capacity.policy
+    if policy is None or not policy.has_range or policy.step is None:
+        return exact
+    start = policy.minimum or Decimal(0)
+    return max(start, start + (exact - start) // policy.step * policy.step)
+
+
+def spell(amount: Decimal, form: str) -> str:
+    """The amount in the form (binary or decimal suffixes) of the quantity it stems from, as the API server prints it."""
+    if amount == 0:
+        return "0"
+    binary = form.rstrip().endswith("i")
+    if amount != amount.to_integral_value():
+        milli = amount.scaleb(3)
+        if milli == milli.to_integral_value():
+            return f"{int(milli)}m"
+        micro = amount.scaleb(6)
+        return f"{int(micro)}u" if micro == micro.to_integral_value() else f"{int(amount.scaleb(9))}n"
+    whole = int(amount)
+    suffixes, base = (_BINARY, 1024) if binary else (_DECIMAL, 1000)
+    for power, suffix in zip(range(6, 0, -1), suffixes, strict=True):
+        if whole % base**power == 0:
+            return f"{whole // base**power}{suffix}"
+    return str(whole)
+
+
+def _published_name(name: str, capacity: Mapping[str, Capacity], driver: str) -> str | None:
+    """The device's own spelling of a capacity: a bare name and one in the driver's domain mean the same."""
+    if name in capacity:
+        return name
+    domain, _, identifier = name.rpartition("/")
+    other = identifier if domain == driver else "" if domain else f"{driver}/{name}"
+    return other if other in capacity else None
+
+
+def _taken(
+    asked: Decimal | None, spelled: str, capacity: Capacity, *, fractional: bool
+) -> tuple[Decimal, str]:
+    policy = capacity.policy
+    if asked is None:
+        if policy is not None and policy.default is not None:
+            return policy.default, policy.spelled.get("default", capacity.spelled)
+        return capacity.value, capacity.spelled
+    if policy is None:
+        return asked, spelled
+    if policy.has_range and policy.minimum is not None:
+        if asked < policy.minimum:
+            return policy.minimum, policy.spelled.get("min", spelled)
+        if policy.step is None:
+            return asked, spelled
+        step, start = _arithmetic(policy, fractional=fractional)
+        reading = asked if fractional else asked.to_integral_value(ROUND_CEILING)
+        steps = ((reading - start) / step).to_integral_value(ROUND_CEILING)
+        return start + steps * step, policy.spelled.get("step", spelled)
+    for value in policy.valid_values:
+        if asked <= value:
+            return value, policy.spelled.get(str(value), spelled)
+    return asked, spelled
+
+
+def _arithmetic(policy: RequestPolicy, *, fractional: bool) -> tuple[Decimal, Decimal]:
+    """Step and start; whole numbers (rounded up, as Quantity.Value does) where fractions are not enabled."""
+    assert policy.step is not None
+    start = policy.minimum or Decimal(0)
+    if fractional:
+        return policy.step, start
+    return policy.step.to_integral_value(ROUND_CEILING), start.to_integral_value(ROUND_CEILING)
+
+
+def _policy_refuses(amount: Decimal, policy: RequestPolicy | None, *, fractional: bool) -> str:
+    """Why the policy does not allow the amount; empty when it does. The default is always allowed."""
+    if policy is None or amount == policy.default:
+        return ""
+    if policy.has_range:
+        if policy.maximum is not None and amount > policy.maximum:
+            return f"at most {figure(policy.maximum)} per request"
+        if policy.step is not None:
+            step, start = _arithmetic(policy, fractional=fractional)
+            reading = amount if fractional else amount.to_integral_value(ROUND_CEILING)
+            if (reading - start) % step != 0:
+                return f"not on a step of {figure(policy.step)} from {figure(start)}"
+        return ""
+    if policy.valid_values and amount not in policy.valid_values:
+        return "allowed are " + ", ".join(figure(value) for value in policy.valid_values)
+    return ""

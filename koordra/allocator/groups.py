@@ -1,0 +1,103 @@
+"""Which claims are planned together, in which order, and what their pods demand of a node.
+
+- The pending claims of one pod form a group: they are placed on one node or not at all.
+- Pods that share a pending claim are one group, since the claim has one node; if that does not fit, they are planned one
+  by one, and the first that fits pins the claim for the others.
+- A pod whose claim is not made yet (from its template) is not planned in part. A claim that a pod names and that is not
+  among the objects is somebody else's concern.
+- Claims of pods that have ended or are being deleted are left alone.
+- Pending claims that no pod refers to form one group (a what-if of several claims), except those marked Immediate, each
+  of which is planned for itself.
+
+Order: pod priority, then age, then name; claims without pods come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from koordra.api import objects
+from koordra.api.claims import ResourceClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`missing` names pod claims that do not exist yet; `allocated` are the pods' claims that are placed already."""
+
+    claims: tuple[ResourceClaim, ...]
+    pods: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    missing: tuple[str, ...] = ()
+    allocated: tuple[str, ...] = ()
+
+
+def siblings_in(group: Group) -> list[frozenset[int]]:
+    """For each claim of the group, the positions of the claims that some pod uses together with it."""
+    positions = {claim.key: position for position, claim in enumerate(group.claims)}
+    used = [{positions[key] for key in claim_keys(pod) if key in positions} for pod in group.pods]
+    return [
+        frozenset(other for together in used if position in together for other in together) - {position}
+        for position in range(len(group.claims))
+    ]
+
+
+def groups_of(
+    claims: Mapping[str, ResourceClaim], pods: Iterable[Mapping[str, Any]], allocated: frozenset[str]
+) -> list[Group]:
+    """All groups of pending claims (by key), in planning order. `allocated` are the keys of claims placed already."""
+    users = [pod for pod in pods if _pending_of(pod, claims)]
+    waiting = sorted(
+        (pod for pod in users if not objects.pod_is_finished(pod) and not objects.is_deleting(pod)),
+        key=_order,
+    )
+    component: dict[str, int] = {}
+    members: dict[int, list[Mapping[str, Any]]] = {}
+    for number, pod in enumerate(waiting):
+        touched = {component[key] for key in _pending_of(pod, claims) if key in component}
+        target = min(touched, default=number)
+        members.setdefault(target, [])
+        for other in sorted(touched - {target}):
+            members[target] += members.pop(other)
+        for key, owner in component.items():
+            if owner in touched:
+                component[key] = target
+        members[target].append(pod)
+        for key in _pending_of(pod, claims):
+            component[key] = target
+    found = [group_of(members[number], claims, allocated) for number in sorted(members)]
+    known_to_pods = {key for pod in users for key in _pending_of(pod, claims)}
+    alone = [claims[key] for key in sorted(claims) if key not in known_to_pods]
+    together = tuple(claim for claim in alone if not claim.immediate)
+    found += [Group((claim,)) for claim in alone if claim.immediate]
+    return [*found, Group(together)] if together else found
+
+
+def group_of(
+    pods: Sequence[Mapping[str, Any]], claims: Mapping[str, ResourceClaim], allocated: frozenset[str]
+) -> Group:
+    keys = list(dict.fromkeys(key for pod in pods for key in _pending_of(pod, claims)))
+    missing = tuple(
+        f"pod {objects.key(pod)}: entry {entry} has no ResourceClaim yet"
+        for pod in pods
+        for entry, name in objects.pod_claim_names(pod).items()
+        if name is None
+    )
+    placed = tuple(key for pod in pods for key in claim_keys(pod) if key in allocated)
+    return Group(tuple(claims[key] for key in keys), tuple(pods), missing, placed)
+
+
+def claim_keys(pod: Mapping[str, Any]) -> list[str]:
+    """The pod's claims by `namespace/name`, in the pod's order."""
+    return [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values() if name]
+
+
+def _pending_of(pod: Mapping[str, Any], claims: Mapping[str, ResourceClaim]) -> list[str]:
+    return [key for key in claim_keys(pod) if key in claims]
+
+
+def _order(pod: Mapping[str, Any]) -> tuple[object, ...]:
+    priority = objects.spec_of(pod).get("priority")
+    created = str(objects.metadata(pod).get("creationTimestamp") or "")
+    # A manifest without a timestamp is newer than every pod of the cluster.
+    return (-int(priority or 0), created == "", created, objects.key(pod))

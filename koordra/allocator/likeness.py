@@ -1,0 +1,112 @@
+"""Nodes that are alike device by device, found without looking into them again.
+
+A cluster has many nodes of few kinds, most of them untouched. Two nodes with the same likeness have the same answers for a group
+of claims, position by position. Likeness is a number per pool, worked out once per inventory and set of attribute names that
+the group's selectors read, and what is taken of the pool's devices:
+
+- attributes that a selector reads, and those that the topology is read from, count by value;
+- of any other attribute only which devices share a value counts, since a constraint cannot see more (a serial number differs
+  on every node, and means nothing);
+- everything else that a device publishes counts as it is.
+
+A pool with devices elsewhere has no likeness: what is taken there matters too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from koordra.allocator.inventory import Inventory, Offered, Pool, Taken
+from koordra.allocator.requests import AskedClaim
+from koordra.allocator.selectors import names_read_by
+from koordra.api import names
+from koordra.api.devices import Attribute
+
+Names = frozenset[str] | None
+"""Attribute names without their domain; None is all."""
+
+_IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
+_TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
+
+
+def read_by(claims: Sequence[AskedClaim]) -> Names:
+    """The attribute names that the selectors of the claims and of their classes read."""
+    found: set[str] = set()
+    for claim in claims:
+        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+            for expression in (*wanted.device_class.selectors, *wanted.spec.selectors):
+                read = names_read_by(expression)
+                if read is None:
+                    return None
+                found |= read
+    return frozenset(found)
+
+
+def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Names) -> Hashable:
+    """Equal for nodes that are alike; None where that cannot be told."""
+    found = []
+    for pool in pools:
+        if pool.others or pool.trouble:
+            return None
+        key = (pool, read)
+        kind = inventory.likes.get(key)
+        if kind is None:
+            published = _published(pool, read)
+            kind = inventory.likes[key] = inventory.likes.setdefault(published, len(inventory.likes))
+        found.append((kind, _taken_of(pool, taken)))
+    return tuple(found)
+
+
+def _taken_of(pool: Pool, taken: Taken) -> Hashable:
+    if pool.id not in taken.pools:
+        return ()
+    return tuple(
+        (
+            position,
+            offered.id in taken.dedicated,
+            taken.shares.get(offered.id, 0),
+            tuple(sorted(taken.consumed.get(offered.id, {}).items())),
+        )
+        for position, offered in enumerate(pool.devices)
+        if taken.in_use(offered.id)
+    )
+
+
+def _published(pool: Pool, read: Names) -> Hashable:
+    numbers: dict[tuple[str, Hashable], int] = {}
+    return (
+        tuple(sorted(pool.counters.items())),
+        tuple(_device(offered, read, numbers) for offered in pool.devices),
+    )
+
+
+def _device(offered: Offered, read: Names, numbers: dict[tuple[str, Hashable], int]) -> Hashable:
+    device = offered.device
+    return (
+        offered.id.driver,
+        offered.here,
+        offered.taints,
+        device.allow_multiple_allocations,
+        device.binding_conditions,
+        device.binding_failure_conditions,
+        tuple(
+            _attribute(name, entry, read, numbers) for name, entry in sorted(offered.facts.attributes.items())
+        ),
+        tuple((name, entry.value, entry.policy) for name, entry in sorted(offered.facts.capacity.items())),
+        tuple(
+            (counter_set, tuple(sorted(counters.items())))
+            for counter_set, counters in sorted(device.consumes_counters.items())
+        ),
+    )
+
+
+def _attribute(
+    name: str, attribute: Attribute, read: Names, numbers: dict[tuple[str, Hashable], int]
+) -> Hashable:
+    by_value = read is None or name.rpartition("/")[2] in read
+    if by_value or (name.startswith(_TOPOLOGY) and name not in _IDENTITIES):
+        return (name, attribute.kind, attribute.value)
+    values = attribute.value if attribute.is_list else (attribute.value,)
+    renamed = tuple(numbers.setdefault((name, (attribute.kind, value)), len(numbers)) for value in values)
+    return (name, attribute.kind, renamed)

@@ -1,0 +1,169 @@
+"""From a solution to what is written: AllocationResults, share ids, configuration and node selectors.
+
+`Plan` is what `plan()` returns; `Offer` is one group's placement on one node.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.reasons import Reason
+from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.solution import Placed
+from koordra.api.allocation import FROM_CLAIM, FROM_CLASS, Allocation, DeviceResult
+from koordra.api.devices import NodeSelection
+
+_SHARES: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "shares.koordra.io")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What each pending claim gets, or why it gets nothing; keys are `namespace/name` of the claim.
+
+    `allocations`   AllocationResult without allocationTimestamp, which is the writer's
+    `unsatisfiable` nothing fits, and that is proven; the reasons per node and device
+    `undecided`     the search ran out of budget before it found or excluded a placement
+    `scores`        of what was placed; higher is better, comparable between nodes for one claim
+    `levels`        worst level between a GPU and the NIC paired with it, None where there is no NIC
+    `nodes`         the node each placed claim is on
+    """
+
+    allocations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unsatisfiable: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
+    undecided: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
+    scores: dict[str, int] = field(default_factory=dict)
+    levels: dict[str, str | None] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Sorted by claim, ready for JSON."""
+
+        def told(table: Mapping[str, Sequence[Reason]]) -> dict[str, list[dict[str, str | None]]]:
+            return {claim: [reason.to_dict() for reason in table[claim]] for claim in sorted(table)}
+
+        return {
+            "allocations": {claim: self.allocations[claim] for claim in sorted(self.allocations)},
+            "unsatisfiable": told(self.unsatisfiable),
+            "undecided": told(self.undecided),
+            "scores": {claim: self.scores[claim] for claim in sorted(self.scores)},
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A group's placement on one node. `cost` orders offers; smaller is better."""
+
+    node: str
+    claims: Sequence[AskedClaim]
+    state: NodeState
+    placed: tuple[Placed, ...]
+    cost: int = 0
+
+    def allocations(self, *, pin_to_node: bool) -> list[Allocation]:
+        """One allocation per claim, in the group's order. `pin_to_node`: name the node even for network devices."""
+        return [
+            self._allocation(position, claim, pin_to_node=pin_to_node)
+            for position, claim in enumerate(self.claims)
+        ]
+
+    def devices_of(self, position: int) -> list[Mapping[str, Any]]:
+        """Plain attributes of the devices of one claim."""
+        return [
+            self.state.devices[placed.device].plain
+            for placed in self.placed
+            if placed.wanted.claim == position
+        ]
+
+    def _allocation(self, position: int, claim: AskedClaim, *, pin_to_node: bool) -> Allocation:
+        mine = [placed for placed in self.placed if placed.wanted.claim == position]
+        # First fit keeps upstream's order; otherwise devices of a request come in the node's order.
+        mine.sort(key=lambda placed: (placed.wanted.request, placed.device if pin_to_node else 0))
+        counts: dict[str, int] = {}
+        results = []
+        for placed in mine:
+            label = placed.wanted.label
+            index = counts.get(label, 0)
+            counts[label] = index + 1
+            results.append(self._result(claim, placed, index))
+        chosen = list(dict.fromkeys(placed.wanted for placed in mine))
+        return Allocation(
+            results=tuple(results),
+            config=tuple(_configuration(claim, chosen)),
+            node_selector=_named(self.node)
+            if pin_to_node
+            else self._node_selector([placed.device for placed in mine]),
+        )
+
+    def _result(self, claim: AskedClaim, placed: Placed, index: int) -> DeviceResult:
+        offered = self.state.devices[placed.device]
+        return DeviceResult(
+            request=placed.wanted.label,
+            device=offered.id,
+            share_id=share_id(claim.claim.uid or claim.claim.key, placed.wanted.label, index)
+            if placed.shared
+            else None,
+            consumed=placed.demand.amounts,
+            consumed_spelled=placed.demand.spelled,
+            admin_access=True if placed.wanted.spec.admin_access else None,
+            tolerations=tuple(toleration.raw for toleration in placed.wanted.spec.tolerations),
+            binding_conditions=offered.device.binding_conditions,
+            binding_failure_conditions=offered.device.binding_failure_conditions,
+        )
+
+    def _node_selector(self, devices: Sequence[int]) -> Mapping[str, Any] | None:
+        """Upstream's form: the node for local devices, else every requirement of the devices' selectors, else nothing."""
+        expressions: list[Mapping[str, Any]] = []
+        fields: list[Mapping[str, Any]] = []
+        for device in devices:
+            offered = self.state.devices[device]
+            selection: NodeSelection = offered.selection
+            if selection.node_name or offered.device.binds_to_node:
+                return _named(self.node)
+            for term in (selection.selector or {}).get("nodeSelectorTerms") or ():
+                _add_new(fields, term.get("matchFields") or ())
+                _add_new(expressions, term.get("matchExpressions") or ())
+        term = {
+            **({"matchExpressions": expressions} if expressions else {}),
+            **({"matchFields": fields} if fields else {}),
+        }
+        return {"nodeSelectorTerms": [term]} if term else None
+
+
+def share_id(claim: str, request: str, index: int) -> str:
+    """The same share of the same claim always has the same id, so that planning again changes nothing."""
+    return str(uuid.uuid5(_SHARES, f"{claim}/{request}/{index}"))
+
+
+def _named(node: str) -> dict[str, Any]:
+    requirement = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {"nodeSelectorTerms": [{"matchFields": [requirement]}]}
+
+
+def _add_new(into: list[Mapping[str, Any]], requirements: Sequence[Mapping[str, Any]]) -> None:
+    into.extend(entry for entry in requirements if entry not in into)
+
+
+def _configuration(claim: AskedClaim, chosen: Sequence[Wanted]) -> list[Mapping[str, Any]]:
+    """Classes' entries first, then the claim's; `requests` is left out where an entry concerns all of them."""
+    found: list[Mapping[str, Any]] = []
+    for device_class in dict.fromkeys(wanted.device_class for wanted in chosen):
+        names = [wanted.label for wanted in chosen if wanted.device_class is device_class]
+        found += [
+            _entry(FROM_CLASS, [] if len(names) == len(chosen) else names, entry.raw)
+            for entry in device_class.config
+        ]
+    for entry in claim.claim.config:
+        concerned = [wanted for wanted in chosen if {wanted.base, wanted.label} & set(entry.requests)]
+        if entry.requests and not concerned:
+            continue
+        every = not entry.requests or len(concerned) == len(chosen)
+        found.append(_entry(FROM_CLAIM, [] if every else list(entry.requests), entry.raw))
+    return found
+
+
+def _entry(source: str, requests: list[str], raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"source": source, **({"requests": requests} if requests else {}), **raw}

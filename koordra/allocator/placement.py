@@ -1,0 +1,227 @@
+"""One group on one node after the other: rungs, bounds, search; and what need not be searched again.
+
+A Preferred JointAllocation has rungs. On each node the combinations of rungs are tried from the lowest total upwards and the
+first that fits is taken; climbing costs more than anything else in the objective, so nodes compare rightly.
+
+Clusters consist of many nodes of few kinds. A node that is alike an earlier one device by device (`likeness.py`) is not looked
+at; before another is searched, its canonical form (`symmetry.py`) is looked up: a node whose form was searched before has the
+same answer. If that fitted, the earlier node costs the same and comes first by
+name, so this one need not be solved at all; if it did not, only the reasons are told anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from koordra.allocator.bounds import candidates_of, enough, narrow
+from koordra.allocator.diagnosis import Told, reasons_on_node
+from koordra.allocator.features import LIST_ATTRIBUTES
+from koordra.allocator.inventory import GPU, NIC, Inventory, Pool, Taken
+from koordra.allocator.joint import Member, Rule, members_of, rule_for, rungs
+from koordra.allocator.likeness import likeness, read_by
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.offer import Offer
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
+from koordra.allocator.requests import AskedClaim
+from koordra.allocator.score import RUNG, Cost
+from koordra.allocator.search import Search
+from koordra.allocator.solution import Outcome
+from koordra.api.parameters import PlacementPolicy
+
+
+@dataclass(slots=True)
+class NodeAnswer:
+    """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out.
+
+    `reasons` are worked out when they are asked for, which is only where no node fits.
+    """
+
+    offer: Offer | None = None
+    reasons: Callable[[], list[Told]] = list
+    exhausted: bool = False
+    error: ClaimRefused | None = None
+    fits: bool = False
+
+
+_Tried = tuple[list[Rule], tuple[object, ...]]
+"""The rules of the first rung that was tried on a node that did not fit, and the node's form with them."""
+
+
+@dataclass(slots=True)
+class _Rung:
+    """The answer of one rung. `form` is the node's canonical form with that rung's rules."""
+
+    outcome: Outcome | None
+    form: tuple[object, ...]
+    error: ClaimRefused | None = None
+    repeated: bool = False
+
+
+class Placement:
+    """A group of claims that is to be placed under one policy (None is first fit)."""
+
+    def __init__(
+        self,
+        asked: Sequence[AskedClaim],
+        siblings: Sequence[frozenset[int]],
+        *,
+        policy: PlacementPolicy | None,
+        inventory: Inventory,
+    ) -> None:
+        self.asked = asked
+        self.siblings = siblings
+        self.policy = None if policy is None else _said(asked, policy)
+        self.inventory = inventory
+        self.features = inventory.features
+        self.read = read_by(asked)
+        self.answered: dict[Hashable, _Tried | None] = {}
+        self.last_tried: _Tried = ([], ())
+        self.codes: dict[Hashable, int] = {}
+        self.known: dict[tuple[object, ...], Outcome | None] = {}
+        self.together: dict[tuple[object, ...], list[Told]] = {}
+
+    def on_node(
+        self, name: str, pools: Sequence[Pool], taken: Taken, *, honors_partitions: bool
+    ) -> NodeAnswer:
+        """The best placement on the node, or why there is none."""
+        alike = likeness(self.inventory, pools, taken, self.read)
+        key = None if alike is None else (alike, honors_partitions)
+
+        def state() -> NodeState:
+            return NodeState(pools, taken, self.features, honors_partitions=honors_partitions)
+
+        if key is not None and key in self.answered:
+            first = self.answered[key]
+            if first is None:
+                return NodeAnswer(fits=True)
+            return NodeAnswer(reasons=lambda: self._told_again(name, state(), first))
+        try:
+            answer = self._search(name, state())
+        except ClaimRefused as error:
+            reason = replace(error.reason, node=name)
+            position = next(index for index, claim in enumerate(self.asked) if claim.claim.key == error.claim)
+            told = [(position, reason)]
+            return NodeAnswer(reasons=lambda: told, error=error)
+        if key is not None and not answer.exhausted and answer.error is None:
+            self.answered[key] = None if answer.fits else self.last_tried
+        return answer
+
+    def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[Told]:
+        """The reasons of a node like one that did not fit."""
+        joint_rules, form = tried
+        return reasons_on_node(
+            name, self.asked, state, joint_rules=joint_rules, known=self.together, form=form
+        )
+
+    def _search(self, name: str, state: NodeState) -> NodeAnswer:
+        kinds = _kinds(self.asked, state)
+        joints = members_of(self.asked, kinds, self.siblings)
+        ladders = [rungs(joint) for joint, _ in joints]
+        climbs = itertools.product(*(range(len(ladder)) for ladder in ladders))
+        tried: list[tuple[list[Rule], _Rung]] = []
+        for climb in sorted(climbs, key=lambda steps: (sum(steps), steps)):
+            joint_rules = [
+                rule_for(joint, members, ladder[step], kinds)
+                for (joint, members), ladder, step in zip(joints, ladders, climb, strict=True)
+            ]
+            rung = self._rung(state, joint_rules, climb)
+            tried.append((joint_rules, rung))
+            if rung.outcome is not None and rung.outcome.solution is not None:
+                if rung.repeated:
+                    return NodeAnswer(fits=True)
+                cost = rung.outcome.cost + RUNG * sum(climb) if self.policy is not None else 0
+                return NodeAnswer(
+                    offer=Offer(name, self.asked, state, rung.outcome.solution, cost), fits=True
+                )
+        return self._nothing(name, state, tried)
+
+    def _nothing(self, name: str, state: NodeState, tried: Sequence[tuple[list[Rule], _Rung]]) -> NodeAnswer:
+        """No rung fitted: undecided, an error that upstream would have ended with, or the reasons."""
+        everyone = range(len(self.asked))
+        if any(rung.outcome is not None and rung.outcome.exhausted for _, rung in tried):
+            limit = "the search ran out of budget before it found or excluded a placement; it is repeated with more"
+            reason = Reason(name, None, None, Cause.SEARCH_LIMIT.value, limit)
+            told = [(position, reason) for position in everyone]
+            return NodeAnswer(reasons=lambda: told, exhausted=True)
+        forced = next((rung.error for _, rung in tried if rung.error is not None), None)
+        if forced is not None:
+            raise forced
+        self.last_tried = tried[0][0], tried[0][1].form
+        reasons = partial(self._told_again, name, state, self.last_tried)
+        invalid = next((pool for pool in state.pools if pool.trouble and not pool.incomplete), None)
+        if invalid is None:
+            return NodeAnswer(reasons=reasons)
+        detail = f"invalid resource pools were encountered: {invalid}: {invalid.trouble}"
+        error = refusal(self.asked[0].claim.key, Cause.POOL_INCOMPLETE, detail, node=name)
+        return NodeAnswer(reasons=reasons, error=error)
+
+    def _rung(self, state: NodeState, joint_rules: Sequence[Rule], climb: tuple[int, ...]) -> _Rung:
+        """Bounds, then the walk; or the answer of an earlier node of the same form."""
+        search = Search(
+            self.asked,
+            state,
+            joint_rules=joint_rules,
+            objective=None if self.policy is None else Cost(state, self.policy),
+            strict=self.policy is None,
+            codes=self.codes,
+        )
+        try:
+            search.check_beforehand()
+            counted = self._count(search, state, joint_rules)
+            form: tuple[object, ...] = ()
+            if self.policy is not None:
+                form = (climb, tuple(joint_rules), state.honors_partitions, search.start_form())
+                if form in self.known:
+                    return _Rung(self.known[form], form, repeated=True)
+            outcome = search.run() if counted else None
+        finally:
+            search.unwind()
+        if form and search.forced_error is None:
+            self.known[form] = outcome
+        return _Rung(outcome, form, search.forced_error)
+
+    def _count(self, search: Search, state: NodeState, joint_rules: Sequence[Rule]) -> bool:
+        """Whether counting leaves a chance; the search is left with the candidates that remain."""
+        if self.policy is None and _takes_all(self.asked):
+            # Upstream may end with an error on the way, which counting would hide.
+            return True
+        found = candidates_of(self.asked, state)
+        if found is None:
+            return True
+        lists = LIST_ATTRIBUTES in self.features
+        search.candidates = narrow(self.asked, state, found, joint_rules=joint_rules, lists=lists)
+        return enough(state, search.candidates)
+
+
+def _kinds(asked: Sequence[AskedClaim], state: NodeState) -> dict[Member, set[str]]:
+    """What each request can get here: GPUs, NICs or both. Looked at only where a JointAllocation asks."""
+    kinds: dict[Member, set[str]] = {}
+    if not any(claim.joints for claim in asked):
+        return kinds
+    for claim in asked:
+        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+            found = kinds.setdefault((wanted.claim, wanted.request), set())
+            for device, offered in enumerate(state.devices):
+                if offered.kind not in (GPU, NIC) or offered.kind in found:
+                    continue
+                if state.verdict(wanted, device, own_driver_only=claim.own_driver_only).demand is not None:
+                    found.add(offered.kind)
+    return kinds
+
+
+def _takes_all(asked: Sequence[AskedClaim]) -> bool:
+    return any(
+        wanted.takes_all for claim in asked for request in claim.requests for wanted in request.alternatives
+    )
+
+
+def _said(asked: Sequence[AskedClaim], policy: PlacementPolicy) -> PlacementPolicy:
+    """What the claims say wins over the policy; the first claim that says something is heard."""
+    said = [claim.placement for claim in asked]
+    return PlacementPolicy(
+        next((placement.node for placement in said if placement.node), policy.node),
+        next((placement.device for placement in said if placement.device), policy.device),
+    )

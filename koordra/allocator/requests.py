@@ -1,0 +1,372 @@
+"""What a claim asks for, resolved: each request with its class, amounts and koordra's own parameters.
+
+A claim becomes an AskedClaim: requests in their order, each with its alternatives (one for an exact request), the claim's
+constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the configuration of the classes and of the claim
+(the claim's own word wins over its class's). Everything that upstream answers with an error for the claim as a whole is
+found here and raised as ClaimRefused, so that the search only meets requests that make sense.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from koordra.allocator import features as gates
+from koordra.allocator.features import Features
+from koordra.allocator.reasons import Cause, refusal
+from koordra.allocator.selectors import compile_error
+from koordra.api import names
+from koordra.api.claims import (
+    ALL,
+    EXACT_COUNT,
+    Alternative,
+    Configuration,
+    Constraint,
+    DeviceClass,
+    DeviceRequest,
+    ResourceClaim,
+)
+from koordra.api.parameters import (
+    GpuConfig,
+    JointAllocation,
+    Parameters,
+    PlacementPolicy,
+    RdmaConfig,
+    RdmaMode,
+    decode,
+)
+from koordra.errors import InvalidInput, InvalidManifest
+
+KOORDRA_CLASSES: Final = frozenset({names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF})
+_DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """One way to satisfy a request. `label` is the name results carry: `request` or `request/subrequest`.
+
+    Two that are of one `kind` ask the same of a device, so that what was found for one holds for the other.
+    """
+
+    claim: int
+    request: int
+    index: int
+    label: str
+    base: str
+    sub: str
+    spec: Alternative
+    device_class: DeviceClass
+    percent: Mapping[str, int] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    kind: object = None
+
+    @property
+    def takes_all(self) -> bool:
+        return self.spec.mode == ALL
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedRequest:
+    name: str
+    alternatives: tuple[Wanted, ...]
+    prioritized: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedClaim:
+    """`own_driver_only`: some request is for koordra's classes, so devices of other drivers may not be mixed in."""
+
+    claim: ResourceClaim
+    requests: tuple[AskedRequest, ...]
+    constraints: tuple[Constraint, ...]
+    joints: tuple[JointAllocation, ...] = ()
+    joint_requests: tuple[frozenset[int], ...] = ()
+    placement: PlacementPolicy = field(default_factory=PlacementPolicy)
+    own_driver_only: bool = False
+
+
+def resolve(
+    claim: ResourceClaim,
+    *,
+    position: int,
+    classes: Mapping[str, DeviceClass | InvalidManifest],
+    features: Features,
+) -> AskedClaim:
+    """The claim as the search sees it. Raises ClaimRefused."""
+    requests = tuple(
+        _request(claim, request, position=(position, index), classes=classes, features=features)
+        for index, request in enumerate(claim.requests)
+    )
+    for index, constraint in enumerate(claim.constraints):
+        if not (constraint.match_attribute or constraint.distinct_attribute):
+            raise refusal(
+                claim.key,
+                Cause.CONSTRAINT_VIOLATED,
+                f"constraint #{index}: empty constraint (unsupported constraint type?)",
+            )
+    foreign = _foreign_driver(requests)
+    own = any(_is_koordra(wanted.device_class) for request in requests for wanted in request.alternatives)
+    if own and foreign:
+        raise refusal(
+            claim.key,
+            Cause.FOREIGN_DRIVER,
+            f"the claim mixes requests for {names.DRIVER} and for {foreign[1]}; put the latter into a claim of its own",
+            request=foreign[0],
+        )
+    joints, joint_requests, placement = _claim_parameters(claim, requests)
+    return AskedClaim(
+        claim=claim,
+        requests=requests,
+        constraints=claim.constraints,
+        joints=joints,
+        joint_requests=joint_requests,
+        placement=placement,
+        own_driver_only=own,
+    )
+
+
+def _request(
+    claim: ResourceClaim,
+    request: DeviceRequest,
+    *,
+    position: tuple[int, int],
+    classes: Mapping[str, DeviceClass | InvalidManifest],
+    features: Features,
+) -> AskedRequest:
+    if request.prioritized and gates.PRIORITIZED_LIST not in features:
+        raise refusal(
+            claim.key,
+            Cause.FEATURE_DISABLED,
+            f"has subrequests, but the {gates.PRIORITIZED_LIST} feature is disabled",
+            request=request.name,
+        )
+    return AskedRequest(
+        request.name,
+        tuple(
+            _alternative(
+                claim, request, spec, position=(*position, index), classes=classes, features=features
+            )
+            for index, spec in enumerate(request.alternatives)
+        ),
+        request.prioritized,
+    )
+
+
+def _alternative(
+    claim: ResourceClaim,
+    request: DeviceRequest,
+    spec: Alternative,
+    *,
+    position: tuple[int, int, int],
+    classes: Mapping[str, DeviceClass | InvalidManifest],
+    features: Features,
+) -> Wanted:
+    label = f"{request.name}/{spec.name}" if request.prioritized else request.name
+    _check_gates(claim, spec, label=label, features=features)
+    _check_selectors(claim, spec.selectors, label=label, owner="")
+    device_class = _class_of(claim, spec, label=label, classes=classes)
+    _check_selectors(claim, device_class.selectors, label=label, owner=f"class {device_class.name}, ")
+    if spec.mode not in (EXACT_COUNT, ALL):
+        raise refusal(claim.key, Cause.FEATURE_DISABLED, f"unsupported count mode {spec.mode}", request=label)
+    _check_amounts(claim, spec, device_class, label=label)
+    percent: dict[str, int] = {}
+    whole: set[str] = set()
+    for parameters in _parameters_of(claim, device_class, request.name, label):
+        if isinstance(parameters, GpuConfig) and parameters.memory_percent is not None:
+            percent[names.CAPACITY_MEMORY] = parameters.memory_percent
+        if isinstance(parameters, RdmaConfig) and parameters.mode is RdmaMode.EXCLUSIVE:
+            whole.add(names.CAPACITY_SHARE)
+    return Wanted(
+        *position,
+        label=label,
+        base=request.name,
+        sub=spec.name if request.prioritized else "",
+        spec=spec,
+        device_class=device_class,
+        percent=percent,
+        whole=frozenset(whole),
+        kind=_kind(spec, device_class, percent, frozenset(whole)),
+    )
+
+
+def _kind(
+    spec: Alternative, device_class: DeviceClass, percent: Mapping[str, int], whole: frozenset[str]
+) -> object:
+    """Everything of a request that decides whether a device can serve it, as one object per value."""
+    return _one_of(
+        (
+            device_class.name,
+            device_class.selectors,
+            spec.selectors,
+            spec.tolerations,
+            None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
+            tuple(sorted(spec.capacity_spelled.items())),
+            tuple(sorted(percent.items())),
+            whole,
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _one_of(values: tuple[object, ...]) -> object:
+    return object()
+
+
+def _check_gates(claim: ResourceClaim, spec: Alternative, *, label: str, features: Features) -> None:
+    if spec.capacity is not None and gates.CONSUMABLE_CAPACITY not in features:
+        raise refusal(
+            claim.key,
+            Cause.FEATURE_DISABLED,
+            f"has capacity requests, but the {gates.CONSUMABLE_CAPACITY} feature is disabled",
+            request=label,
+        )
+    if spec.admin_access and gates.ADMIN_ACCESS not in features:
+        raise refusal(
+            claim.key,
+            Cause.FEATURE_DISABLED,
+            f"admin access is requested, but the {gates.ADMIN_ACCESS} feature is disabled",
+            request=label,
+        )
+
+
+def _check_selectors(claim: ResourceClaim, selectors: Sequence[str], *, label: str, owner: str) -> None:
+    for index, expression in enumerate(selectors):
+        if not expression:
+            detail = f"{owner}selector #{index}: CEL expression empty (unsupported selector type?)"
+            raise refusal(claim.key, Cause.SELECTOR_ERROR, detail, request=label)
+
+
+def _class_of(
+    claim: ResourceClaim,
+    spec: Alternative,
+    *,
+    label: str,
+    classes: Mapping[str, DeviceClass | InvalidManifest],
+) -> DeviceClass:
+    if not spec.device_class:
+        raise refusal(
+            claim.key,
+            Cause.SELECTOR_MISMATCH,
+            "missing device class name (unsupported request type?); set deviceClassName",
+            request=label,
+        )
+    found = classes.get(spec.device_class)
+    if found is None:
+        known = ", ".join(sorted(classes)) or "none"
+        raise refusal(
+            claim.key,
+            Cause.SELECTOR_MISMATCH,
+            f"DeviceClass {spec.device_class} does not exist; create it or use one of: {known}",
+            request=label,
+        )
+    if isinstance(found, InvalidManifest):
+        raise refusal(claim.key, Cause.SELECTOR_ERROR, str(found), request=label)
+    return found
+
+
+def _check_amounts(claim: ResourceClaim, spec: Alternative, device_class: DeviceClass, *, label: str) -> None:
+    for name, amount in sorted((spec.capacity or {}).items()):
+        if amount < 0:
+            detail = f"{name}: requested {amount}, an amount cannot be negative"
+            raise refusal(claim.key, Cause.INSUFFICIENT_CAPACITY, detail, request=label)
+        if amount == 0 and _is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
+            raise refusal(
+                claim.key,
+                Cause.INSUFFICIENT_CAPACITY,
+                f"{name}: requested 0, at least 1Mi; leave memory out for the whole card",
+                request=label,
+            )
+
+
+def _is_koordra(device_class: DeviceClass) -> bool:
+    return device_class.name in KOORDRA_CLASSES or names.DRIVER in _drivers_named(device_class)
+
+
+def _drivers_named(device_class: DeviceClass) -> set[str]:
+    return {driver for expression in device_class.selectors for driver in _DRIVER_TEST.findall(expression)}
+
+
+def _foreign_driver(requests: Sequence[AskedRequest]) -> tuple[str, str] | None:
+    """The first request whose class names a driver other than koordra's, with that driver."""
+    for request in requests:
+        for wanted in request.alternatives:
+            others = sorted(_drivers_named(wanted.device_class) - {names.DRIVER})
+            if others and not _is_koordra(wanted.device_class):
+                return wanted.label, others[0]
+    return None
+
+
+def _parameters_of(
+    claim: ResourceClaim, device_class: DeviceClass, request: str, label: str
+) -> tuple[Parameters, ...]:
+    """koordra's parameters for one request: the class's, then the claim's (which win, being later)."""
+    own = [entry for entry in claim.config if not entry.requests or {request, label} & set(entry.requests)]
+    return tuple(
+        parameters
+        for entries, owner in ((device_class.config, f"DeviceClass {device_class.name}"), (own, str(claim)))
+        for entry in entries
+        if (parameters := _decoded(claim, entry, owner=owner)) is not None
+    )
+
+
+def _decoded(claim: ResourceClaim, entry: Configuration, *, owner: str) -> Parameters | None:
+    if entry.driver != names.DRIVER:
+        return None
+    try:
+        return decode(entry.parameters, object=owner, field=f"{entry.where}.opaque.parameters")
+    except InvalidInput as error:
+        raise refusal(claim.key, Cause.CONSTRAINT_VIOLATED, str(error)) from error
+
+
+def _claim_parameters(
+    claim: ResourceClaim, requests: Sequence[AskedRequest]
+) -> tuple[tuple[JointAllocation, ...], tuple[frozenset[int], ...], PlacementPolicy]:
+    """JointAllocations with the requests each covers, and the placement policy (the last one said wins)."""
+    joints: list[JointAllocation] = []
+    covered: list[frozenset[int]] = []
+    placement = PlacementPolicy()
+    everything = frozenset(range(len(requests)))
+    for entry in claim.config:
+        parameters = _decoded(claim, entry, owner=str(claim))
+        if isinstance(parameters, JointAllocation):
+            named = {name.partition("/")[0] for name in entry.requests}
+            joints.append(parameters)
+            covered.append(
+                frozenset(index for index, request in enumerate(requests) if request.name in named)
+                if named
+                else everything
+            )
+        elif isinstance(parameters, PlacementPolicy):
+            placement = PlacementPolicy(
+                parameters.node or placement.node, parameters.device or placement.device
+            )
+    for device_class in dict.fromkeys(
+        wanted.device_class for request in requests for wanted in request.alternatives
+    ):
+        for entry in device_class.config:
+            parameters = _decoded(claim, entry, owner=f"DeviceClass {device_class.name}")
+            if isinstance(parameters, JointAllocation) and not joints:
+                joints.append(parameters)
+                covered.append(everything)
+            elif isinstance(parameters, PlacementPolicy):
+                placement = PlacementPolicy(
+                    placement.node or parameters.node, placement.device or parameters.device
+                )
+    return tuple(joints), tuple(covered), placement
+
+
+def refuse_bad_selectors(claim: AskedClaim) -> None:
+    """Raises ClaimRefused for the first selector that does not compile, though no device may ever be held against it."""
+    for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+        for owner, expressions in (
+            (f"class {wanted.device_class.name}: ", wanted.device_class.selectors),
+            ("", wanted.spec.selectors),
+        ):
+            for index, expression in enumerate(expressions):
+                error = compile_error(expression)
+                if error is not None:
+                    detail = f"{owner}selector #{index} {expression.strip()!r}: CEL compile error: {error}"
+                    raise refusal(claim.claim.key, Cause.SELECTOR_ERROR, detail, request=wanted.label)

@@ -1,0 +1,399 @@
+"""The search on one node: complete, in upstream's order, over all claims of a pod at once.
+
+The question. A group of claims (those of one pod) needs devices. Claims have requests, a request has alternatives
+(one, or the entries of firstAvailable), an alternative needs a number of devices or all that match. Find devices for
+everything such that no device is used beyond what it has, counters suffice, and every constraint and JointAllocation holds.
+
+The walk. Depth first, with a stack of generators instead of recursion (a group may need hundreds of devices). A position
+is (request, alternative, how many of its devices are there). At each position the candidates are tried in the node's device
+order; placing a device updates counts, counters and constraint states, taking it back restores them. The first
+complete choice is upstream's choice, since the order of requests, alternatives and devices is upstream's.
+
+What keeps it fast. None of this loses a solution:
+
+1. Bounds before the walk (`bounds.py`): devices whose attribute values cannot satisfy a matchAttribute are left out, and
+   requests are matched against devices as a whole; when that fails there is no solution.
+2. Remembered states. Two partial choices that leave the same devices free, with the same standing towards every
+   constraint, have the same completions, so a position is entered once per state. States are compared up to symmetry
+   (`symmetry.py`): eight equal switch groups of which one is half used are one state, whichever it is. Of devices that are
+   interchangeable in a state only the first is tried.
+3. A JointAllocation counts what is still lacking and stops a branch when too few NICs are to come; where partitions of the
+   NVLink fabric are demanded (`fabric.py`), a branch stops when a claim's cards fit into none.
+
+Scored policies. The walk goes on after the first solution; every complete choice is given to the objective, which depends
+only on the final state up to symmetry, so entering each state once still sees the best one. Requests that constraints tie
+together are then placed next to each other, which keeps the number of states small; results are put back in order.
+
+The budget counts placements tried. Exhausted without a solution, the answer is "undecided"; exhausted with one, the
+best so far is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Final
+
+from koordra.allocator import constraints as rules
+from koordra.allocator import features as gates
+from koordra.allocator.capacity import Demand
+from koordra.allocator.device_tree import Orbits
+from koordra.allocator.fabric import Demanded
+from koordra.allocator.inventory import GPU
+from koordra.allocator.joint import Member, Rule, Tally
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.reasons import Cause, ClaimRefused, refusal
+from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.solution import Outcome, Placed, Position
+from koordra.allocator.symmetry import Symmetry
+from koordra.allocator.to_come import cards_after, nics_after
+from koordra.allocator.walking_order import walking_order
+from koordra.api import names
+from koordra.api.claims import MAX_RESULTS
+
+BUDGET: Final = 300_000
+"""Placements tried on one node before the answer is "undecided"."""
+
+REFINEMENT: Final = 30_000
+"""Placements tried in search of a better solution once there is one."""
+
+_PATIENCE: Final = 16
+"""Dead ends before first fit starts to remember states: the plain cases never pay for it."""
+
+Objective = Callable[["Search"], int]
+
+
+class Search:
+    """One walk over one node for one group of claims. `strict`: selector errors end it, as upstream does."""
+
+    def __init__(
+        self,
+        claims: Sequence[AskedClaim],
+        state: NodeState,
+        *,
+        joint_rules: Sequence[Rule] = (),
+        objective: Objective | None = None,
+        strict: bool = True,
+        without_constraints: bool = False,
+        without_partitions: bool = False,
+        candidates: Mapping[Wanted, Sequence[int]] | None = None,
+        budget: int = BUDGET,
+        codes: dict[Hashable, int] | None = None,
+    ) -> None:
+        self.claims = claims
+        self.state = state
+        self.objective = objective
+        self.strict = strict
+        self.budget = budget
+        self.tried = 0
+        self.lists = gates.LIST_ATTRIBUTES in state.features
+        self.constraints = [() if without_constraints else claim.constraints for claim in claims]
+        self.requests = walking_order(claims, tied=objective is not None and not without_constraints)
+        self.candidates = candidates or {}
+        self.tallies = [Tally(rule) for rule in joint_rules if rule.scope is not None]
+        self.nics_after = nics_after(self.requests, claims, state, self.tallies)
+        honored = state.honors_partitions and not without_partitions
+        self.demanded = Demanded(state.fabric) if honored and state.fabric.partitions else None
+        self.cards_after = cards_after(self.requests, claims, state) if self.demanded is not None else []
+        self.constraint_states: list[list[rules.State]] = [[() for _ in found] for found in self.constraints]
+        self._constrained_values: dict[tuple[int, int, int], rules.Values] = {}
+        self.placed: list[Placed] = []
+        self.per_claim = [0] * len(claims)
+        self.allocating: dict[int, list[int]] = {}
+        self.by_request: dict[tuple[Member, int], int] = {}
+        self.all_devices: dict[Wanted, list[int]] = {}
+        self.symmetry: Symmetry | None = None
+        self.codes: dict[Hashable, int] = {} if codes is None else codes
+        self._orbits: Orbits | None = None
+        self.used_before = list(state.used)
+        self.shares_before = list(state.holders)
+        self.counters_before = [dict(left) for left in state.counters]
+        self.forced_error: ClaimRefused | None = None
+        self._stack: list[Generator[Position, None, None]] = []
+
+    # --- the walk ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """The first solution, or with an objective the one of least cost. Raises ClaimRefused where upstream errs."""
+        best: tuple[Placed, ...] | None = None
+        cost = 0
+        entered: set[tuple[object, ...]] = set()
+        dead_ends = 0
+        limit = self.budget
+        start = Position(0)
+        self.check_beforehand()
+        if start.request >= len(self.requests):
+            return Outcome((), self.objective(self) if self.objective else 0)
+        stack = self._stack
+        stack.append(self._moves(start))
+        while stack:
+            following = next(stack[-1], None)
+            if self.tried > limit:
+                return Outcome(best, cost, exhausted=True, tried=self.tried)
+            if following is None:
+                stack.pop()
+                dead_ends += 1
+                continue
+            if following.request >= len(self.requests):
+                if self.demanded is not None and not self.demanded.complete():
+                    dead_ends += 1
+                    continue
+                found = tuple(self.placed)
+                if self.objective is None:
+                    return Outcome(found, tried=self.tried)
+                price = self.objective(self)
+                if best is None:
+                    limit = min(limit, self.tried + REFINEMENT)
+                if best is None or price < cost:
+                    best, cost = found, price
+                continue
+            fresh = following.alternative is not None or self.requests[following.request][2].prioritized
+            if fresh and (self.objective is not None or dead_ends > _PATIENCE):
+                key = self._key(following)
+                if key in entered:
+                    continue
+                entered.add(key)
+            else:
+                self._orbits = None
+            stack.append(self._moves(following))
+        return Outcome(best, cost, tried=self.tried)
+
+    def unwind(self) -> None:
+        """Take every step back, so that the node's state is as it was."""
+        while self._stack:
+            self._stack.pop().close()
+
+    def check_beforehand(self) -> None:
+        """What upstream finds before it searches: `All` requests it cannot count, and claims that ask for too much."""
+        for claim in self.claims:
+            least = sum(
+                min(len(self._all_of(w)) if w.takes_all else w.spec.count for w in request.alternatives)
+                for request in claim.requests
+            )
+            if least > MAX_RESULTS:
+                detail = f"number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
+                raise refusal(claim.claim.key, Cause.INSUFFICIENT_CAPACITY, detail)
+
+    def _moves(self, at: Position) -> Generator[Position, None, None]:
+        """The positions one step further. Each is yielded with its step taken; resuming takes the step back."""
+        claim, index, request = self.requests[at.request]
+        orbits, tried_orbits = self._orbits, set[Hashable]()
+        if at.alternative is None:
+            for number in range(len(request.alternatives)):
+                if request.prioritized:
+                    self.tried += 1
+                yield from self._settled(Position(at.request, number))
+            return
+        wanted = request.alternatives[at.alternative]
+        devices = self._all_of(wanted) if wanted.takes_all else None
+        if devices is not None:
+            device = devices[at.placed]
+            candidates: Sequence[int] = (device,)
+        else:
+            candidates = self.candidates.get(wanted, range(len(self.state.devices)))
+        for device in candidates:
+            if orbits is not None:
+                orbit = orbits.of(device)
+                if orbit in tried_orbits:
+                    continue
+                tried_orbits.add(orbit)
+            self.tried += 1
+            undo = self._place(wanted, device, (claim, index), at, must=devices is not None)
+            if undo is None:
+                continue
+            try:
+                yield from self._settled(Position(at.request, at.alternative, at.placed + 1))
+            finally:
+                undo()
+
+    def _settled(self, at: Position) -> Iterator[Position]:
+        """The position itself, or the next request's once this one has all its devices."""
+        assert at.alternative is not None
+        claim, _, request = self.requests[at.request]
+        wanted = request.alternatives[at.alternative]
+        needed = len(self._all_of(wanted)) if wanted.takes_all else wanted.spec.count
+        if wanted.takes_all and not needed:
+            return
+        if at.placed >= needed:
+            yield Position(at.request + 1)
+        elif self.per_claim[claim] + needed - at.placed <= MAX_RESULTS:
+            yield at
+
+    # --- one step ---------------------------------------------------------------------------------------------------
+
+    def _place(
+        self, wanted: Wanted, device: int, member: Member, at: Position, *, must: bool
+    ) -> Callable[[], None] | None:
+        """Give the device to the request; returns how to take it back, None when it cannot be given."""
+        state, claim = self.state, wanted.claim
+        admin = wanted.spec.admin_access
+        if not admin and (state.busy[device] or self.allocating.get(device)):
+            return None
+        if admin and not state.shared[device] and claim in self.allocating.get(device, ()):
+            return None
+        if self.by_request.get((member, device)):
+            # The devices of one request are different ones, also where a device can be shared.
+            return None
+        verdict = state.verdict(wanted, device, own_driver_only=self.claims[claim].own_driver_only)
+        if verdict.error:
+            self._err(wanted, verdict.cause or Cause.SELECTOR_ERROR, verdict.detail)
+        if verdict.demand is None or verdict.cause is not None:
+            return None
+        if state.pools[state.pool_of[device]].trouble:
+            return None
+        demand = verdict.demand
+        if not admin and not state.has_room(device, demand):
+            return None
+        counted = state.counters_for(device)
+        if counted is None:
+            return None
+        new_states = self._constraints_with(wanted, device)
+        if new_states is None:
+            if must:
+                why = "because a claim constraint would not be satisfied"
+                cause = Cause.CONSTRAINT_VIOLATED
+                self._err(wanted, cause, f"cannot add device {state.devices[device].id} {why}")
+            return None
+        offered = state.devices[device]
+        concerned = [tally for tally in self.tallies if member in tally.rule.members]
+        to_come = self.nics_after[at.request] + max(0, wanted.spec.count - at.placed - 1) * (
+            offered.kind != GPU
+        )
+        if not all(tally.allows(offered, nics_to_come=to_come) for tally in concerned):
+            return None
+        if self._takes_card(device, demand):
+            rest = max(0, wanted.spec.count - at.placed - 1)
+            fewest, most = self.cards_after[at.request]
+            assert self.demanded is not None
+            if not self.demanded.allows(claim, device, fewest=fewest + rest, most=most + rest):
+                return None
+        return self._apply(wanted, device, demand, counted=counted, new_states=new_states, tallies=concerned)
+
+    def _takes_card(self, device: int, demand: Demand) -> bool:
+        """Whether partitions are demanded here and the demand takes a card of the fabric as a whole."""
+        if self.demanded is None or device not in self.demanded.fabric.place:
+            return False
+        capacity = self.state.devices[device].device.capacity.get(names.CAPACITY_MEMORY)
+        taken = demand.amounts.get(names.CAPACITY_MEMORY)
+        return not self.state.shared[device] or capacity is None or taken == capacity.value
+
+    def _apply(
+        self,
+        wanted: Wanted,
+        device: int,
+        demand: Demand,
+        *,
+        counted: dict[tuple[str, str], Decimal],
+        new_states: list[rules.State],
+        tallies: Sequence[Tally],
+    ) -> Callable[[], None]:
+        state, claim = self.state, wanted.claim
+        shared, offered = state.shared[device], state.devices[device]
+        counters = state.counters[state.pool_of[device]]
+        old_states = self.constraint_states[claim]
+        old_used = state.used[device]
+        self.constraint_states[claim] = new_states
+        self.placed.append(Placed(wanted, device, demand if shared else Demand({}), shared))
+        self.per_claim[claim] += 1
+        for name, amount in counted.items():
+            counters[name] -= amount
+        if shared and not wanted.spec.admin_access:
+            state.used[device] = {
+                **old_used,
+                **{name: old_used.get(name, Decimal(0)) + amount for name, amount in demand.amounts.items()},
+            }
+            state.holders[device] += 1
+        elif not shared:
+            self.allocating.setdefault(device, []).append(claim)
+        for tally in tallies:
+            tally.add(offered)
+        once = ((claim, wanted.request), device)
+        self.by_request[once] = 1
+        card = self._takes_card(device, demand)
+        if card and self.demanded is not None:
+            self.demanded.add(claim, device)
+
+        def undo() -> None:
+            del self.by_request[once]
+            if card and self.demanded is not None:
+                self.demanded.remove(claim, device)
+            for tally in tallies:
+                tally.remove(offered)
+            if shared and not wanted.spec.admin_access:
+                state.used[device] = old_used
+                state.holders[device] -= 1
+            elif not shared:
+                self.allocating[device].pop()
+            for name, amount in counted.items():
+                counters[name] += amount
+            self.per_claim[claim] -= 1
+            self.placed.pop()
+            self.constraint_states[claim] = old_states
+
+        return undo
+
+    def _constraints_with(self, wanted: Wanted, device: int) -> list[rules.State] | None:
+        states = list(self.constraint_states[wanted.claim])
+        for index, constraint in enumerate(self.constraints[wanted.claim]):
+            if constraint.covers(wanted.base, wanted.sub):
+                values = self.values_of(wanted.claim, index, device)
+                after = rules.after(constraint, states[index], values)
+                if after is None:
+                    return None
+                states[index] = after
+        return states
+
+    def values_of(self, claim: int, index: int, device: int) -> rules.Values:
+        """The device's values under one constraint, looked up once."""
+        found = self._constrained_values.get((claim, index, device))
+        if found is None:
+            found = rules.values_of(
+                self.constraints[claim][index], self.state.devices[device], lists=self.lists
+            )
+            self._constrained_values[claim, index, device] = found
+        return found
+
+    def _all_of(self, wanted: Wanted) -> list[int]:
+        """The devices of an `All` request: all that match and could hold the demand when idle."""
+        found = self.all_devices.get(wanted)
+        if found is not None:
+            return found
+        for pool in self.state.pools:
+            if pool.trouble:
+                what = "currently being updated" if pool.incomplete else f"currently invalid: {pool.trouble}"
+                raise refusal(
+                    self.claims[wanted.claim].claim.key,
+                    Cause.POOL_INCOMPLETE,
+                    f"asks for all devices, but resource pool {pool} is {what}",
+                    request=wanted.label,
+                )
+        found = []
+        own = self.claims[wanted.claim].own_driver_only
+        for device in range(len(self.state.devices)):
+            verdict = self.state.verdict(wanted, device, own_driver_only=own)
+            if verdict.error:
+                self._err(wanted, Cause.SELECTOR_ERROR, verdict.detail)
+            if verdict.demand is not None:
+                found.append(device)
+        self.all_devices[wanted] = found
+        return found
+
+    def _err(self, wanted: Wanted, cause: Cause, detail: str) -> None:
+        """End as upstream does, or remember the error for the case that nothing fits."""
+        error = refusal(self.claims[wanted.claim].claim.key, cause, detail, request=wanted.label)
+        if self.strict:
+            raise error
+        self.forced_error = self.forced_error or error
+
+    def _key(self, at: Position) -> tuple[object, ...]:
+        """The state as the search compares it; leaves the orbits for the moves from here."""
+        if self.symmetry is None:
+            self.symmetry = Symmetry(self, self.codes)
+        form, self._orbits = self.symmetry.form(self, at)
+        return (at, form)
+
+    def start_form(self) -> tuple[object, ...]:
+        """The canonical form of the untouched node: nodes with equal forms have equal answers."""
+        form = self._key(Position(0))
+        self._orbits = None
+        return form

@@ -1,0 +1,37 @@
+"""What the search produces: devices given to requests, and how the walk ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from koordra.allocator.capacity import Demand
+from koordra.allocator.requests import Wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """One device given to one request. `demand` is empty for a device that is taken whole."""
+
+    wanted: Wanted
+    device: int
+    demand: Demand
+    shared: bool
+
+
+class Position(NamedTuple):
+    """Where the walk stands: request (in walking order), chosen alternative, devices placed for it."""
+
+    request: int
+    alternative: int | None = None
+    placed: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`solution` None with `exhausted` false is a proof that nothing fits."""
+
+    solution: tuple[Placed, ...] | None
+    cost: int = 0
+    exhausted: bool = False
+    tried: int = 0

@@ -1,0 +1,13 @@
+"""The vocabulary: what Kubernetes DRA and koordra call things, as frozen values from and to plain dicts.
+
+`names`       every name koordra writes into or reads from the API (driver, attributes, taints, gates, finalizers)
+`kinds`       the API resources koordra talks about, with their paths
+`objects`     small accessors over plain Kubernetes dicts (name, key, uid, owner)
+`devices`     Device, Attribute, Capacity, RequestPolicy, Taint, counters: what a ResourceSlice holds
+`slices`      ResourceSlice and pools
+`claims`      ResourceClaim requests, constraints, tolerations, configuration; DeviceClass
+`allocation`  the result that is written to status.allocation
+`parameters`  koordra's own opaque parameters, koordra.io/v1alpha1, strictly decoded, and their JSON schema
+
+Values are read from dicts once, at the border, by `from_dict` functions that raise InvalidManifest naming object and field.
+"""

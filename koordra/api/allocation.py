@@ -1,0 +1,114 @@
+"""What is written to `status.allocation`: which devices a claim has, how much of each, and with which configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.devices import DeviceID, Reader
+
+FROM_CLASS: Final = "FromClass"
+FROM_CLAIM: Final = "FromClaim"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceResult:
+    """One device of a claim. `share_id` is set exactly for devices that several claims may use at a time."""
+
+    request: str
+    device: DeviceID
+    share_id: str | None = None
+    consumed: Mapping[str, Decimal] = field(default_factory=dict, hash=False)
+    consumed_spelled: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
+    admin_access: bool | None = None
+    tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The API's form; fields that say nothing are left out, as the API server does."""
+        found: dict[str, Any] = {
+            "request": self.request,
+            "driver": self.device.driver,
+            "pool": self.device.pool,
+            "device": self.device.device,
+        }
+        if self.admin_access is not None:
+            found["adminAccess"] = self.admin_access
+        if self.tolerations:
+            found["tolerations"] = [dict(toleration) for toleration in self.tolerations]
+        if self.binding_conditions:
+            found["bindingConditions"] = list(self.binding_conditions)
+        if self.binding_failure_conditions:
+            found["bindingFailureConditions"] = list(self.binding_failure_conditions)
+        if self.share_id is not None:
+            found["shareID"] = self.share_id
+        if self.consumed:
+            found["consumedCapacity"] = {
+                name: self.consumed_spelled.get(name, str(self.consumed[name]))
+                for name in sorted(self.consumed)
+            }
+        return found
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any], read: Reader) -> DeviceResult:
+        """One entry of `devices.results`. Raises InvalidManifest."""
+        consumed = read.at("consumedCapacity").mapping(raw.get("consumedCapacity"))
+        admin = raw.get("adminAccess")
+        return cls(
+            request=read.at("request").text(raw.get("request")),
+            device=DeviceID(
+                read.at("driver").text(raw.get("driver")),
+                read.at("pool").text(raw.get("pool")),
+                read.at("device").text(raw.get("device"), required=True),
+            ),
+            share_id=read.at("shareID").text(raw.get("shareID")) or None,
+            consumed={
+                name: read.at(f"consumedCapacity[{name}]").amount(value) for name, value in consumed.items()
+            },
+            consumed_spelled={name: str(value) for name, value in consumed.items()},
+            admin_access=None if admin is None else read.at("adminAccess").flag(admin),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """`config` entries are complete API entries (source, requests, opaque); `node_selector` None means every node."""
+
+    results: tuple[DeviceResult, ...] = ()
+    config: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    node_selector: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """An AllocationResult without its timestamp, which is the writer's."""
+        devices: dict[str, Any] = {}
+        if self.results:
+            devices["results"] = [result.to_dict() for result in self.results]
+        if self.config:
+            devices["config"] = [dict(entry) for entry in self.config]
+        found: dict[str, Any] = {"devices": devices}
+        if self.node_selector is not None:
+            found["nodeSelector"] = dict(self.node_selector)
+        return found
+
+    @classmethod
+    def of_claim(cls, claim: Mapping[str, Any]) -> Allocation | None:
+        """The allocation in a claim's status, None for a claim that has none. Raises InvalidManifest."""
+        raw = objects.status_of(claim).get("allocation")
+        if raw is None:
+            return None
+        read = Reader(object=f"ResourceClaim {objects.key(claim)}", field="status.allocation")
+        data = read.mapping(raw)
+        devices = read.at("devices").mapping(data.get("devices"))
+        selector = data.get("nodeSelector")
+        return cls(
+            results=tuple(
+                DeviceResult.from_dict(read.mapping(entry), read.at(f"devices.results[{index}]"))
+                for index, entry in enumerate(read.at("devices.results").sequence(devices.get("results")))
+            ),
+            config=tuple(read.at("devices.config").sequence(devices.get("config"))),
+            node_selector=None if selector is None else read.at("nodeSelector").mapping(selector),
+        )

@@ -1,0 +1,95 @@
+"""Every name that koordra writes into the Kubernetes API or reads from it, in one place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DRIVER: Final = "koordra.io"
+"""DRA driver name, and the domain of koordra's attributes, taints, labels and gates."""
+
+CLASS_GPU: Final = "gpu.koordra.io"
+CLASS_MIG: Final = "mig.koordra.io"
+CLASS_NIC: Final = "nic.koordra.io"
+CLASS_VF: Final = "vf.koordra.io"
+
+JOINT_TAINT: Final = "koordra.io/joint"
+"""Device taint (NoSchedule) that keeps kube-scheduler's own allocator away from devices the controller gives out."""
+
+HELD_TAINT: Final = "koordra.io/held"
+"""Device taint: the node still uses the device for a claim that the API no longer knows."""
+
+UNHEALTHY_TAINT: Final = "koordra.io/unhealthy"
+
+JOINT_GATE: Final = "koordra.io/joint-allocation"
+"""Pod scheduling gate, lifted once every claim of the pod is allocated."""
+
+MODE_LABEL: Final = "koordra.io/allocation-mode"
+"""Node label that picks `joint` (default) or `native` allocation for the node's devices."""
+
+MODE_JOINT: Final = "joint"
+MODE_NATIVE: Final = "native"
+
+ALLOCATOR_CONTROLLER: Final = "controller"
+ALLOCATOR_SCHEDULER: Final = "scheduler"
+
+DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+"""Builtin claim finalizer; with it kube-controller-manager frees the claim when its last pod ends."""
+
+POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation on a claim made from a template: which entry of pod.spec.resourceClaims it serves."""
+
+DEMO_EXPECT: Final = "koordra.io/demo-expect"
+"""Annotation on a claim or pod of the demo's manifests: `Pending` where waiting is the point."""
+
+FIELD_COMPONENT: Final = "koordra"
+"""Field owner and Event source component prefix (`koordra-controller`, `koordra-kubelet-plugin`)."""
+
+DOMAIN: Final = "koordra.io/"
+ATTR_TYPE: Final = DOMAIN + "type"
+ATTR_ALLOCATOR: Final = DOMAIN + "allocator"
+ATTR_UUID: Final = DOMAIN + "uuid"
+ATTR_MODEL: Final = DOMAIN + "model"
+ATTR_PRODUCT_NAME: Final = DOMAIN + "productName"
+ATTR_ARCHITECTURE: Final = DOMAIN + "architecture"
+ATTR_MINOR: Final = DOMAIN + "minor"
+ATTR_DRIVER_VERSION: Final = DOMAIN + "driverVersion"
+ATTR_DRIVER_VERSION_TEXT: Final = DOMAIN + "driverVersionText"
+ATTR_CUDA_DRIVER_VERSION: Final = DOMAIN + "cudaDriverVersion"
+ATTR_CUDA_COMPUTE_CAPABILITY: Final = DOMAIN + "cudaComputeCapability"
+ATTR_NUMA_NODE: Final = DOMAIN + "numaNode"
+ATTR_SOCKET: Final = DOMAIN + "socket"
+ATTR_PCIE_SWITCH: Final = DOMAIN + "pcieSwitch"
+ATTR_PCIE_PATH: Final = DOMAIN + "pciePath"
+ATTR_NVLINK_DOMAIN: Final = DOMAIN + "nvlinkDomain"
+ATTR_NVLINKS: Final = DOMAIN + "nvlinks"
+ATTR_NVLINK_PEERS: Final = DOMAIN + "nvlinkPeers"
+ATTR_RAIL: Final = DOMAIN + "rail"
+ATTR_INFERRED: Final = DOMAIN + "inferred"
+ATTR_PARENT: Final = DOMAIN + "parent"
+ATTR_IB_DEVICE: Final = DOMAIN + "ibDevice"
+ATTR_NETDEV: Final = DOMAIN + "netdev"
+ATTR_LINK_LAYER: Final = DOMAIN + "linkLayer"
+ATTR_RATE_GBPS: Final = DOMAIN + "rateGbps"
+ATTR_ISOLATION: Final = DOMAIN + "isolation"
+ATTR_PROFILE: Final = DOMAIN + "profile"
+ATTR_PLACEMENT_START: Final = DOMAIN + "placementStart"
+
+STANDARD_PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
+STANDARD_PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+STANDARD_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+TYPE_GPU: Final = "gpu"
+TYPE_MIG: Final = "mig"
+TYPE_NIC: Final = "nic"
+TYPE_VF: Final = "vf"
+
+CAPACITY_MEMORY: Final = "memory"
+CAPACITY_CORES: Final = "cores"
+CAPACITY_SLOTS: Final = "slots"
+CAPACITY_SHARE: Final = "share"
+CAPACITY_BANDWIDTH: Final = "bandwidth"
+
+
+def pci_device_name(prefix: str, bus_id: str) -> str:
+    """The DNS label of a device at a PCI address: `gpu`, `0000:1F:00.0` -> `gpu-0000-1f-00-0`."""
+    return f"{prefix}-{bus_id.lower().replace(':', '-').replace('.', '-')}"

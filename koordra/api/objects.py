@@ -1,0 +1,100 @@
+"""Reading plain Kubernetes dicts: who an object is, and what it belongs to.
+
+Hot paths hold API objects as the dicts that came off the wire; these few functions are the only places that know where
+the identifying fields sit, so that a missing `metadata` reads the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Object = dict[str, Any]
+"""A Kubernetes object as decoded JSON."""
+
+
+def metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object's metadata, empty where it has none."""
+    found = obj.get("metadata")
+    return found if isinstance(found, Mapping) else {}
+
+
+def name(obj: Mapping[str, Any]) -> str:
+    return str(metadata(obj).get("name", ""))
+
+
+def namespace(obj: Mapping[str, Any]) -> str:
+    """The namespace, `default` where a manifest leaves it out."""
+    return str(metadata(obj).get("namespace") or "default")
+
+
+def uid(obj: Mapping[str, Any]) -> str:
+    return str(metadata(obj).get("uid", ""))
+
+
+def resource_version(obj: Mapping[str, Any]) -> str:
+    return str(metadata(obj).get("resourceVersion", ""))
+
+
+def key(obj: Mapping[str, Any]) -> str:
+    """`namespace/name`: how namespaced objects are told apart in maps and messages."""
+    return f"{namespace(obj)}/{name(obj)}"
+
+
+def describe(obj: Mapping[str, Any]) -> str:
+    """`ResourceClaim team-a/train-0`: the object's name in messages."""
+    kind = str(obj.get("kind") or "object")
+    place, called = metadata(obj).get("namespace"), name(obj) or "without a name"
+    return f"{kind} {place}/{called}" if place else f"{kind} {called}"
+
+
+def is_deleting(obj: Mapping[str, Any]) -> bool:
+    return metadata(obj).get("deletionTimestamp") is not None
+
+
+def annotations_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    found = metadata(obj).get("annotations")
+    return found if isinstance(found, Mapping) else {}
+
+
+def labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
+    found = metadata(obj).get("labels")
+    return found if isinstance(found, Mapping) else {}
+
+
+def spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = obj.get("spec")
+    return found if isinstance(found, Mapping) else {}
+
+
+def status_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = obj.get("status")
+    return found if isinstance(found, Mapping) else {}
+
+
+def pod_is_finished(pod: Mapping[str, Any]) -> bool:
+    """True once no container of the pod can run again (phase Succeeded or Failed)."""
+    return status_of(pod).get("phase") in {"Succeeded", "Failed"}
+
+
+def pod_claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
+    """pod.spec.resourceClaims entry name -> ResourceClaim name; None while a template's claim does not exist yet.
+
+    Template claims are found through pod.status.resourceClaimStatuses, as the kubelet and the scheduler do; an entry
+    there without a name means that no claim is needed and the entry is left out.
+    """
+    statuses = {
+        str(entry.get("name")): entry.get("resourceClaimName")
+        for entry in status_of(pod).get("resourceClaimStatuses") or ()
+    }
+    found: dict[str, str | None] = {}
+    for entry in spec_of(pod).get("resourceClaims") or ():
+        entry_name = str(entry.get("name"))
+        if entry.get("resourceClaimName"):
+            found[entry_name] = str(entry["resourceClaimName"])
+        elif entry_name in statuses:
+            if statuses[entry_name]:
+                found[entry_name] = str(statuses[entry_name])
+        else:
+            found[entry_name] = None
+    return found

@@ -1,0 +1,272 @@
+"""koordra's own opaque parameters, `koordra.io/v1alpha1`: what a claim can say that the standard fields cannot.
+
+They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceClass. Four kinds:
+
+    JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each other
+    PlacementPolicy   node, device                  where to put them when several places fit
+    GpuConfig         isolation, coresPolicy, priority, memoryPercent
+    RdmaConfig        mode, memlock                 how a NIC is handed to the container
+
+Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or value is an
+InvalidParameters that names it and lists what is allowed. The tables below are the only description of the fields; the
+decoder, the JSON schema (`schema()`) and the error texts all come from them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from koordra.errors import InvalidParameters
+
+API_VERSION: Final = "koordra.io/v1alpha1"
+
+
+class Scope(StrEnum):
+    """How far apart devices may be, narrow to wide. Koordinator's `SamePCIe` is PCIE_ROOT."""
+
+    PCIE_SWITCH = "PCIeSwitch"
+    PCIE_ROOT = "PCIeRoot"
+    NUMA_NODE = "NUMANode"
+    SOCKET = "Socket"
+    NODE = "Node"
+
+
+class Enforcement(StrEnum):
+    """REQUIRED: outside the scope the claim waits. PREFERRED: the next wider scope is tried."""
+
+    REQUIRED = "Required"
+    PREFERRED = "Preferred"
+
+
+class Pairing(StrEnum):
+    """PER_DEVICE: each GPU has a NIC of its own in scope. PER_GROUP: the NICs together cover the scopes of the GPUs.
+    TOGETHER: all devices of all named requests lie in one scope."""
+
+    PER_DEVICE = "PerDevice"
+    PER_GROUP = "PerGroup"
+    TOGETHER = "Together"
+
+
+class NodePolicy(StrEnum):
+    BINPACK = "Binpack"
+    SPREAD = "Spread"
+    FRAGMENTATION_AWARE = "FragmentationAware"
+
+
+class DevicePolicy(StrEnum):
+    BINPACK = "Binpack"
+    SPREAD = "Spread"
+    TOPOLOGY_AWARE = "TopologyAware"
+
+
+class CoresPolicy(StrEnum):
+    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it."""
+
+    HARD = "Hard"
+    ELASTIC = "Elastic"
+
+
+class RdmaMode(StrEnum):
+    """SHARED: the physical function, with other claims. EXCLUSIVE: the physical function alone."""
+
+    SHARED = "Shared"
+    EXCLUSIVE = "Exclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class JointAllocation:
+    scope: Scope
+    enforcement: Enforcement = Enforcement.REQUIRED
+    pairing: Pairing = Pairing.PER_DEVICE
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementPolicy:
+    node: NodePolicy | None = None
+    device: DevicePolicy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConfig:
+    """`isolation` names a backend (`none` where absent); `memory_percent` 1..100 of the card that is chosen."""
+
+    isolation: str | None = None
+    cores_policy: CoresPolicy | None = None
+    priority: int | None = None
+    memory_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaConfig:
+    """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA needs."""
+
+    mode: RdmaMode | None = None
+    memlock: bool = True
+
+
+Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field: its name in JSON and in the dataclass, and either an enum of words, an int range, a bool or a name."""
+
+    json: str
+    attribute: str
+    words: type[StrEnum] | tuple[str, ...] | None = None
+    whole: tuple[int, int] | None = None
+    required: bool = False
+
+    def allowed(self) -> tuple[str, ...]:
+        if self.words is None:
+            return ()
+        return self.words if isinstance(self.words, tuple) else tuple(word.value for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    build: type[JointAllocation] | type[PlacementPolicy] | type[GpuConfig] | type[RdmaConfig]
+    fields: tuple[_Field, ...] = field(default=())
+
+
+ISOLATIONS: Final = ("none", "limiter", "mps", "timeslicing", "mig", "hami-core")
+
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "JointAllocation": _Kind(
+        JointAllocation,
+        (
+            _Field("scope", "scope", words=Scope, required=True),
+            _Field("enforcement", "enforcement", words=Enforcement),
+            _Field("pairing", "pairing", words=Pairing),
+        ),
+    ),
+    "PlacementPolicy": _Kind(
+        PlacementPolicy,
+        (_Field("node", "node", words=NodePolicy), _Field("device", "device", words=DevicePolicy)),
+    ),
+    "GpuConfig": _Kind(
+        GpuConfig,
+        (
+            _Field("isolation", "isolation", words=ISOLATIONS),
+            _Field("coresPolicy", "cores_policy", words=CoresPolicy),
+            _Field("priority", "priority", whole=(0, 100)),
+            _Field("memoryPercent", "memory_percent", whole=(1, 100)),
+        ),
+    ),
+    "RdmaConfig": _Kind(
+        RdmaConfig,
+        (_Field("mode", "mode", words=RdmaMode), _Field("memlock", "memlock")),
+    ),
+}
+
+
+def decode(parameters: object, *, object: str, field: str) -> Parameters:
+    """The value of one `opaque.parameters` document. `object` and `field` say in the error where it stands.
+
+    Raises InvalidParameters for anything that is not exactly one of the kinds above.
+    """
+    if not isinstance(parameters, Mapping):
+        raise InvalidParameters(
+            "parameters are not an object", object=object, field=field, remedy=_KINDS_REMEDY
+        )
+    kind_name, version = parameters.get("kind"), parameters.get("apiVersion")
+    kind = _KINDS.get(kind_name) if isinstance(kind_name, str) else None
+    if version != API_VERSION:
+        raise InvalidParameters(
+            f"{version!r} is not a version koordra knows",
+            object=object,
+            field=f"{field}.apiVersion",
+            remedy=f"write {API_VERSION}",
+        )
+    if kind is None:
+        raise InvalidParameters(
+            f"there is no kind {kind_name!r}{_did_you_mean(kind_name, tuple(_KINDS))}",
+            object=object,
+            field=f"{field}.kind",
+            remedy=_KINDS_REMEDY,
+        )
+    known = {entry.json: entry for entry in kind.fields}
+    for name in sorted(str(name) for name in parameters if name not in {"apiVersion", "kind"}):
+        if name not in known:
+            raise InvalidParameters(
+                f"{kind_name} has no field {name!r}{_did_you_mean(name, tuple(known))}",
+                object=object,
+                field=f"{field}.{name}",
+                remedy=f"fields are {', '.join(known)}",
+            )
+    values = {
+        entry.attribute: _value(entry, parameters[entry.json], object=object, field=f"{field}.{entry.json}")
+        for entry in kind.fields
+        if entry.json in parameters
+    }
+    for entry in kind.fields:
+        if entry.required and entry.json not in parameters:
+            raise InvalidParameters(
+                f"{kind_name} needs {entry.json}",
+                object=object,
+                field=f"{field}.{entry.json}",
+                remedy=f"use one of {', '.join(entry.allowed())}",
+            )
+    return kind.build(**values)
+
+
+def _value(entry: _Field, value: object, *, object: str, field: str) -> Any:
+    if entry.words is not None:
+        if value not in entry.allowed():
+            raise InvalidParameters(
+                f"{value!r} is not allowed{_did_you_mean(value, entry.allowed())}",
+                object=object,
+                field=field,
+                remedy=f"use one of {', '.join(entry.allowed())}",
+            )
+        return value if isinstance(entry.words, tuple) else entry.words(value)
+    if entry.whole is not None:
+        low, high = entry.whole
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise InvalidParameters(
+                f"{value!r} is not a whole number from {low} to {high}", object=object, field=field
+            )
+        return value
+    if not isinstance(value, bool):
+        raise InvalidParameters(f"{value!r} is neither true nor false", object=object, field=field)
+    return value
+
+
+def _did_you_mean(word: object, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(str(word), known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+_KINDS_REMEDY: Final = f"write apiVersion {API_VERSION} and a kind of {', '.join(_KINDS)}"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of every kind, for editors and for the documentation."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://{API_VERSION}",
+        "oneOf": [_kind_schema(name, kind) for name, kind in _KINDS.items()],
+    }
+
+
+def _kind_schema(name: str, kind: _Kind) -> dict[str, Any]:
+    properties: dict[str, Any] = {"apiVersion": {"const": API_VERSION}, "kind": {"const": name}}
+    for entry in kind.fields:
+        if entry.words is not None:
+            properties[entry.json] = {"enum": list(entry.allowed())}
+        elif entry.whole is not None:
+            properties[entry.json] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
+        else:
+            properties[entry.json] = {"type": "boolean"}
+    required = ["apiVersion", "kind", *(entry.json for entry in kind.fields if entry.required)]
+    return {
+        "title": name,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }

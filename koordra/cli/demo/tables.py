@@ -1,0 +1,77 @@
+"""The demo's report for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from koordra.cli import columns
+
+MOST_REASONS = 6
+"""Lines of reasons shown per waiting claim; the rest is counted."""
+
+_SHOWN_ENV = ("CUDA_VISIBLE_DEVICES", "NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "UCX_NET_DEVICES")
+
+
+def show(shown: Mapping[str, Any]) -> None:
+    """Who has what, where and how near; what each container got; who waits and why."""
+    _heading("Claims")
+    columns.show(
+        ("CLAIM", "POD", "NODE", "LEVEL", "DEVICES"),
+        [
+            (
+                f"{claim['namespace']}/{claim['name']}",
+                claim["pod"] or "-",
+                claim["node"] or "-",
+                claim["level"] or "-",
+                "\n".join(_device(device) for device in claim["devices"]),
+            )
+            for claim in shown["claims"]
+        ],
+    )
+    _heading("Containers")
+    columns.show(
+        ("POD", "CONTAINER", "CDI DEVICES", "ENVIRONMENT", "DEVICE NODES"),
+        [
+            (
+                container["pod"],
+                container["container"],
+                "\n".join(_shortened(container["cdiDevices"])),
+                "\n".join(
+                    f"{name}={_clipped(container['env'][name])}"
+                    for name in _SHOWN_ENV
+                    if name in container["env"]
+                ),
+                "\n".join(_shortened(container["deviceNodes"])),
+            )
+            for container in shown["containers"]
+        ],
+    )
+    if shown["pending"]:
+        _heading("Waiting")
+    for claim in shown["pending"]:
+        click.echo(f"{claim['namespace']}/{claim['name']}")
+        for reason in claim["reasons"][:MOST_REASONS]:
+            place = "/".join(part for part in (reason["node"], reason["device"]) if part) or "cluster"
+            click.echo(f"  {place}: {reason['reason']}: {reason['detail']}")
+        if len(claim["reasons"]) > MOST_REASONS:
+            click.echo(f"  ... and {len(claim['reasons']) - MOST_REASONS} more")
+
+
+def _heading(text: str) -> None:
+    click.echo(f"\n{text}")
+
+
+def _device(device: Mapping[str, Any]) -> str:
+    amounts = ", ".join(f"{name} {amount}" for name, amount in sorted(device["consumedCapacity"].items()))
+    return f"{device['request']}: {device['device']}" + (f" ({amounts})" if amounts else "")
+
+
+def _clipped(text: str, longest: int = 44) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _shortened(lines: Sequence[str], most: int = 4) -> list[str]:
+    return [*lines[:most], *([f"... and {len(lines) - most} more"] if len(lines) > most else [])]

@@ -1,0 +1,153 @@
+"""`koordra devcluster`: the processes of the development cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import click
+
+
+@click.group()
+def command() -> None:
+    """A development double of a Kubernetes cluster, for laptops, the demo and tests. Not Kubernetes: it runs no real containers."""
+
+
+@command.command("control-plane")
+@click.option(
+    "--dir", "directory", required=True, type=click.Path(file_okay=False), help="Where the state is kept."
+)
+@click.option(
+    "--port",
+    default=0,
+    show_default="any free port",
+    type=click.IntRange(0, 65535),
+    help="TCP port on 127.0.0.1.",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    default=None,
+    help="Where to write the kubeconfig [default: DIR/kubeconfig].",
+)
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+def control_plane(directory: str, port: int, kubeconfig: str | None, log_level: str) -> None:
+    """Double of kube-apiserver, kube-controller-manager's claim loops and kube-scheduler, in one process."""
+    from pathlib import Path
+
+    from koordra import logs, process
+    from koordra.devcluster.control_plane import ControlPlane
+
+    logs.configure(level=log_level, process="devcluster-control-plane")
+    stop = process.stop_on_signals()
+    plane = ControlPlane(
+        Path(directory),
+        port=port,
+        kubeconfig=Path(kubeconfig) if kubeconfig else None,
+        compile_cel=_compile_cel(),
+    )
+    plane.start(stop)
+    _sleep_until(stop)
+    plane.close()
+
+
+def _compile_cel() -> Callable[[str], str | None]:
+    """The allocator's CEL compiler with the gates of 1.37; a syntax check where it is not installed."""
+    from functools import partial
+
+    from koordra.devcluster.apiserver.validation.classes import accept_cel
+
+    try:
+        from koordra.allocator.selectors import compile_error
+    except ImportError:
+        return accept_cel
+    return partial(compile_error, list_attributes=False)
+
+
+@command.command("kubelet")
+@click.option("--node-name", required=True, help="Name of the node.")
+@click.option("--dir", "directory", required=True, type=click.Path(file_okay=False), help="The node's state.")
+@click.option(
+    "--kubeconfig", required=True, type=click.Path(dir_okay=False), help="How to reach the API server."
+)
+@click.option("--cpu", default="96", show_default=True, help="Allocatable cpu.")
+@click.option("--memory", default="1Ti", show_default=True, help="Allocatable memory.")
+@click.option("--label", "labels", multiple=True, help="key=value, a label of the node. Repeatable.")
+@click.option("--kubelet-root", type=click.Path(file_okay=False), default=None, help="[default: DIR/kubelet]")
+@click.option(
+    "--cdi-dir",
+    "cdi_dirs",
+    multiple=True,
+    type=click.Path(file_okay=False),
+    help="Repeatable, later wins. [default: DIR/cdi]",
+)
+@click.option("--nri-socket", type=click.Path(dir_okay=False), default=None, help="[default: DIR/nri.sock]")
+@click.option(
+    "--required-nri-plugin",
+    "required",
+    multiple=True,
+    help="Create no container unless this NRI plugin was asked. Repeatable.",
+)
+@click.option("--nri-state-change-only", is_flag=True, help="Behave like a runtime before NRI 0.12.")
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+def kubelet(
+    node_name: str,
+    directory: str,
+    kubeconfig: str,
+    cpu: str,
+    memory: str,
+    labels: tuple[str, ...],
+    kubelet_root: str | None,
+    cdi_dirs: tuple[str, ...],
+    nri_socket: str | None,
+    required: tuple[str, ...],
+    nri_state_change_only: bool,
+    log_level: str,
+) -> None:
+    """Double of a kubelet and its container runtime (CDI, NRI). Containers are records in DIR/containers; nothing is executed."""
+    from pathlib import Path
+
+    from koordra import logs, process
+    from koordra.devcluster.kubelet.kubelet import Kubelet, KubeletSettings
+    from koordra.devcluster.kubelet.node import NodeSettings
+    from koordra.devcluster.nri_runtime import NriSettings
+    from koordra.kube import KubeClient
+
+    logs.configure(level=log_level, process=f"devcluster-kubelet-{node_name}")
+    stop = process.stop_on_signals()
+    place = Path(directory).absolute()
+    machine_dev = place / "machine" / "dev"
+    settings = KubeletSettings(
+        node=NodeSettings(node_name, cpu=cpu, memory=memory, labels=tuple(_label(one) for one in labels)),
+        directory=place,
+        kubelet_root=Path(kubelet_root).absolute() if kubelet_root else place / "kubelet",
+        cdi_directories=[Path(one).absolute() for one in cdi_dirs] or [place / "cdi"],
+        nri_socket=Path(nri_socket).absolute() if nri_socket else place / "nri.sock",
+        nri=NriSettings(
+            dedicated=not nri_state_change_only,
+            version="" if nri_state_change_only else "v0.12.0",
+            required_plugins=required,
+        ),
+        host_dev=machine_dev if machine_dev.is_dir() else None,
+    )
+    node = Kubelet(KubeClient(kubeconfig, user_agent=f"kubelet-{node_name}"), settings)
+    node.start(stop)
+    _sleep_until(stop)
+    node.close()
+
+
+def _sleep_until(stop: threading.Event) -> None:
+    """Wakes now and then: a signal that another thread received is handled by the main thread only when it runs."""
+    while not stop.wait(0.5):
+        pass
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise click.BadParameter(f"{text!r} is not key=value", param_hint="--label")
+    return key, value

@@ -1,0 +1,81 @@
+"""The program `koordra`, also `kubectl koordra`.
+
+Commands are loaded by name when they are used, so that `--help` imports click and nothing else. Results go to stdout,
+everything else to stderr; the exit code is the error's (errors.py), 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from koordra import __version__
+from koordra.errors import KoordraError
+
+COMMANDS = {
+    "controller": (
+        "koordra.cli.controller",
+        "Allocate claims ahead of the scheduler (one replica is active).",
+    ),
+    "demo": (
+        "koordra.cli.demo",
+        "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
+    ),
+    "devcluster": ("koordra.cli.devcluster", "The development double of a Kubernetes cluster."),
+    "explain": ("koordra.cli.explain", "Why a claim waits: per node and device, the clause that failed."),
+    "kubelet-plugin": (
+        "koordra.cli.kubelet_plugin",
+        "The DRA driver on a node: publishes and prepares devices.",
+    ),
+    "nri": ("koordra.cli.nri", "The NRI hook on a node: isolation for every container."),
+    "plan": ("koordra.cli.plan", "What-if: which devices would these manifests get?"),
+    "topology": ("koordra.cli.topology", "A machine's GPUs and NICs and how near they are to each other."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Lists commands from the table above and imports one only to run it (or to show its own help)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = importlib.import_module(entry[0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="koordra")
+def cli() -> None:
+    """GPUs, GPU shares and RDMA NICs, allocated together through Dynamic Resource Allocation."""
+
+
+def main() -> None:
+    """Run the program and end with the exit code of the error, if there was one."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as ending:
+        sys.exit(ending.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KoordraError as error:
+        click.echo(f"koordra: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("koordra: stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)

@@ -1,0 +1,89 @@
+"""The watch caches of one term of leadership: listed after the lease was taken, dropped when it ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Kind,
+)
+from koordra.controller.snapshot import Cluster
+from koordra.errors import ApiError, ApiUnreachable
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra.process import spawn
+from koordra.watch import WatchCache
+
+log = get_logger(__name__)
+
+NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
+OPTIONAL: Final = (DEVICE_TAINT_RULES,)
+"""Kinds that a server may not serve: they are looked for once, at the start of the term."""
+
+
+class Caches:
+    """`changed` is set whenever anything has changed; `stop` ends the term."""
+
+    def __init__(self, client: KubeClient, *, changed: threading.Event, stop: threading.Event) -> None:
+        self._client = client
+        self._stop = stop
+        self._changed = changed
+        self._by_kind: dict[Kind, WatchCache] = {}
+
+    def start(self) -> None:
+        """List and watch, one thread per kind, until `stop`."""
+        kinds = [*NEEDED, *(kind for kind in OPTIONAL if self._is_served(kind))]
+        self._by_kind = {kind: WatchCache(self._client, kind, on_change=self._on_change) for kind in kinds}
+        for kind, cache in self._by_kind.items():
+            spawn(_follow(cache, self._stop), name=f"watch-{kind.plural}")
+
+    def wait_synced(self) -> bool:
+        """Until every kind was listed; False when the term ended before that."""
+        for kind, cache in self._by_kind.items():
+            while not cache.wait_synced(0.2):
+                if self._stop.is_set():
+                    log.warning("not_listed", kind=str(kind))
+                    return False
+        return True
+
+    def cluster(self) -> Cluster:
+        """Everything as it is in the caches now."""
+        found = {kind: cache.objects() for kind, cache in self._by_kind.items()}
+        return Cluster(
+            nodes=found[NODES],
+            slices=found[RESOURCE_SLICES],
+            classes=found[DEVICE_CLASSES],
+            taint_rules=found.get(DEVICE_TAINT_RULES, ()),
+            claims=found[RESOURCE_CLAIMS],
+            pods=found[PODS],
+        )
+
+    def _is_served(self, kind: Kind) -> bool:
+        """False when the server says it is not; asked again while nobody answers."""
+        while not self._stop.is_set():
+            try:
+                self._client.list(kind)
+            except ApiUnreachable as error:
+                log.warning("kind_not_reached", kind=str(kind), error=str(error))
+                self._stop.wait(1.0)
+            except ApiError:
+                return False
+            else:
+                return True
+        return False
+
+    def _on_change(self, event: str, obj: dict[str, Any], /) -> None:
+        del event, obj
+        self._changed.set()
+
+
+def _follow(cache: WatchCache, stop: threading.Event) -> Callable[[], None]:
+    return lambda: cache.run(stop)

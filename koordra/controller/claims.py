@@ -1,0 +1,154 @@
+"""Reading ResourceClaims: whose they are, where they are allocated, and who holds them.
+
+Whose claim is it? Every request (and every alternative of `firstAvailable`) names a DeviceClass. A class is
+koordra's when its name is `koordra.io` or ends in `.koordra.io`, or when its own words say so: a selector
+that demands the driver koordra.io or reads one of its attributes, or opaque parameters for that driver. Then
+
+    all requests koordra's                  KOORDRA   planned here
+    none                                    FOREIGN   left alone: another driver's, or nobody's
+    some                                    MIXED     refused (ForeignDriver): one claim has one allocator
+    a class that does not exist             UNKNOWN   waits; nobody can allocate it
+
+A class of koordra's by name that does not exist is UNKNOWN too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from koordra.api import names, objects
+from koordra.api.objects import Object
+
+
+class Owner(StrEnum):
+    """Who may allocate a claim; see the module's table."""
+
+    KOORDRA = "koordra"
+    FOREIGN = "foreign"
+    MIXED = "mixed"
+    UNKNOWN = "unknown"
+
+
+_OUR_WORDS: Final = re.compile(
+    r"""device\.driver\s*==\s*(['"])koordra\.io\1"""  # demands the driver
+    r"""|\[\s*(['"])koordra\.io\2\s*\]"""  # device.attributes["koordra.io"], device.capacity["koordra.io"]
+)
+
+
+def owner(claim: Mapping[str, Any], classes: Mapping[str, Object]) -> Owner:
+    """Who may allocate this claim. `classes`: all DeviceClasses by name."""
+    named = class_names(claim)
+    if any(name not in classes for name in named):
+        return Owner.UNKNOWN
+    ours = [is_koordra_class(classes[name]) for name in named]
+    if not any(ours):
+        return Owner.FOREIGN
+    return Owner.KOORDRA if all(ours) else Owner.MIXED
+
+
+def class_names(claim: Mapping[str, Any]) -> list[str]:
+    """The DeviceClasses a claim names, in the order of its requests, each once."""
+    found: dict[str, None] = {}
+    for request in _mappings(_devices(claim).get("requests")):
+        for asked in (request, request.get("exactly"), *_mappings(request.get("firstAvailable"))):
+            if isinstance(asked, Mapping) and asked.get("deviceClassName"):
+                found[str(asked["deviceClassName"])] = None
+    return list(found)
+
+
+def is_koordra_class(device_class: Mapping[str, Any]) -> bool:
+    """Whether devices of koordra are meant by this DeviceClass; see the module's docstring."""
+    name = objects.name(device_class)
+    if name == names.DRIVER or name.endswith(f".{names.DRIVER}"):
+        return True
+    spec = objects.spec_of(device_class)
+    for selector in _mappings(spec.get("selectors")):
+        if _OUR_WORDS.search(str((selector.get("cel") or {}).get("expression") or "")):
+            return True
+    return any(
+        (entry.get("opaque") or {}).get("driver") == names.DRIVER for entry in _mappings(spec.get("config"))
+    )
+
+
+def allocation(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """status.allocation, None while there is none."""
+    found = objects.status_of(claim).get("allocation")
+    return found if isinstance(found, Mapping) else None
+
+
+def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The devices of a claim's allocation, as written in its status."""
+    return list(_mappings(((allocation(claim) or {}).get("devices") or {}).get("results")))
+
+
+def is_allocated(claim: Mapping[str, Any]) -> bool:
+    return allocation(claim) is not None
+
+
+def holds_koordra_devices(claim: Mapping[str, Any]) -> bool:
+    """Whether an allocated claim has at least one device of koordra's."""
+    return any(result.get("driver") == names.DRIVER for result in results(claim))
+
+
+def reserved_for(claim: Mapping[str, Any]) -> list[str]:
+    """uids of the pods that the claim is reserved for."""
+    return [str(entry.get("uid")) for entry in _mappings(objects.status_of(claim).get("reservedFor"))]
+
+
+def node_of(claim: Mapping[str, Any]) -> str | None:
+    """The one node an allocation is pinned to through `metadata.name In [node]`; None when it is not pinned
+    that way."""
+    selector = (allocation(claim) or {}).get("nodeSelector") or {}
+    pinned: set[str] = set()
+    for term in _mappings(selector.get("nodeSelectorTerms")):
+        for field in _mappings(term.get("matchFields")):
+            if field.get("key") == "metadata.name" and field.get("operator") == "In":
+                pinned.update(str(value) for value in field.get("values") or ())
+    return pinned.pop() if len(pinned) == 1 else None
+
+
+def is_immediate(claim: Mapping[str, Any]) -> bool:
+    """Whether the claim asks to be allocated without waiting for a pod; such a claim keeps its devices
+    without one."""
+    return objects.annotations_of(claim).get(names.MODE_LABEL) == "Immediate"
+
+
+def belongs_to(claim: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Whether a claim made from a template was made for this very pod, not for an earlier one of its name."""
+    return any(
+        entry.get("controller") and entry.get("uid") == objects.uid(pod)
+        for entry in _mappings(objects.metadata(claim).get("ownerReferences"))
+    )
+
+
+def owner_uids(claim: Mapping[str, Any]) -> list[str]:
+    """uids of the objects that the claim goes with."""
+    return [str(entry.get("uid")) for entry in _mappings(objects.metadata(claim).get("ownerReferences"))]
+
+
+def is_made_from_template(claim: Mapping[str, Any]) -> bool:
+    return names.POD_CLAIM_NAME in objects.annotations_of(claim)
+
+
+def consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
+    """claim key -> the pods that use it and have not finished, in the order given."""
+    found: dict[str, list[Object]] = {}
+    for pod in pods:
+        if not objects.pod_is_finished(pod):
+            for name in objects.pod_claim_names(pod).values():
+                if name is not None:
+                    found.setdefault(f"{objects.namespace(pod)}/{name}", []).append(pod)
+    return found
+
+
+def _devices(claim: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = objects.spec_of(claim).get("devices")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        yield from (entry for entry in value if isinstance(entry, Mapping))

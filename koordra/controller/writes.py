@@ -1,0 +1,249 @@
+"""The controller's writes, each conditional and each safe to be the last one before a crash.
+
+    allocate    1. metadata.finalizers += delete-protection      if the version is the one planned on
+                2. status.allocation = plan + timestamp          if the version is the one answered by 1
+    give back   status.allocation = null                         if the version is one that is unreserved
+    lift gate   remove spec.schedulingGates[i]                   if entry i is koordra's and the pod the same
+
+Killed after 1: a finalizer without an allocation, which kube-controller-manager takes off when the claim is
+deleted. Killed after 2: the claims of the pod are allocated, the next controller lifts the gate. The
+finalizer comes first because with it kube-controller-manager frees the claim after its last pod, with or
+without koordra. allocationTimestamp is written here because kube-scheduler would add it later, which the API
+server refuses as a change of an immutable field: the pod would stay Pending for ever.
+
+The server's answer is compared with what was sent: a server whose feature gates are off drops fields silently
+(shareID, consumedCapacity), and an allocation without them is a different promise; it is taken back at once.
+
+`may_write` is the lease's fence. It is asked before every request; an allocation that was answered after the
+fence fell (the process was stopped in between) is taken back, since a successor may already have given the
+devices to somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from koordra.api import names, objects
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller import snapshot
+from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+
+
+class WritingApi(Protocol):
+    """What the writes need of koordra.kube.KubeClient."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+    ) -> Object: ...
+
+
+class Outcome(StrEnum):
+    WRITTEN = "written"
+    CONFLICT = "conflict"
+    """Somebody wrote first; `obj` is the object as it is now, where it could be read."""
+    TAKEN = "taken"
+    """The claim is allocated already, or being deleted: the plan is void."""
+    GONE = "gone"
+    DROPPED = "dropped"
+    """The server did not keep all fields; the allocation was taken back."""
+    REFUSED = "refused"
+    """The server refuses the content (422) or the writer (403); trying the same again is pointless for a
+    while."""
+    IN_DOUBT = "in doubt"
+    """No answer to an allocation: it may have taken effect. `obj` is the claim as it was before, `sent` what
+    was sent."""
+    UNREACHABLE = "unreachable"
+    """No answer, and no device depends on whether the write took effect: an allocation was not sent yet, or
+    taken back."""
+    FENCED = "fenced"
+    """The lease is about to end: nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`obj` is the newest state known of the object, None when unknown; `message` is the server's or our own
+    word."""
+
+    outcome: Outcome
+    obj: Object | None = None
+    message: str = ""
+    sent: Mapping[str, Any] | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome is Outcome.WRITTEN
+
+
+class Writer:
+    """`now`: the wall clock as RFC 3339 in whole seconds, UTC. Errors never leave; they are outcomes."""
+
+    def __init__(self, api: WritingApi, *, may_write: Callable[[], bool], now: Callable[[], str]) -> None:
+        self._api = api
+        self._may_write = may_write
+        self._now = now
+
+    def allocate(self, claim: Object, allocation: Mapping[str, Any]) -> Written:
+        """Write an AllocationResult (without timestamp) to a claim that has none."""
+        if claims_of.is_allocated(claim) or objects.is_deleting(claim):
+            return Written(Outcome.TAKEN, claim)
+        protected = self._protect(claim)
+        if not protected.ok or protected.obj is None:
+            return protected
+        timestamped = {**allocation, "allocationTimestamp": self._now()}
+        return self.allocate_protected(protected.obj, timestamped)
+
+    def allocate_protected(self, claim: Object, allocation: Mapping[str, Any]) -> Written:
+        """The second write alone: `claim` carries the finalizer, `allocation` its timestamp. Also repeats a
+        write in doubt."""
+        written = self._patch_claim(claim, {"status": {"allocation": allocation}}, subresource="status")
+        if written.outcome is Outcome.UNREACHABLE:
+            return Written(Outcome.IN_DOUBT, claim, written.message, sent=allocation)
+        if not written.ok or written.obj is None:
+            return written
+        missing = dropped_fields(allocation, claims_of.allocation(written.obj) or {})
+        if missing:
+            self.give_back(written.obj)
+            text = f"the API server did not keep {', '.join(missing)}; a feature gate of DRA is off"
+            return Written(Outcome.DROPPED, None, text)
+        if not self._may_write():
+            self._patch_claim(written.obj, _no_allocation(written.obj), subresource="status", fenced=False)
+            return Written(Outcome.FENCED, None, "the lease ended during the write")
+        return written
+
+    def give_back(self, claim: Object) -> Written:
+        """Take an allocation back that nobody has reserved."""
+        if not claims_of.is_allocated(claim) or claims_of.reserved_for(claim):
+            return Written(Outcome.TAKEN, claim)
+        return self._patch_claim(claim, _no_allocation(claim), subresource="status")
+
+    def lift_gate(self, pod: Object) -> Written:
+        """Remove koordra's scheduling gate."""
+        held = snapshot.gates(pod)
+        if names.JOINT_GATE not in held:
+            return Written(Outcome.TAKEN, pod)
+        path = f"/spec/schedulingGates/{held.index(names.JOINT_GATE)}"
+        steps = [
+            {"op": "test", "path": "/metadata/uid", "value": objects.uid(pod)},
+            {"op": "test", "path": f"{path}/name", "value": names.JOINT_GATE},
+            {"op": "remove", "path": path},
+        ]
+        return self._send(PODS, pod, steps, content_type=JSON_PATCH)
+
+    def read_again(self, claim: Object) -> Written:
+        """The claim as it is now; GONE when it, or this incarnation of it, does not exist any more."""
+        try:
+            found = self._api.get(RESOURCE_CLAIMS, objects.name(claim), namespace=objects.namespace(claim))
+        except NotFound as error:
+            return Written(Outcome.GONE, None, error.message)
+        except ApiError as error:
+            return Written(Outcome.UNREACHABLE, None, error.message)
+        if objects.uid(found) != objects.uid(claim):
+            return Written(Outcome.GONE, None, "the claim was deleted and made anew")
+        return Written(Outcome.WRITTEN, found)
+
+    def _protect(self, claim: Object) -> Written:
+        finalizers = [str(entry) for entry in objects.metadata(claim).get("finalizers") or ()]
+        if names.DELETE_PROTECTION in finalizers:
+            return Written(Outcome.WRITTEN, claim)
+        return self._patch_claim(claim, {"metadata": {"finalizers": [*finalizers, names.DELETE_PROTECTION]}})
+
+    def _patch_claim(
+        self, claim: Object, change: Mapping[str, Any], *, subresource: str | None = None, fenced: bool = True
+    ) -> Written:
+        """A merge patch that holds only for this version of this very claim."""
+        condition = {"resourceVersion": objects.resource_version(claim), "uid": objects.uid(claim)}
+        body = {**change, "metadata": {**change.get("metadata", {}), **condition}}
+        written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)
+        if written.outcome is Outcome.CONFLICT:
+            again = self.read_again(claim)
+            return Written(
+                Outcome.GONE if again.outcome is Outcome.GONE else Outcome.CONFLICT,
+                again.obj,
+                written.message,
+            )
+        return written
+
+    def _send(
+        self,
+        kind: Kind,
+        obj: Object,
+        body: Any,
+        *,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+        fenced: bool = True,
+    ) -> Written:
+        if fenced and not self._may_write():
+            return Written(Outcome.FENCED, obj, "the lease is about to end")
+        try:
+            answer = self._api.patch(
+                kind,
+                objects.name(obj),
+                body,
+                namespace=objects.namespace(obj),
+                subresource=subresource,
+                content_type=content_type,
+            )
+        except NotFound as error:
+            return Written(Outcome.GONE, None, error.message)
+        except Conflict as error:
+            return Written(Outcome.CONFLICT, None, error.message)
+        except (Invalid, Forbidden) as error:
+            return Written(Outcome.REFUSED, None, error.message)
+        except ApiUnreachable as error:
+            return Written(Outcome.UNREACHABLE, None, error.message)
+        except ApiError as error:
+            return Written(Outcome.REFUSED, None, error.message)
+        return Written(Outcome.WRITTEN, answer)
+
+
+def _no_allocation(claim: Object) -> dict[str, Any]:
+    """status.devices must not name devices that are not allocated, so it goes too where there is any."""
+    status: dict[str, Any] = {"allocation": None}
+    if objects.status_of(claim).get("devices"):
+        status["devices"] = None
+    return {"status": status}
+
+
+def dropped_fields(sent: Any, stored: Any, path: str = "allocation") -> list[str]:
+    """Paths that were sent and are not in what the server stored. Values are not compared: defaulting may
+    add, not drop."""
+    if isinstance(sent, Mapping):
+        if not isinstance(stored, Mapping):
+            return [path]
+        return [
+            lost
+            for name, value in sent.items()
+            if value not in (None, [], {})
+            for lost in (
+                [f"{path}.{name}"]
+                if name not in stored
+                else dropped_fields(value, stored[name], f"{path}.{name}")
+            )
+        ]
+    if isinstance(sent, list):
+        if not isinstance(stored, list) or len(stored) < len(sent):
+            return [path]
+        return [
+            lost
+            for index, (one, other) in enumerate(zip(sent, stored, strict=False))
+            for lost in dropped_fields(one, other, f"{path}[{index}]")
+        ]
+    return []

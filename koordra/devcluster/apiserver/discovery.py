@@ -1,0 +1,136 @@
+"""Discovery: which groups and resources there are, in the plain and in the aggregated form."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from koordra.api.objects import Object
+from koordra.devcluster.apiserver.resources import GROUPS, SERVED, VERBS, Served
+
+AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+VERSION: Final = "v1.37.0"
+
+
+def version() -> Object:
+    """/version. The build metadata says what this is."""
+    return {
+        "major": "1",
+        "minor": "37",
+        "gitVersion": f"{VERSION}+koordra-devcluster",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "",
+        "platform": "linux/amd64",
+    }
+
+
+def core_versions() -> Object:
+    """/api."""
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def group_list() -> Object:
+    """/apis."""
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*one) for one in GROUPS if one[0]]}
+
+
+def group(name: str) -> Object | None:
+    """/apis/<group>."""
+    found = next((one for one in GROUPS if one[0] == name and name), None)
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(*found)} if found else None
+
+
+def _group(name: str, version: str) -> Object:
+    preferred = {"groupVersion": f"{name}/{version}", "version": version}
+    return {"name": name, "versions": [preferred], "preferredVersion": preferred}
+
+
+def resource_list(group: str, version: str) -> Object | None:
+    """/api/v1 and /apis/<group>/<version>."""
+    if (group, version) not in GROUPS:
+        return None
+    entries: list[Object] = []
+    for served in _of(group, version):
+        kind = served.kind
+        entry: Object = {
+            "name": kind.plural,
+            "singularName": served.singular,
+            "namespaced": kind.namespaced,
+            "kind": kind.kind,
+            "verbs": list(VERBS),
+        }
+        if served.short_names:
+            entry["shortNames"] = list(served.short_names)
+        if served.categories:
+            entry["categories"] = list(served.categories)
+        entries.append(entry)
+        for name, body, verbs in served.subresources:
+            entries.append(
+                {
+                    "name": f"{kind.plural}/{name}",
+                    "singularName": "",
+                    "namespaced": kind.namespaced,
+                    "kind": body,
+                    "verbs": list(verbs),
+                }
+            )
+    place = f"{group}/{version}" if group else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": entries}
+
+
+def aggregated(*, core: bool) -> Object:
+    """/api or /apis as APIGroupDiscoveryList: everything in one answer."""
+    return {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": [_aggregated_group(*one) for one in GROUPS if bool(one[0]) is not core],
+    }
+
+
+def _aggregated_group(group: str, version: str) -> Object:
+    return {
+        "metadata": {"name": group} if group else {},
+        "versions": [
+            {
+                "version": version,
+                "resources": [_aggregated_resource(served) for served in _of(group, version)],
+                "freshness": "Current",
+            }
+        ],
+    }
+
+
+def _aggregated_resource(served: Served) -> Object:
+    kind = served.kind
+    entry: dict[str, Any] = {
+        "resource": kind.plural,
+        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "singularResource": served.singular,
+        "verbs": list(VERBS),
+    }
+    if served.short_names:
+        entry["shortNames"] = list(served.short_names)
+    if served.categories:
+        entry["categories"] = list(served.categories)
+    if served.subresources:
+        entry["subresources"] = [
+            {
+                "subresource": name,
+                "responseKind": {
+                    "group": "policy" if body == "Eviction" else kind.group,
+                    "version": "v1",
+                    "kind": body,
+                },
+                "verbs": list(verbs),
+            }
+            for name, body, verbs in served.subresources
+        ]
+    return entry
+
+
+def _of(group: str, version: str) -> list[Served]:
+    return [served for served in SERVED if (served.kind.group, served.kind.version) == (group, version)]

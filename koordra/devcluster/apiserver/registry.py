@@ -1,0 +1,357 @@
+"""The verbs over the store: create, update, patch, delete, with conflicts, status separation and graceful deletion.
+
+Each write is a function from the current object to the new one that runs inside the store's one write lock, so a check and
+the write it guards cannot be separated. A dry run evaluates the same function and throws the result away.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from koordra.api import kinds
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.devcluster.apiserver import admission, deletion, events, patches, status
+from koordra.devcluster.apiserver.decoding import WriteOptions, decode
+from koordra.devcluster.apiserver.resources import EVENTS_V1, Served
+from koordra.devcluster.apiserver.schema import format_time
+from koordra.devcluster.apiserver.selectors import Predicate
+from koordra.devcluster.apiserver.status import FieldErrors, Refusal
+from koordra.devcluster.apiserver.store import Entry, Key, Store
+from koordra.devcluster.apiserver.strategies import Rules, Strategy, duplicate, strategy
+from koordra.devcluster.apiserver.validation import metadata as metadata_rules
+from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
+
+_SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+_KEPT_METADATA: Final = (
+    "name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "generateName",
+)  # fmt: skip
+_WAIT_FOR_ACCOUNT: Final = 2.0
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Registry:
+    """All verbs for all served kinds."""
+
+    def __init__(
+        self, store: Store, *, now: Callable[[], datetime] = utc_now, compile_cel: CompileCel = accept_cel
+    ) -> None:
+        self.store = store
+        self._now = now
+        self._compile_cel = compile_cel
+
+    # --- reading ---
+
+    def get(self, served: Served, key: Key) -> Entry:
+        """Raises Refusal 404."""
+        entry = self.store.get(served.stored, key)
+        if entry is None:
+            raise status.not_found(served.kind, key[1])
+        return self.shown(served, entry)
+
+    def select(self, served: Served, namespace: str | None, selected: Predicate) -> tuple[list[Entry], int]:
+        found, revision = self.store.list(served.stored)
+        entries = [
+            entry for (place, _), entry in found if namespace in (None, place) and selected(entry.object)
+        ]
+        return [self.shown(served, entry) for entry in entries], revision
+
+    def shown(self, served: Served, entry: Entry) -> Entry:
+        """The entry as this resource's API version shows it."""
+        return Entry(events.from_core(entry.object)) if served.kind == EVENTS_V1 else entry
+
+    # --- writing ---
+
+    def create(self, served: Served, namespace: str, body: Any, options: WriteOptions) -> Entry:
+        obj = decode(served, body, options)
+        return self._create(served, namespace, obj, options)
+
+    def _create(self, served: Served, namespace: str, obj: Object, options: WriteOptions) -> Entry:
+        metadata = obj.setdefault("metadata", {})
+        if metadata.get("resourceVersion"):
+            raise status.bad_request("resourceVersion should not be set on objects to be created")
+        self._place(served.kind, metadata, namespace)
+        self._admit(served, obj, namespace)
+        generated = not metadata.get("name") and bool(metadata.get("generateName"))
+        for attempt in range(8):
+            if generated:
+                metadata["name"] = _generate_name(metadata["generateName"])
+            try:
+                return self._write(
+                    served,
+                    (namespace, metadata.get("name", "")),
+                    lambda old: self._new(served, obj, old),
+                    options,
+                )
+            except Refusal as refusal:
+                if not (generated and refusal.reason == "AlreadyExists" and attempt < 7):
+                    raise
+        raise AssertionError("unreachable")
+
+    def _new(self, served: Served, obj: Object, old: Object | None) -> Object:
+        rules, plan = self._rules(), strategy(served.stored)
+        name = obj["metadata"].get("name", "")
+        if old is not None:
+            raise status.already_exists(served.kind, name)
+        obj["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": format_time(rules.now)}
+        for absent in (
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "generation",
+            "managedFields",
+        ):
+            obj["metadata"].pop(absent, None)
+        if plan.has_generation:
+            obj["metadata"]["generation"] = 1
+        if plan.has_status and not plan.keeps_status:
+            obj["status"] = {}
+        plan.default(obj, rules)
+        plan.prepare(obj, rules)
+        errors = FieldErrors()
+        metadata_rules.validate(errors, obj["metadata"], label_names=plan.label_names)
+        plan.validate(errors, obj, rules)
+        _raise(served.kind, name, errors)
+        return obj
+
+    def update(
+        self, served: Served, key: Key, body: Any, options: WriteOptions, *, subresource: str = ""
+    ) -> Entry:
+        obj = decode(served, body, options)
+        self._same_place(served.kind, obj.setdefault("metadata", {}), key)
+        return self._write(
+            served, key, lambda old: self._replaced(served, key, obj, old, subresource), options
+        )
+
+    def patch(
+        self,
+        served: Served,
+        key: Key,
+        patch: Any,
+        options: WriteOptions,
+        *,
+        content_type: str,
+        subresource: str = "",
+    ) -> Entry:
+        """Any of the four patches; an apply patch creates what does not exist."""
+        if (
+            content_type == patches.APPLY_PATCH
+            and not subresource
+            and self.store.get(served.stored, key) is None
+        ):
+            obj = decode(served, patch, options)
+            self._same_place(served.kind, obj.setdefault("metadata", {}), key)
+            return self._create(served, key[0], obj, options)
+
+        def change(old: Object | None) -> Object | None:
+            if old is None:
+                raise status.not_found(served.kind, key[1])
+            current = events.from_core(old) if served.kind == EVENTS_V1 else old
+            patched = patches.apply(content_type, duplicate(current), patch, served.type_name)
+            obj = decode(served, patched, options, patched=True)
+            self._same_place(served.kind, obj.setdefault("metadata", {}), key)
+            return self._replaced(served, key, obj, old, subresource)
+
+        return self._write(served, key, change, options)
+
+    def _replaced(
+        self, served: Served, key: Key, obj: Object, old: Object | None, subresource: str
+    ) -> Object | None:
+        """What the stored object becomes; None when its last finalizer went."""
+        if old is None:
+            raise status.not_found(served.kind, key[1])
+        rules, plan = self._rules(), strategy(served.stored)
+        _precondition(served.kind, obj["metadata"], old["metadata"])
+        if served.kind == kinds.LEASES and not obj["metadata"].get("resourceVersion"):
+            errors = FieldErrors()
+            errors.invalid("metadata.resourceVersion", "0x0", "must be specified for an update")
+            _raise(served.kind, key[1], errors)
+        new = _status_only(obj, old) if subresource == "status" else _spec_only(obj, old, plan)
+        plan.default(new, rules)
+        if new == old:
+            return old
+        self._check_update(served, plan, new, old, subresource)
+        if new.get("spec") != old.get("spec") and old["metadata"].get("generation"):
+            new["metadata"]["generation"] = old["metadata"]["generation"] + 1
+        return None if deletion.may_go(served.kind, new) else new
+
+    def _check_update(
+        self, served: Served, plan: Strategy, new: Object, old: Object, subresource: str
+    ) -> None:
+        rules, errors = self._rules(), FieldErrors()
+        metadata_rules.validate_update(errors, new["metadata"], old["metadata"])
+        check = plan.validate_status if subresource == "status" else plan.validate_update
+        check(errors, new, old, rules)
+        _raise(served.kind, new["metadata"]["name"], errors)
+
+    def delete(self, served: Served, key: Key, options: Object, *, dry_run: bool = False) -> Object:
+        """The object that is now waiting to go, or a success Status when it is gone."""
+        removed: list[Object] = []
+
+        def change(old: Object | None) -> Object | None:
+            if old is None:
+                raise status.not_found(served.kind, key[1])
+            deletion.check_preconditions(served.kind, options, old["metadata"])
+            waiting = deletion.waiting(served.kind, old, options, self._now())
+            if waiting is None:
+                removed.append(old)
+            return waiting
+
+        entry = self._write(served, key, change, WriteOptions(dry_run=dry_run))
+        if not removed or served.kind == kinds.PODS:
+            return self.shown(served, entry).object
+        return deletion.success(served.kind, removed[0])
+
+    def delete_collection(
+        self,
+        served: Served,
+        namespace: str | None,
+        selected: Predicate,
+        options: Object,
+        *,
+        dry_run: bool = False,
+    ) -> list[Entry]:
+        entries, _ = self.select(served, namespace, selected)
+        for entry in entries:
+            metadata = entry.object["metadata"]
+            try:
+                self.delete(
+                    served, (metadata.get("namespace", ""), metadata["name"]), options, dry_run=dry_run
+                )
+            except Refusal as refusal:
+                if refusal.code != 404:
+                    raise
+        return entries
+
+    # --- subresources with a body of their own ---
+
+    def bind(self, served: Served, key: Key, body: Object, options: WriteOptions) -> Object:
+        """pods/binding: sets the node, once, and the PodScheduled condition."""
+
+        def change(old: Object | None) -> Object:
+            if old is None:
+                raise status.not_found(served.kind, key[1])
+            return admission.bound(served.kind, key, body, old, self._now())
+
+        self._write(served, key, change, options)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    def finalize(self, served: Served, key: Key, body: Object, options: WriteOptions) -> Entry:
+        """namespaces/finalize: takes spec.finalizers from the body; the namespace goes with the last one."""
+
+        def change(old: Object | None) -> Object | None:
+            if old is None:
+                raise status.not_found(served.kind, key[1])
+            _precondition(served.kind, body.get("metadata") or {}, old["metadata"])
+            remaining = (body.get("spec") or {}).get("finalizers") or []
+            new = old | {"spec": {"finalizers": remaining} if remaining else {}}
+            gone = (
+                old["metadata"].get("deletionTimestamp")
+                and not remaining
+                and not old["metadata"].get("finalizers")
+            )
+            return None if gone else new
+
+        return self._write(served, key, change, options)
+
+    # --- inner parts ---
+
+    def _write(
+        self,
+        served: Served,
+        key: Key,
+        change: Callable[[Object | None], Object | None],
+        options: WriteOptions,
+    ) -> Entry:
+        if not options.dry_run:
+            return self.shown(served, self.store.mutate(served.stored, key, change))
+        current = self.store.get(served.stored, key)
+        result = change(current.object if current else None) or (current.object if current else {})
+        return self.shown(served, Entry(result))
+
+    def _rules(self) -> Rules:
+        return Rules(self._now(), self._compile_cel)
+
+    def _place(self, kind: Kind, metadata: Object, namespace: str) -> None:
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
+        elif metadata.setdefault("namespace", namespace) != namespace:
+            raise status.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request"
+            )
+
+    def _same_place(self, kind: Kind, metadata: Object, key: Key) -> None:
+        if metadata.setdefault("name", key[1]) != key[1]:
+            raise status.bad_request(
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({key[1]})"
+            )
+        self._place(kind, metadata, key[0])
+
+    def _admit(self, served: Served, obj: Object, namespace: str) -> None:
+        """What admission plugins of the real server check: the namespace, the service account, admin access."""
+        if not served.kind.namespaced:
+            return
+        place = self.store.get("namespaces", ("", namespace))
+        admission.check_namespace(served.kind, obj, namespace, place.object if place else None)
+        if served.kind == kinds.PODS:
+            admission.check_priority(obj)
+            account = admission.service_account(obj)
+            deadline = time.monotonic() + (_WAIT_FOR_ACCOUNT if account == "default" else 0)
+            while self.store.get("serviceaccounts", (namespace, account)) is None:
+                if time.monotonic() >= deadline:
+                    raise admission.no_service_account(obj, namespace, account)
+                time.sleep(0.05)
+
+
+def _raise(kind: Kind, name: str, errors: FieldErrors) -> None:
+    if errors.found:
+        raise status.invalid(kind, name, errors.found)
+
+
+def _generate_name(prefix: str) -> str:
+    return prefix[:58] + "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+
+
+def _precondition(kind: Kind, asked: Object, stored: Object) -> None:
+    if asked.get("uid") and asked["uid"] != stored["uid"]:
+        raise status.conflict(
+            kind,
+            stored["name"],
+            f"Precondition failed: UID in precondition: {asked['uid']}, UID in object meta: {stored['uid']}",
+        )
+    if asked.get("resourceVersion") not in (None, "", stored["resourceVersion"]):
+        raise status.modified(kind, stored["name"])
+
+
+def _status_only(obj: Object, old: Object) -> Object:
+    new = duplicate(old)
+    if "status" in obj:
+        new["status"] = obj["status"]
+    else:
+        new.pop("status", None)
+    return new
+
+
+def _spec_only(obj: Object, old: Object, plan: Strategy) -> Object:
+    new = obj
+    kept = {name: old["metadata"][name] for name in _KEPT_METADATA if name in old["metadata"]}
+    mine = {
+        name: value
+        for name, value in new["metadata"].items()
+        if name in ("labels", "annotations", "finalizers", "ownerReferences")
+    }
+    new["metadata"] = mine | kept
+    if plan.has_status:
+        new.pop("status", None)
+        if "status" in old:
+            new["status"] = duplicate(old["status"])
+    return new

@@ -1,0 +1,127 @@
+"""Owners, namespaces and default service accounts: what other loops of kube-controller-manager do.
+
+An object goes when every owner it names is gone (same kind, name and uid). A terminating namespace loses its contents and
+then its own finalizer. A new namespace gets the service account `default`.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Final
+
+from koordra import process
+from koordra.api import kinds
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object, is_deleting, metadata, name, uid
+from koordra.devcluster.informers import Informers
+from koordra.devcluster.workqueue import WorkQueue
+from koordra.errors import Conflict, NotFound
+from koordra.kube import KubeClient
+
+OWNED: Final = (kinds.PODS, kinds.RESOURCE_CLAIMS, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIM_TEMPLATES)
+OWNERS: Final = (kinds.PODS, kinds.NODES, kinds.RESOURCE_CLAIMS)
+WATCHED: Final = tuple(dict.fromkeys((*OWNED, *OWNERS, kinds.NAMESPACES)))
+CONTENTS: Final = tuple(kind for kind in kinds.ALL if kind.namespaced)
+
+
+class GarbageLoops:
+    """Owner references, terminating namespaces and default service accounts over shared informers (kinds: WATCHED)."""
+
+    def __init__(self, client: KubeClient, informers: Informers) -> None:
+        self._client = client
+        self._informers = informers
+        self._orphans = WorkQueue("garbage", self._sync_object)
+        self._namespaces = WorkQueue("namespaces", self._sync_namespace)
+        for kind in OWNED:
+            informers.listen(kind, partial(self._dependent_changed, kind))
+        for kind in OWNERS:
+            informers.listen(kind, self._owner_changed)
+        informers.listen(kinds.NAMESPACES, lambda _event, obj, /: self._namespaces.add(name(obj)))
+
+    def start(self, stop: threading.Event) -> None:
+        process.spawn(lambda: self._orphans.run(stop), name="garbage")
+        process.spawn(lambda: self._namespaces.run(stop), name="namespaces")
+
+    def _dependent_changed(self, kind: Kind, event: str, obj: Object, /) -> None:
+        if event == "ADDED" and metadata(obj).get("ownerReferences"):
+            self._orphans.add(_work_key(kind, obj))
+
+    def _owner_changed(self, event: str, owner: Object, /) -> None:
+        if event != "DELETED":
+            return
+        for kind in OWNED:
+            for obj in self._informers.objects(kind):
+                if any(one.get("uid") == uid(owner) for one in metadata(obj).get("ownerReferences") or ()):
+                    self._orphans.add(_work_key(kind, obj))
+
+    def _sync_object(self, work_key: str) -> None:
+        plural, _, object_key = work_key.partition("|")
+        kind = next(one for one in OWNED if str(one) == plural)
+        obj = self._informers.get(kind, object_key)
+        if obj is None or is_deleting(obj):
+            return
+        owners = metadata(obj).get("ownerReferences") or ()
+        if owners and not any(self._owner_lives(one, metadata(obj).get("namespace")) for one in owners):
+            self._delete(kind, obj)
+
+    def _owner_lives(self, reference: Object, namespace: str | None) -> bool:
+        kind = kinds.of_manifest(str(reference.get("apiVersion")), str(reference.get("kind")))
+        if kind is None:
+            return True
+        try:
+            owner = self._client.get(
+                kind, reference["name"], namespace=namespace if kind.namespaced else None
+            )
+        except NotFound:
+            return False
+        return uid(owner) == reference.get("uid")
+
+    def _sync_namespace(self, namespace: str) -> float | None:
+        found = self._informers.get(kinds.NAMESPACES, namespace)
+        if found is None:
+            return None
+        if not is_deleting(found):
+            self._ensure_account(namespace)
+            return None
+        if self._remaining(namespace):
+            return 0.3
+        try:
+            current = self._client.get(kinds.NAMESPACES, namespace)
+            self._client.update(kinds.NAMESPACES, {**current, "spec": {}}, subresource="finalize")
+        except NotFound:
+            pass
+        return None
+
+    def _ensure_account(self, namespace: str) -> None:
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": namespace},
+        }
+        try:
+            self._client.create(kinds.SERVICE_ACCOUNTS, account, namespace=namespace)
+        except Conflict:
+            return
+
+    def _remaining(self, namespace: str) -> int:
+        """Deletes what is in the namespace; how many objects there still were."""
+        found = 0
+        for kind in CONTENTS:
+            items, _ = self._client.list(kind, namespace=namespace)
+            found += len(items)
+            for obj in items:
+                if not is_deleting(obj):
+                    self._delete(kind, obj)
+        return found
+
+    def _delete(self, kind: Kind, obj: Object) -> None:
+        try:
+            self._client.delete(kind, name(obj), namespace=metadata(obj).get("namespace"), uid=uid(obj))
+        except NotFound:
+            return
+
+
+def _work_key(kind: Kind, obj: Object) -> str:
+    place = metadata(obj).get("namespace")
+    return f"{kind}|{place}/{name(obj)}" if kind.namespaced else f"{kind}|{name(obj)}"

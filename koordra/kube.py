@@ -1,0 +1,308 @@
+"""The Kubernetes API over plain dicts: the only importer of the `kubernetes` client library.
+
+The library finds the server and the credentials (a kubeconfig file, or the service account of the pod) and keeps TLS and
+tokens fresh; requests and answers are JSON that this module encodes and decodes itself, because the library's models refuse
+fields they do not know and cost more than the request.
+
+Every failure leaves as an `ApiError` of errors.py. `ApiUnreachable` means that nobody can say whether the request took
+effect (connection lost, time-out, 429, 5xx): the caller reads again before it writes again. Nothing is retried here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.errors import (
+    ApiError,
+    ApiUnreachable,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    InvalidManifest,
+    NotFound,
+)
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+
+_ERRORS: Final[Mapping[int, type[ApiError]]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+}
+
+
+class KubeClient:
+    """One API server. Safe to use from several threads.
+
+    `kubeconfig`: path of a kubeconfig file; None takes the pod's service account, or KUBECONFIG / ~/.kube/config outside
+    a cluster. `timeout`: seconds for one request (not for a watch). `user_agent` names the component in audit logs.
+    """
+
+    def __init__(
+        self, kubeconfig: str | None = None, *, timeout: float = 15.0, user_agent: str = "koordra"
+    ) -> None:
+        self._configuration = _load_configuration(kubeconfig)
+        self._url = str(self._configuration.host)
+        self._timeout = timeout
+        self._user_agent = user_agent
+        self._pool = _connection_pool(self._configuration)
+
+    @property
+    def server(self) -> str:
+        """The server's URL for messages: without the credentials that a kubeconfig may put into it."""
+        return urlsplit(self._url)._replace(netloc=urlsplit(self._url).netloc.rpartition("@")[2]).geturl()
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which a request is given up."""
+        return self._timeout
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        """One object. Raises NotFound."""
+        return self._send("GET", kind.path(namespace=namespace, name=name))
+
+    def list(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+    ) -> tuple[list[Object], str]:
+        """All objects (page by page) and the resourceVersion to watch from. Items carry apiVersion and kind."""
+        items: list[Object] = []
+        query = {"limit": "500", "fieldSelector": field_selector, "labelSelector": label_selector}
+        while True:
+            page = self._send("GET", kind.path(namespace=namespace), query=query)
+            for item in page.get("items") or ():
+                item.setdefault("apiVersion", kind.api_version)
+                item.setdefault("kind", kind.kind)
+                items.append(item)
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                return items, str((page.get("metadata") or {}).get("resourceVersion", ""))
+            query["continue"] = following
+
+    def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        strict: bool = False,
+    ) -> Object:
+        """Create; raises Conflict (reason AlreadyExists) when the name is taken.
+
+        With `name` and `subresource` the body goes to a subresource (`pods/<name>/binding`). `strict` has the server refuse unknown and duplicate fields, as kubectl does for what people write.
+        """
+        place = namespace or (body.get("metadata") or {}).get("namespace") or "default"
+        query = {"fieldValidation": "Strict"} if strict else None
+        path = kind.path(namespace=place if kind.namespaced else None, name=name, subresource=subresource)
+        return self._send("POST", path, body=body, query=query)
+
+    def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
+        """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries one."""
+        metadata = body["metadata"]
+        path = kind.path(namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource)
+        return self._send("PUT", path, body=body)
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+    ) -> Object:
+        """Merge patch by default; put a resourceVersion into the patch to make it conditional."""
+        path = kind.path(namespace=namespace, name=name, subresource=subresource)
+        return self._send("PATCH", path, body=body, content_type=content_type)
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        grace_period: int | None = None,
+    ) -> None:
+        """Delete; with `uid` only that very object. Raises NotFound."""
+        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if grace_period is not None:
+            options["gracePeriodSeconds"] = grace_period
+        self._send("DELETE", kind.path(namespace=namespace, name=name), body=options)
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        field_selector: str = "",
+        timeout: int = 300,
+    ) -> Iterator[tuple[str, Object]]:
+        """(event type, object) from `resource_version` on, until the server ends the stream after `timeout` seconds.
+
+        BOOKMARK events are passed on: their object carries only a newer resourceVersion. Raises Gone when the history
+        no longer reaches back.
+        """
+        query = {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout),
+            "fieldSelector": field_selector,
+        }
+        response = self._open("GET", kind.path(namespace=namespace), query=query, read_timeout=timeout + 15.0)
+        try:
+            for line in _lines(response):
+                event = _decode(line)
+                kind_of_event, obj = str(event.get("type")), event.get("object") or {}
+                if kind_of_event == "ERROR":
+                    raise _status_error(int(obj.get("code") or 500), obj)
+                obj.setdefault("apiVersion", kind.api_version)
+                obj.setdefault("kind", kind.kind)
+                yield kind_of_event, obj
+        except (HTTPError, OSError) as error:
+            raise ApiUnreachable(f"watch of {kind} broke off: {error}") from error
+        finally:
+            response.close()
+            response.release_conn()
+
+    def version(self) -> str:
+        """The server's gitVersion (`v1.37.2`)."""
+        return str(self._send("GET", "/version").get("gitVersion", ""))
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        response = self._open(method, path, query=query, body=body, content_type=content_type)
+        try:
+            return _decode(response.read())
+        except (HTTPError, OSError) as error:
+            raise ApiUnreachable(f"{method} {path}: the answer broke off: {error}") from error
+        finally:
+            response.release_conn()
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        read_timeout: float | None = None,
+    ) -> urllib3.BaseHTTPResponse:
+        asked = {name: value for name, value in (query or {}).items() if value}
+        url = f"{self._url}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        for setting in self._configuration.auth_settings().values():
+            headers[setting["key"]] = setting["value"]
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
+                headers=headers,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=self._timeout, read=read_timeout or self._timeout),
+            )
+            if response.status >= 300:
+                raise _status_error(response.status, _decode_status(response.read()))
+        except (HTTPError, OSError) as error:
+            raise ApiUnreachable(f"{method} {self.server}{path}: {error}") from error
+        return response
+
+
+def _load_configuration(kubeconfig: str | None) -> Any:
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    configuration.retries = False
+    try:
+        if kubeconfig is None:
+            try:
+                config.load_incluster_config(client_configuration=configuration)
+            except config.ConfigException:
+                config.load_kube_config(client_configuration=configuration)
+        else:
+            config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise InvalidManifest(
+            f"no usable Kubernetes configuration: {error}",
+            object=kubeconfig or "kubeconfig",
+            remedy="name a kubeconfig with --kubeconfig or KUBECONFIG",
+        ) from error
+    return configuration
+
+
+def _connection_pool(configuration: Any) -> urllib3.PoolManager:
+    from kubernetes.client.rest import RESTClientObject
+
+    pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+    return pool
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Watch events are one JSON document a line; chunks of the stream end anywhere."""
+    rest = b""
+    for chunk in response.stream(amt=65536, decode_content=True):
+        rest += chunk
+        *whole, rest = rest.split(b"\n")
+        yield from (line for line in whole if line.strip())
+
+
+def _decode(data: bytes) -> Object:
+    try:
+        decoded = json.loads(data)
+    except ValueError as error:
+        raise ApiUnreachable(f"the server's answer is not JSON: {data[:80]!r}") from error
+    if not isinstance(decoded, dict):
+        raise ApiUnreachable(f"the server's answer is not an object: {data[:80]!r}")
+    return decoded
+
+
+def _decode_status(data: bytes) -> Object:
+    """The Status of an error; a proxy in between may have answered with plain text instead."""
+    try:
+        decoded = json.loads(data)
+    except ValueError:
+        decoded = None
+    return decoded if isinstance(decoded, dict) else {"message": data[:300].decode(errors="replace").strip()}
+
+
+def _status_error(code: int, status: Mapping[str, Any]) -> ApiError:
+    message = str(status.get("message") or "the API server gave no message")
+    return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

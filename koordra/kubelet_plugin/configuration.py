@@ -1,0 +1,76 @@
+"""koordra's opaque parameters in an allocation, decoded and put in order of precedence.
+
+`status.allocation.devices.config` holds what came from the class and from the claim, each entry for some requests or for
+all. Of several entries of one kind that cover a request the last in this order counts, as a whole:
+
+    class, all requests < class, naming the request < claim, all requests < claim, naming the request
+
+A JointAllocation speaks about several requests at a time; a Required one always holds, whatever else is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koordra.api import names
+from koordra.api.allocation import FROM_CLASS
+from koordra.api.parameters import Enforcement, GpuConfig, JointAllocation, Parameters, RdmaConfig, decode
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One decoded entry. Requests are named as in results: `gpu`, or `gpu/a100` for one of its alternatives."""
+
+    requests: tuple[str, ...]
+    parameters: Parameters
+
+    def covers(self, request: str) -> bool:
+        return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The entries for this driver, weakest first."""
+
+    entries: tuple[Entry, ...] = ()
+
+    def gpu(self, request: str) -> GpuConfig:
+        found = [
+            entry.parameters for entry in self._covering(request) if isinstance(entry.parameters, GpuConfig)
+        ]
+        return found[-1] if found else GpuConfig()
+
+    def rdma(self, request: str) -> RdmaConfig:
+        found = [
+            entry.parameters for entry in self._covering(request) if isinstance(entry.parameters, RdmaConfig)
+        ]
+        return found[-1] if found else RdmaConfig()
+
+    def required_scopes(self) -> Iterator[tuple[Entry, JointAllocation]]:
+        for entry in self.entries:
+            wanted = entry.parameters
+            if isinstance(wanted, JointAllocation) and wanted.enforcement is Enforcement.REQUIRED:
+                yield entry, wanted
+
+    def _covering(self, request: str) -> Iterator[Entry]:
+        return (entry for entry in self.entries if entry.covers(request))
+
+
+def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configuration:
+    """The configuration of an allocation; `claim` names it in errors. Raises InvalidParameters for what is misspelt."""
+    found = []
+    for index, raw in enumerate(config):
+        opaque = raw.get("opaque") if isinstance(raw, Mapping) else None
+        if not isinstance(opaque, Mapping) or opaque.get("driver") != names.DRIVER:
+            continue
+        parameters = decode(
+            opaque.get("parameters"),
+            object=claim,
+            field=f"status.allocation.devices.config[{index}].opaque.parameters",
+        )
+        entry = Entry(tuple(str(request) for request in raw.get("requests") or ()), parameters)
+        found.append(((raw.get("source") != FROM_CLASS, bool(entry.requests)), entry))
+    found.sort(key=lambda ranked: ranked[0])
+    return Configuration(tuple(entry for _, entry in found))

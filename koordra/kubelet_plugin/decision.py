@@ -1,0 +1,215 @@
+"""What a claim gets on this node, or why it gets nothing: the decision behind NodePrepareResources. Pure.
+
+From the claim object, the inventory and the claims that hold devices already, in this order:
+
+1. it is the claim that the kubelet means (uid), it is allocated, and our results are of this node's pool;
+2. every device is there, is published, and is the same one as at an earlier Prepare of the claim (UUID or GUID);
+3. nothing is used beyond its capacity (overcommit.py);
+4. Required JointAllocation scopes hold on this machine (joint_scope.py);
+5. the isolation backend that the claim names can keep the share;
+6. the container edits follow (device_edits.py).
+
+Results of other drivers are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.objects import Object
+from koordra.api.parameters import GpuConfig
+from koordra.errors import InvalidInput, PrepareError
+from koordra.kubelet_plugin.configuration import Configuration, configuration
+from koordra.kubelet_plugin.container_edits import NO_EDITS
+from koordra.kubelet_plugin.device_edits import NIC_TYPES, with_edits
+from koordra.kubelet_plugin.inventory import Inventory
+from koordra.kubelet_plugin.isolation import DEFAULT, Backend, Backends, Share
+from koordra.kubelet_plugin.joint_scope import unmet
+from koordra.kubelet_plugin.overcommit import refuse_overcommit
+from koordra.kubelet_plugin.partitions import MigDevice
+from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.quantity import canonical, parse
+from koordra.topology.machine import DeviceNode, Gpu, Nic
+from koordra.topology.partitions import MigInstance
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What a decision rests on besides the claim: `pool` is the node's name, `holders` the claims prepared in this boot."""
+
+    pool: str
+    inventory: Inventory
+    backends: Backends
+    holders: Sequence[ClaimRecord] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedShare:
+    """A share that a backend has to be ready for before a container starts."""
+
+    backend: Backend
+    share: Share
+    config: GpuConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`record` is in state PrepareStarted."""
+
+    record: ClaimRecord
+    shares: tuple[IsolatedShare, ...] = ()
+
+
+def decide(
+    ref: ClaimRef, claim: Object, *, node: NodeView, nonce: str, before: ClaimRecord | None = None
+) -> Decision:
+    """The decision for one claim. `before` is what the checkpoint remembers of it.
+
+    Raises PrepareError, whose text names the claim, the reason and what was compared.
+    """
+    try:
+        allocation = _allocation(ref, claim)
+        results = [result for result in allocation.results if result.device.driver == names.DRIVER]
+        config = configuration(allocation.config, claim=str(ref))
+        devices = tuple(_identified(ref, result, node=node, before=before) for result in results)
+    except InvalidInput as error:
+        raise PrepareError(f"{ref}: {error}") from error
+    record = ClaimRecord(
+        ref=ref,
+        pool=node.pool,
+        nonce=nonce,
+        boot_id=node.inventory.boot_id,
+        state=State.STARTED,
+        devices=devices,
+        memlock=any(device.type in NIC_TYPES and config.rdma(device.request).memlock for device in devices),
+    )
+    refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
+    _refuse_unmet_scopes(record, config, node=node)
+    shares = [_isolated(record, index, config, node=node) for index in range(len(devices))]
+    record = replace(
+        record,
+        devices=tuple(
+            replace(device, isolation=share.backend.name if share else None)
+            for device, share in zip(devices, shares, strict=True)
+        ),
+    )
+    edits = [share.backend.edits(share.share, share.config) if share else NO_EDITS for share in shares]
+    return Decision(
+        record=with_edits(record, inventory=node.inventory, isolation=edits),
+        shares=tuple(share for share in shares if share),
+    )
+
+
+def _allocation(ref: ClaimRef, claim: Object) -> Allocation:
+    uid = objects.uid(claim)
+    if uid != ref.uid:
+        raise PrepareError(
+            f"{ref}: the API has another claim under this name (uid {uid}, the kubelet's is {ref.uid})"
+        )
+    allocation = Allocation.of_claim(claim)
+    if allocation is None:
+        raise PrepareError(f"{ref}: it is not allocated")
+    return allocation
+
+
+def _identified(
+    ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None
+) -> DeviceRecord:
+    """The result as a device of this machine, certainly the one that was promised."""
+    name = result.device.device
+    if result.device.pool != node.pool:
+        raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {node.pool}")
+    why = node.inventory.refusal(name)
+    if why is not None:
+        raise PrepareError(f"{ref}: {why}")
+    record = _recorded(ref, result, node=node)
+    earlier = next((known for known in before.devices if known.device == name), None) if before else None
+    if earlier is not None and earlier.identity != record.identity:
+        raise PrepareError(
+            f"{ref}: DeviceUnhealthy: {name} is another device than the one prepared for this claim "
+            f"({record.identity} in place of {earlier.identity}); the claim has to be allocated anew"
+        )
+    return record
+
+
+def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceRecord:
+    """Raises PrepareError for a device whose identity or device nodes are not known."""
+    device = node.inventory.device(result.device.device)
+    place = device.gpu if isinstance(device, MigDevice) else device
+    record = DeviceRecord(
+        request=result.request,
+        device=result.device.device,
+        type=names.TYPE_GPU,
+        identity="",
+        share_id=result.share_id,
+        admin_access=bool(result.admin_access),
+        consumed=tuple(sorted((name, canonical(amount)) for name, amount in result.consumed.items())),
+        numa_node=place.location.numa if place else None,
+        cpus=node.inventory.machine.cpus_near(place) if place else None,
+    )
+    match device:
+        case Gpu(uuid=str(uuid), node=DeviceNode() as card):
+            return replace(record, identity=uuid, uuid=uuid, nodes=(card,))
+        case MigDevice(gpu=Gpu(node=DeviceNode() as card), instance=MigInstance(uuid=str(uuid)) as instance):
+            # The card's own node comes first: an instance is opened through it, and its siblings share it.
+            nodes = (card, *instance.nodes)
+            return replace(record, type=names.TYPE_MIG, identity=uuid, uuid=uuid, nodes=nodes)
+        case Nic(guid=str(guid), verbs=DeviceNode() as verbs):
+            return replace(
+                record,
+                type=names.TYPE_VF if device.parent else names.TYPE_NIC,
+                identity=guid,
+                ib_device=device.ib_device,
+                netdev=device.netdev,
+                nodes=(verbs,),
+            )
+    raise PrepareError(f"{ref}: DeviceUnhealthy: {record.device} has no known identity or device node")
+
+
+def _refuse_unmet_scopes(record: ClaimRecord, config: Configuration, *, node: NodeView) -> None:
+    for entry, wanted in config.required_scopes():
+        placed = [
+            (device.device, node.inventory.attributes(device.device))
+            for device in record.devices
+            if entry.covers(device.request) and not device.admin_access
+        ]
+        why = unmet(placed, wanted)
+        if why is not None:
+            raise PrepareError(
+                f"{record.ref}: TopologyScopeUnmet: {why}, and its JointAllocation is Required"
+            )
+
+
+def _isolated(
+    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView
+) -> IsolatedShare | None:
+    """The backend's part in devices[index]; None for what is not a GPU, or is only looked at by an administrator."""
+    device = record.devices[index]
+    if device.uuid is None or device.admin_access:
+        return None
+    wanted = config.gpu(device.request)
+    backend = node.backends.get(wanted.isolation or DEFAULT)
+    if backend is None:
+        raise PrepareError(
+            f"{record.ref}: isolation {wanted.isolation!r} is not available on this node; available: {node.backends.names()}"
+        )
+    return IsolatedShare(backend=backend, share=_share(record, index, node=node), config=wanted)
+
+
+def _share(record: ClaimRecord, index: int, *, node: NodeView) -> Share:
+    device = record.devices[index]
+    consumed = dict(device.consumed)
+    memory = consumed.get(names.CAPACITY_MEMORY) if device.share_id else None
+    whole = node.inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
+    cores = int(parse(consumed.get(names.CAPACITY_CORES, "0"))) if device.share_id else 0
+    return Share(
+        claim_uid=record.ref.uid,
+        index=index,
+        device=device.device,
+        uuid=device.uuid or "",
+        memory_bytes=int(parse(memory)) if memory is not None and parse(memory) < whole else None,
+        cores=cores if 0 < cores < 100 else None,
+    )

@@ -1,0 +1,84 @@
+"""What a container gets with each device of a claim. Pure.
+
+Per device: its own nodes (those of a MIG instance are the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>` with
+its name, and what the isolation backend adds. Per request: the nodes and files that every holder of such a device needs
+(nvidiactl, nvidia-uvm and the driver's libraries for a GPU, rdma_cm for a NIC), and the variables by which CUDA, NCCL and UCX
+keep to the devices they were given:
+
+    CUDA_VISIBLE_DEVICES   UUIDs of the request's GPUs or MIG instances in claim order
+    NCCL_IB_HCA            "=mlx5_0:1,mlx5_3:1"   ("=": exact names, since mlx5_1 is a prefix of mlx5_10)
+    UCX_NET_DEVICES        "mlx5_0:1,mlx5_3:1"
+
+The kubelet gives a container either all devices of a request or none. So what a request needs once hangs on its first
+device, and its variables are repeated on each, where the same value meets itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from koordra.api import names
+from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits
+from koordra.kubelet_plugin.inventory import Inventory
+from koordra.kubelet_plugin.records import ClaimRecord, DeviceRecord, environment_name
+from koordra.topology.machine import Nic
+
+GPU_TYPES = frozenset({names.TYPE_GPU, names.TYPE_MIG})
+NIC_TYPES = frozenset({names.TYPE_NIC, names.TYPE_VF})
+
+
+def with_edits(
+    record: ClaimRecord, *, inventory: Inventory, isolation: Sequence[ContainerEdits]
+) -> ClaimRecord:
+    """The record with every device's edits; `isolation` holds what the backends add, device by device."""
+    requests: dict[str, list[DeviceRecord]] = {}
+    for device in record.devices:
+        requests.setdefault(_request(device), []).append(device)
+    devices = []
+    for index, device in enumerate(record.devices):
+        siblings = requests[_request(device)]
+        edits = ContainerEdits(
+            env=((f"KOORDRA_DEVICE_{environment_name(record.ref.uid)}_{index}", device.device),),
+            device_nodes=device.nodes,
+        )
+        edits += _environment(siblings, inventory=inventory)
+        if device is siblings[0]:
+            edits += _needed_once(siblings, inventory=inventory)
+        devices.append(replace(device, edits=edits + isolation[index]))
+    return replace(record, devices=tuple(devices))
+
+
+def _request(device: DeviceRecord) -> str:
+    """The main request: containers name that, never one of its alternatives."""
+    return device.request.partition("/")[0]
+
+
+def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:
+    uuids = list(dict.fromkeys(device.uuid for device in devices if device.uuid))
+    ports = list(
+        dict.fromkeys(
+            f"{device.ib_device}:{_port(device, inventory)}" for device in devices if device.type in NIC_TYPES
+        )
+    )
+    env: list[tuple[str, str]] = []
+    if uuids:
+        env.append(("CUDA_VISIBLE_DEVICES", ",".join(uuids)))
+    if ports:
+        env += [("NCCL_IB_HCA", f"={','.join(ports)}"), ("UCX_NET_DEVICES", ",".join(ports))]
+    return ContainerEdits(env=tuple(env))
+
+
+def _port(device: DeviceRecord, inventory: Inventory) -> int:
+    nic = inventory.device(device.device)
+    return nic.port.number if isinstance(nic, Nic) and nic.port else 1
+
+
+def _needed_once(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:
+    types = {device.type for device in devices}
+    edits = NO_EDITS
+    if types & GPU_TYPES:
+        edits += ContainerEdits(device_nodes=inventory.machine.gpu_control, mounts=inventory.driver_files)
+    if types & NIC_TYPES:
+        edits += ContainerEdits(device_nodes=inventory.machine.rdma_control)
+    return edits

@@ -1,0 +1,295 @@
+"""Prepare and Unprepare: what is promised to the kubelet survives every way to die.
+
+Prepare of one claim, under the state lock (two instances may overlap during an update):
+
+    read the claim from the API ─> decide (decision.py) ─> checkpoint: PrepareStarted ─> isolation, CDI file, prepared record
+        ─> checkpoint: PrepareCompleted ─> answer
+
+- Killed before the first checkpoint: nothing happened. Killed between the two: no container can have the devices, since the
+  kubelet was not answered; the next Prepare, or the next start, rolls back and does it again. Killed after the second: the
+  kubelet asks again and gets the same answer.
+- A claim that is prepared already is decided again with its own nonce and must have the same results; its files are written
+  anew each time, since /run/cdi is empty after a reboot. It never goes back to PrepareStarted: containers may be running.
+- An error rolls back at once. If even that fails (full disk), the claim stays PrepareStarted, holds its devices, and is
+  rolled back by the next call.
+
+The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So a Prepare looks
+again under the lock: one that nobody waits for any more, or that an Unprepare of the same claim has overtaken, ends there.
+
+Unprepare removes the files, then the record: killed in between it still holds its devices, and the kubelet repeats the call.
+A claim that nobody knows is unprepared already.
+
+A record holds devices in the boot it was written in, and no longer. One of an earlier boot, or one that was rolled back, is
+remembered until Unprepare, only to notice a different card under the old name.
+
+A checkpoint that is unreadable, or missing beside CDI files or records of prepared claims, means that nobody knows what is in use: Prepare
+refuses, Unprepare still takes the claim's files away, and once no file of any claim is left nothing can be in use: then it
+starts anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from koordra.api.objects import Object
+from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
+from koordra.kubelet_plugin import cdi
+from koordra.kubelet_plugin.checkpoint import Checkpoint, CheckpointFile
+from koordra.kubelet_plugin.claim_files import ClaimFiles, NodePaths
+from koordra.kubelet_plugin.claim_source import ClaimSource
+from koordra.kubelet_plugin.decision import Decision, NodeView, decide
+from koordra.kubelet_plugin.files import Disk
+from koordra.kubelet_plugin.inventory import Inventory
+from koordra.kubelet_plugin.isolation import Backends
+from koordra.kubelet_plugin.lock import StateLock
+from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, State
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of the answer to the kubelet."""
+
+    request: str
+    pool: str
+    device: str
+    cdi_id: str
+    share_id: str | None
+
+
+class DeviceState:
+    """The node's prepared claims. Safe to call from several threads and processes."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        paths: NodePaths,
+        claims: ClaimSource,
+        inventory: Callable[[], Inventory],
+        backends: Backends,
+        disk: Disk,
+        lock: StateLock | None = None,
+        new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        self._node = node
+        self._claims = claims
+        self._inventory = inventory
+        self._backends = backends
+        self._lock = lock or StateLock(paths.lock)
+        self._checkpoint = CheckpointFile(paths.checkpoint, disk)
+        self._files = ClaimFiles(paths, disk)
+        self._new_nonce = new_nonce
+        self._under_way: dict[str, object] = {}
+
+    def prepare(
+        self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True
+    ) -> tuple[PreparedDevice, ...]:
+        """Make the claim's devices ready. Raises PrepareError, CheckpointError or CDIError; the call can be repeated.
+
+        `awaited` tells whether the kubelet still waits for the answer.
+        """
+        ref.require_valid()
+        call = self._under_way[ref.uid] = object()
+        try:
+            claim = self._fetch(ref)
+            with self._lock.held():
+                if not awaited() or self._under_way.get(ref.uid) is not call:
+                    raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
+                return self._prepare(ref, claim)
+        finally:
+            if self._under_way.get(ref.uid) is call:
+                del self._under_way[ref.uid]
+
+    def _prepare(self, ref: ClaimRef, claim: Object) -> tuple[PreparedDevice, ...]:
+        inventory = self._inventory()
+        checkpoint = self._load()
+        before = checkpoint.get(ref.uid)
+        held = before if before and before.boot_id == inventory.boot_id else None
+        if held is not None and held.state is State.STARTED:
+            checkpoint, before, held = self._rolled_back(checkpoint, held), held.rolled_back(), None
+        decision = decide(
+            ref,
+            claim,
+            node=NodeView(
+                pool=self._node,
+                inventory=inventory,
+                backends=self._backends,
+                holders=checkpoint.of_boot(inventory.boot_id),
+            ),
+            nonce=held.nonce if held else self._new_nonce(),
+            before=before,
+        )
+        if held is None and not decision.record.devices:
+            return ()
+        if held is not None:
+            self._renew(checkpoint, held, decision)
+        else:
+            self._first_time(checkpoint, decision)
+        log.info(
+            "claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in decision.record.devices]
+        )
+        return _answer(decision.record)
+
+    def unprepare(self, ref: ClaimRef) -> None:
+        """Give the claim's devices back. An unknown claim is success. Raises PrepareError, CheckpointError or CDIError."""
+        if not ref.valid:
+            log.warning("unprepare_of_impossible_claim", claim=str(ref), uid=ref.uid[:80])
+            return
+        self._under_way.pop(ref.uid, None)
+        with self._lock.held():
+            try:
+                checkpoint = self._load()
+            except CheckpointError as error:
+                log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
+                self._files.remove(ref.uid)
+                self._start_anew_if_nothing_is_prepared()
+                return
+            record = checkpoint.get(ref.uid)
+            if record is not None:
+                self._stop_isolation(record)
+            self._files.remove(ref.uid)
+            if record is not None:
+                self._checkpoint.save(checkpoint.without(ref.uid))
+        log.info("claim_unprepared", claim=str(ref), uid=ref.uid, known=record is not None)
+
+    def repair(self) -> None:
+        """What every start does first: undo what was half done, write what is prepared again, remove our stale files.
+
+        Never raises for state that cannot be repaired now: the log says so, and the calls that depend on it will.
+        """
+        with self._lock.held():
+            try:
+                checkpoint = self._load()
+            except CheckpointError as error:
+                log.error("checkpoint_unreadable", error=str(error))
+                return
+            boot_id = self._inventory().boot_id
+            for record in checkpoint.of_boot(boot_id):
+                try:
+                    if record.state is State.STARTED:
+                        checkpoint = self._rolled_back(checkpoint, record)
+                    else:
+                        self._files.write(record)
+                except KoordraError as error:
+                    log.error(
+                        "claim_not_repaired", claim=str(record.ref), uid=record.ref.uid, error=str(error)
+                    )
+            keep = {record.ref.uid for record in checkpoint.of_boot(boot_id)}
+            try:
+                self._files.remove_stale(keep)
+            except KoordraError as error:
+                log.error("stale_files_not_removed", error=str(error))
+
+    def restore_files(self) -> None:
+        """Write files of prepared claims that somebody removed: the kubelet does not ask again for a running pod's claim."""
+        with self._lock.held():
+            for record in self._load().of_boot(self._inventory().boot_id):
+                if record.state is State.COMPLETED and not self._files.complete(record.ref.uid):
+                    self._files.write(record)
+                    log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid)
+
+    def records(self) -> tuple[ClaimRecord, ...]:
+        """The claims that hold devices of this node now. Raises CheckpointError."""
+        with self._lock.held():
+            return self._load().of_boot(self._inventory().boot_id)
+
+    # Steps of Prepare.
+
+    def _fetch(self, ref: ClaimRef) -> Object:
+        try:
+            return self._claims.get(ref.namespace, ref.name)
+        except NotFound as error:
+            raise PrepareError(f"{ref}: it does not exist in the API") from error
+        except ApiError as error:
+            raise PrepareError(f"{ref}: it cannot be read from the API: {error}") from error
+
+    def _first_time(self, checkpoint: Checkpoint, decision: Decision) -> None:
+        started = decision.record
+        try:
+            # A save that failed may still have put the new checkpoint in place, so it is undone like everything after it.
+            self._checkpoint.save(checkpoint.with_claim(started))
+            for share in decision.shares:
+                share.backend.start(share.share, share.config)
+            self._files.write(started)
+            self._checkpoint.save(checkpoint.with_claim(started.completed()))
+        except KoordraError:
+            try:
+                self._rolled_back(checkpoint, started)
+            except KoordraError as error:
+                log.error("roll_back_failed", claim=str(started.ref), uid=started.ref.uid, error=str(error))
+            raise
+
+    def _renew(self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision) -> None:
+        """The claim is prepared: same devices, files once more (with what changed on the node since, if anything did)."""
+        renewed = decision.record.completed()
+        if [device.asked for device in held.devices] != [device.asked for device in renewed.devices]:
+            raise PrepareError(
+                f"{held.ref}: AlreadyAllocated: it is still prepared here with "
+                f"{', '.join(device.device for device in held.devices)}, and its allocation now names "
+                f"{', '.join(device.device for device in renewed.devices)}; it is prepared anew once its old pod is gone"
+            )
+        for share in decision.shares:
+            share.backend.start(share.share, share.config)
+        self._files.write(renewed)
+        if renewed != held:
+            self._checkpoint.save(checkpoint.with_claim(renewed))
+
+    def _rolled_back(self, checkpoint: Checkpoint, record: ClaimRecord) -> Checkpoint:
+        """Take back what a Prepare may have done that did not complete; the claim is remembered without devices."""
+        self._stop_isolation(record)
+        self._files.remove(record.ref.uid)
+        after = checkpoint.with_claim(record.rolled_back())
+        self._checkpoint.save(after)
+        log.info("claim_rolled_back", claim=str(record.ref), uid=record.ref.uid)
+        return after
+
+    def _stop_isolation(self, record: ClaimRecord) -> None:
+        for device in record.devices:
+            backend = self._backends.get(device.isolation) if device.isolation else None
+            if backend is not None:
+                backend.stop(claim_uid=record.ref.uid, device=device.device)
+
+    # Files.
+
+    def _load(self) -> Checkpoint:
+        """The checkpoint; an empty one where there is none and none is needed. Raises CheckpointError."""
+        try:
+            checkpoint = self._checkpoint.load()
+        except CheckpointError:
+            if self._start_anew_if_nothing_is_prepared():
+                return Checkpoint()
+            raise
+        if checkpoint is None and self._files.claims():
+            raise CheckpointError(
+                f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
+                "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
+                f"of {cdi.file_name('*')} in the CDI directory, and it starts anew"
+            )
+        return checkpoint or Checkpoint()
+
+    def _start_anew_if_nothing_is_prepared(self) -> bool:
+        """With an unreadable checkpoint: no file of any claim on this node means that no claim can be in use."""
+        if self._files.claims():
+            return False
+        self._checkpoint.save(Checkpoint())
+        log.warning("checkpoint_started_anew", path=str(self._checkpoint.path))
+        return True
+
+
+def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+    ids = cdi.device_ids(record)
+    return tuple(
+        PreparedDevice(
+            request=device.request,
+            pool=record.pool,
+            device=device.device,
+            cdi_id=ids[index],
+            share_id=device.share_id,
+        )
+        for index, device in enumerate(record.devices)
+    )

@@ -1,0 +1,112 @@
+"""Reading a machine through a directory that stands for ``/``.
+
+The tree may be the kernel's own, a captured one or a made-up one, and files in it may be missing, empty, binary,
+unreadable, looping links, pipes, or vanish between listing and reading. Every read therefore answers with the value
+or with ``None``, never with an exception and never by waiting; whether a missing value matters is for the caller to say.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_MOST = 64 * 1024
+"""No kernel file that discovery reads is longer; what is longer is not one of them."""
+
+_INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|[0-9]+)", re.ASCII)
+
+
+class MachineRoot:
+    """A directory that stands for ``/``; paths are given relative to it, without a leading slash."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is the machine itself rather than a picture of one."""
+        return os.path.abspath(self.directory) == "/"  # noqa: PTH100  resolving could loop
+
+    def data(self, path: str, *, most: int = _MOST) -> bytes | None:
+        """Up to ``most`` bytes of a file. Kernel attributes come in one read; longer listings of /proc, for which a
+        caller asks for more than 64 KiB, come page by page."""
+        with _opened(self._at(path)) as descriptor:
+            if descriptor is None:
+                return None
+            try:
+                found = os.read(descriptor, most)
+                while (
+                    most > _MOST
+                    and 0 < len(found) < most
+                    and (more := os.read(descriptor, most - len(found)))
+                ):
+                    found += more
+            except OSError:
+                return None
+            return found
+
+    def text(self, path: str, *, most: int = _MOST) -> str | None:
+        """A file's text without surrounding blanks; None unless it is printable ASCII with at least one character."""
+        found = self.data(path, most=most)
+        if found is None:
+            return None
+        try:
+            text = found.decode("ascii").strip()
+        except UnicodeDecodeError:
+            return None
+        return (
+            text
+            if text and all(character.isprintable() or character in "\n\t" for character in text)
+            else None
+        )
+
+    def line(self, path: str) -> str | None:
+        """A file that holds one short line."""
+        text = self.text(path)
+        return text if text is not None and "\n" not in text and len(text) <= 256 else None
+
+    def integer(self, path: str) -> int | None:
+        """A file that holds one number, decimal or with 0x."""
+        text = self.line(path)
+        return int(text, 0 if "x" in text else 10) if text is not None and _INTEGER.fullmatch(text) else None
+
+    def names(self, path: str) -> list[str]:
+        """The entries of a directory, sorted; empty where there is none."""
+        try:
+            return sorted(os.listdir(self._at(path)))  # noqa: PTH208  names are what is wanted
+        except (OSError, ValueError):
+            return []
+
+    def link(self, path: str) -> str | None:
+        """Where a symbolic link points, as written."""
+        try:
+            return os.readlink(self._at(path))  # noqa: PTH115  the text is what is wanted
+        except (OSError, ValueError):
+            return None
+
+    def status(self, path: str) -> os.stat_result | None:
+        """lstat: links are not followed, so that a picture of a machine never answers with this machine's devices."""
+        try:
+            return os.lstat(self._at(path))
+        except (OSError, ValueError):
+            return None
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self.directory, path)  # noqa: PTH118  called some ten thousand times
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[int | None]:
+    try:
+        # O_NONBLOCK: a named pipe in a picture of a machine must not hold up its node.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError):
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

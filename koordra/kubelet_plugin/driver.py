@@ -1,0 +1,219 @@
+"""The kubelet plugin of one node, wired together.
+
+Start:
+1. the machine is watched; its first reading is the inventory, and guarded.json tells the NRI hook what to guard;
+2. DeviceState.repair: half-done claims are undone, prepared ones get their files back, stale files go;
+3. the DRA socket serves; 4. the registration socket appears, and the kubelet calls;
+5. ResourceSlices are published and watched.
+
+Then, whenever a reading differs from the last one (a link, an Xid, a card that came or went):
+
+    guarded.json  ──>  the inventory, which Prepare decides by  ──>  the publisher is woken: slices, taints
+
+in this order, so that nobody can be given a device that is not guarded yet. What fails is repeated within a second by the
+watcher. Every few seconds sockets and files that vanished are put back. A thread that ends on its own ends the process: the
+kubelet starts a new one, which is better than a node that looks alive and sees nothing.
+
+Stop, the other way round, so that nobody calls what is gone:
+1. registration: the kubelet hears of no new endpoint and forgets this one;
+2. the DRA server takes no new call and finishes those in progress; the checkpoint is on disk before each answer, so there is
+   nothing to flush;
+3. publishing stops. Slices stay: an update brings the next instance within seconds, and when none comes the kubelet
+   deletes them. Prepared claims stay prepared: containers go on running without the plugin.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from koordra.api import kinds, names, objects
+from koordra.api.objects import Object
+from koordra.errors import KoordraError, NodeError
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin import dra_service, registration
+from koordra.kubelet_plugin.claim_files import NodePaths
+from koordra.kubelet_plugin.claim_source import ApiClaims
+from koordra.kubelet_plugin.device_state import DeviceState
+from koordra.kubelet_plugin.discovery import Discovery
+from koordra.kubelet_plugin.discovery.overlaid import laid_over
+from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
+from koordra.kubelet_plugin.files import Disk
+from koordra.kubelet_plugin.guarded_file import GuardedFile
+from koordra.kubelet_plugin.inventory import InventorySource, Offering
+from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.lock import sole_instance
+from koordra.kubelet_plugin.publish import Publisher, own_slices_selector
+from koordra.kubelet_plugin.registration import PluginSockets, RegistrationService
+from koordra.kubelet_plugin.resourceslice import Mode
+from koordra.kubelet_plugin.sockets import SocketServer
+from koordra.logs import get_logger
+from koordra.process import spawn
+from koordra.topology import overlay
+from koordra.watch import WatchCache
+
+log = get_logger(__name__)
+
+LOOK_AROUND: Final = 2.0
+LOOK_AT_FILES: Final = 20.0
+"""Seconds between two looks for what others took away: sockets are cheap to look at, the files of all claims are not."""
+
+GRACE: Final = 20.0
+"""Seconds for calls in progress at the end (the kubelet waits 45 s for an answer)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator decides. `mode` None follows the node's label; `pod_uid` tells overlapping instances apart;
+    `overlay` is a file with what the machine does not show of its topology."""
+
+    node: str
+    kubelet_root: Path
+    paths: NodePaths
+    mode: Mode | None = None
+    offering: Offering = field(default_factory=Offering)
+    pod_uid: str | None = None
+    overlay: Path | None = None
+
+
+class Driver:
+    """One instance of the plugin. `watcher` makes the watcher of the machine below a root."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        *,
+        disk: Disk | None = None,
+        watcher: Callable[[Path], MachineWatcher] = MachineWatcher.of,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._watcher = watcher
+        disk = disk or Disk()
+        paths = settings.paths
+        self._inventory = InventorySource(paths.root, offering=settings.offering)
+        self._guarded = GuardedFile(paths.guarded, node=settings.node, disk=disk)
+        self._state = DeviceState(
+            node=settings.node,
+            paths=paths,
+            claims=ApiClaims(client),
+            inventory=self._inventory.current,
+            backends=backends(),
+            disk=disk,
+        )
+        sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
+        self._dra = SocketServer(sockets.dra, dra_service.add_services(self._state))
+        service = RegistrationService(endpoint=sockets.dra, supported_versions=dra_service.SUPPORTED_VERSIONS)
+        self._registration = SocketServer(sockets.registration, registration.add_service(service), workers=1)
+        self._instance = paths.state / f"{sockets.registration.name}.lock"
+        self._publisher = Publisher(client, node=settings.node, build=self._slices)
+        self._overlay = overlay.load(settings.overlay) if settings.overlay else None
+        self._told = threading.Event()
+        self._not_taken: KoordraError | None = None
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until `stop`. Raises NodeError when a socket or the state directory cannot be had at the start, or when a
+        thread has ended."""
+        watcher = self._watcher(self._settings.paths.root)
+        threads = [spawn(lambda: watcher.run(stop, self._take), name="watch-machine")]
+        try:
+            if self._wait_for_machine(stop, threads):
+                with sole_instance(self._instance, stop) as alone:
+                    if alone:
+                        self._serve(stop, threads)
+        finally:
+            stop.set()
+            self._publisher.wake()
+            for thread in threads:
+                thread.join(timeout=GRACE)
+        log.info("plugin_stopped", node=self._settings.node)
+
+    def _wait_for_machine(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> bool:
+        """Whether the first reading was taken; False when `stop` came first. Raises what kept it from being taken."""
+        while not self._told.wait(0.1) and not stop.is_set():
+            _require_alive(threads, stop)
+        if self._not_taken is not None and not self._inventory.known:
+            raise self._not_taken
+        return self._inventory.known
+
+    def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
+        """Until `stop`. The publisher is added to `threads`; the watch of the slices ends with its stream, and is not."""
+        self._state.repair()
+        self._dra.start()
+        try:
+            self._registration.start()
+            slices = WatchCache(
+                self._client,
+                kinds.RESOURCE_SLICES,
+                field_selector=own_slices_selector(self._settings.node),
+                on_change=self._publisher.on_change,
+            )
+            threads.append(spawn(lambda: self._publisher.run(stop), name="publish"))
+            following = spawn(lambda: slices.run(stop), name="watch-slices")
+            log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
+            self._look_after(stop, [*threads, following])
+        finally:
+            self._registration.stop(grace=1.0)
+            self._dra.stop(grace=GRACE)
+
+    def _look_after(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> None:
+        """Until `stop`: what others may take away is put back. Raises NodeError when a thread has ended."""
+        files_at = time.monotonic() + LOOK_AT_FILES
+        while not stop.wait(LOOK_AROUND):
+            _require_alive(threads, stop)
+            try:
+                self._dra.ensure()
+                self._registration.ensure()
+                self._guarded.ensure()
+                if time.monotonic() >= files_at:
+                    files_at = time.monotonic() + LOOK_AT_FILES
+                    self._state.restore_files()
+            except NodeError as error:
+                log.error("plugin_impaired", error=str(error))
+
+    def _take(self, found: Discovery) -> None:
+        """A reading that differs from the last one, in the watcher's thread. If it raises, it is called again."""
+        try:
+            if self._overlay is not None and self._settings.overlay is not None:
+                found = laid_over(found, self._overlay, file=self._settings.overlay.name)
+            self._guarded.hold(found.machine)
+            self._inventory.set(found)
+        except KoordraError as error:
+            self._not_taken = error
+            raise
+        finally:
+            self._told.set()
+        self._publisher.wake()
+
+    def _slices(self, node: Object, generation: int) -> Sequence[Object]:
+        return self._settings.offering.slices(
+            self._inventory.current().machine,
+            node_name=self._settings.node,
+            node_uid=objects.uid(node),
+            mode=self._settings.mode or mode_of(node),
+            generation=generation,
+        )
+
+
+def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
+    """Raises NodeError for a thread that ended although nobody had said `stop`."""
+    ended = [thread.name for thread in threads if not thread.is_alive()]
+    if ended and not stop.is_set():
+        raise NodeError(
+            f"the thread {ended[0]} has ended; its traceback is in the log, and the plugin has to be started again"
+        )
+
+
+def mode_of(node: Object) -> Mode:
+    """The node's label `koordra.io/allocation-mode`; joint where it is absent or not a mode."""
+    label = objects.labels_of(node).get(names.MODE_LABEL, names.MODE_JOINT)
+    if label == names.MODE_NATIVE:
+        return "native"
+    if label != names.MODE_JOINT:
+        log.warning("unknown_allocation_mode", node=objects.name(node), label=label, used=names.MODE_JOINT)
+    return "joint"

@@ -1,0 +1,94 @@
+"""How state reaches the disk, and survives the process and the power failing at any moment.
+
+A file is replaced as a whole, in four steps that a reader never sees half done:
+
+    write a temporary file beside it, fsync it ──> rename it onto the name ──> fsync the directory
+
+Before the rename the old file stands, after it the new one; the first fsync keeps a power failure from leaving a name
+with nothing behind it, the second keeps the name itself. Temporary names end in `.tmp`: the CDI loader reads only `.json`
+and `.yaml`, and notices a rename but not a write in progress.
+
+`Disk` is an argument of everything that writes, and each step is a method of its own, so that a test can fail or kill the
+process between any two of them. Errors leave as OSError; the caller knows whether it was a checkpoint or a CDI file.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+TEMPORARY = ".tmp"
+
+
+class Disk:
+    """The file system. Every method is one step; `replace` and `remove` put them together."""
+
+    def replace(self, path: Path, data: bytes, *, mode: int) -> None:
+        """Durably make `path` hold `data` with permissions `mode` (the umask does not count)."""
+        temporary = path.with_name(path.name + TEMPORARY)
+        self.make_directory(path.parent)
+        try:
+            self.write(temporary, data, mode)
+            self.rename(temporary, path)
+        except OSError:
+            # A full disk: give the space back, then report the first error.
+            with suppress(OSError):
+                self.unlink(temporary)
+            raise
+        self.sync_directory(path.parent)
+
+    def remove(self, path: Path) -> bool:
+        """Durably remove; False where there was nothing to remove."""
+        try:
+            self.unlink(path)
+        except FileNotFoundError:
+            return False
+        self.sync_directory(path.parent)
+        return True
+
+    def read(self, path: Path) -> bytes | None:
+        """The file's content, None where there is none."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in a directory; a directory that does not exist is empty."""
+        try:
+            return sorted(entry.name for entry in directory.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+
+    def write(self, path: Path, data: bytes, mode: int) -> None:
+        """Create or truncate, write, fsync. Links are not followed: the state directory must not be redirected."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def sync_directory(self, directory: Path) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()

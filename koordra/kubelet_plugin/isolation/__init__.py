@@ -1,0 +1,62 @@
+"""How a container is kept within its share of a GPU: backends behind one interface.
+
+A claim names a backend in `GpuConfig.isolation` (default `none`). A backend answers with container edits, which is pure,
+and may have something to start on the node for it, which must be idempotent and undone by `stop`. Prepare calls `edits`,
+then `start` between the two steps of the checkpoint; Unprepare and roll-back call `stop`, also for shares that never started.
+
+Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry point's, and the
+object is called without arguments to make the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Final, Protocol
+
+from koordra.api.parameters import GpuConfig
+from koordra.kubelet_plugin.container_edits import ContainerEdits
+from koordra.kubelet_plugin.isolation.none import NoIsolation
+from koordra.kubelet_plugin.isolation.share import Share
+
+__all__ = ["DEFAULT", "ENTRY_POINTS", "Backend", "Share", "backends"]
+
+DEFAULT: Final = "none"
+ENTRY_POINTS: Final = "koordra.isolation"
+
+
+class Backend(Protocol):
+    """What a backend does for one share of one GPU."""
+
+    @property
+    def name(self) -> str:
+        """The word in `GpuConfig.isolation`."""
+
+    def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
+        """What the container gets. Pure; raises PrepareError for a share it cannot keep."""
+
+    def start(self, share: Share, config: GpuConfig) -> None:
+        """Make the node ready for the share. Idempotent; raises PrepareError."""
+
+    def stop(self, *, claim_uid: str, device: str) -> None:
+        """Undo `start`. Idempotent, also for a share that was never started; raises PrepareError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """The backends of this node, by name."""
+
+    known: Mapping[str, Backend]
+
+    def get(self, name: str) -> Backend | None:
+        return self.known.get(name)
+
+    def names(self) -> str:
+        return ", ".join(sorted(self.known))
+
+
+def backends() -> Backends:
+    """The built-in backends and those that other packages have registered; a built-in name cannot be taken over."""
+    known: dict[str, Backend] = {entry.name: entry.load()() for entry in entry_points(group=ENTRY_POINTS)}
+    return Backends({**known, NoIsolation.name: NoIsolation()})

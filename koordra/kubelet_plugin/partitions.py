@@ -1,0 +1,165 @@
+"""Parts of cards in ResourceSlices: MIG instances and virtual functions, and the counters that keep them apart.
+
+A counter set stands for one card, under the card's name. Whoever is allocated takes its counters, so that a card and
+its parts, or two parts that overlap, are never given out at once:
+
+====  ===============================================  ====================================================
+set   counters                                         taken by
+====  ===============================================  ====================================================
+GPU   memory-slice-0 .. n, one each; compute-slices,   the card (its first share): all of them;
+      copy-engines, decoders, encoders, jpeg-engines,  a MIG instance: its memory slices by place, the rest
+      ofa-engines                                      by number
+PF    functions, one for each virtual function         the PF, shared or not: all; a virtual function: one
+====  ===============================================  ====================================================
+
+How many engines a card has is nowhere told outright. A profile of which a card holds n instances at once shows that it
+has at least n times the profile's, and the largest such number is taken.
+
+A GPU is offered whole or in parts as its current MIG mode says. A MIG instance is taken whole; of its capacities,
+``memory`` is its own and ``cores`` its part of the card in percent, so that a request that says how much it needs finds
+a share or an instance alike. A virtual function is taken whole and has no capacity: it shares its port's bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koordra.api import names
+from koordra.quantity import canonical
+from koordra.topology.machine import Gpu, Machine, Nic
+from koordra.topology.partitions import MigInstance, MigProfile, mig_name
+
+_MIB = 1 << 20
+_MOST_COUNTERS = 32
+_ENGINES = {
+    "compute-slices": "compute_slices",
+    "copy-engines": "copy_engines",
+    "decoders": "decoders",
+    "encoders": "encoders",
+    "jpeg-engines": "jpeg_engines",
+    "ofa-engines": "ofa_engines",
+}
+FUNCTIONS = "functions"
+
+Counters = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A MIG instance as it is published; ``instance`` is None for a placement where nothing has been made yet."""
+
+    gpu: Gpu
+    profile: MigProfile
+    start: int
+    size: int
+    instance: MigInstance | None
+
+    @property
+    def name(self) -> str:
+        return mig_name(self.gpu.name, self.profile.name, self.start)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        places = range(self.start, self.start + self.size)
+        return {
+            **{_memory_slice(place): 1 for place in places},
+            **{name: count for name, count in _engines(self.profile).items() if count},
+        }
+
+    @property
+    def cores(self) -> int:
+        """Percent of the card's compute slices, rounded down."""
+        return 100 * self.profile.compute_slices // max(1, gpu_counters(self.gpu).get("compute-slices", 1))
+
+    @property
+    def capacity(self) -> dict[str, Any]:
+        return {
+            names.CAPACITY_MEMORY: {"value": canonical(self.profile.memory_bytes // _MIB * _MIB)},
+            names.CAPACITY_CORES: {"value": str(self.cores)},
+        }
+
+
+def _memory_slice(place: int) -> str:
+    return f"memory-slice-{place}"
+
+
+def _engines(profile: MigProfile) -> dict[str, int]:
+    return {name: getattr(profile, field) for name, field in _ENGINES.items()}
+
+
+def gpu_counters(gpu: Gpu) -> dict[str, int]:
+    """What the card has in all; empty where it has no profiles, or more counters than a set may hold."""
+    places = [start + size for profile in gpu.mig_profiles for start, size in profile.placements]
+    totals = {_memory_slice(place): 1 for place in range(min(max(places, default=0), _MOST_COUNTERS + 1))}
+    for name in _ENGINES:
+        most = max((_engines(profile)[name] * profile.most for profile in gpu.mig_profiles), default=0)
+        if most:
+            totals[name] = most
+    return totals if len(totals) <= _MOST_COUNTERS else {}
+
+
+def mig_devices(gpu: Gpu, *, placements: bool = False) -> Iterator[MigDevice]:
+    """The card's instances that are certain; with ``placements`` also every legal place that no instance touches.
+
+    By place, then by size, larger first.
+    """
+    totals = gpu_counters(gpu)
+    if not (gpu.certain and gpu.mig_enabled and totals):
+        return
+    profiles = {profile.id: profile for profile in gpu.mig_profiles}
+    found = [
+        MigDevice(gpu, profiles[each.profile_id], each.start, each.size, each)
+        for each in gpu.mig_instances
+        if each.publishable and each.profile_id in profiles
+    ]
+    if placements:
+        taken = {place for each in gpu.mig_instances for place in range(each.start, each.start + each.size)}
+        found += [
+            MigDevice(gpu, profile, start, size, None)
+            for profile in gpu.mig_profiles
+            for start, size in profile.placements
+            if taken.isdisjoint(range(start, start + size))
+        ]
+    for device in sorted(found, key=lambda each: (each.start, -each.size, each.profile.id)):
+        if all(count <= totals.get(name, 0) for name, count in device.counters.items()):
+            yield device
+
+
+def functions(machine: Machine) -> dict[str, int]:
+    """Bus id of each PF that has virtual functions -> how many."""
+    listed: dict[str, int] = {}
+    for vf in machine.vfs:
+        if vf.parent is not None:
+            listed[vf.parent] = listed.get(vf.parent, 0) + 1
+    return {
+        nic.location.bus_id: max(nic.sriov_active, listed.get(nic.location.bus_id, 0))
+        for nic in machine.nics
+        if nic.sriov_active or nic.location.bus_id in listed
+    }
+
+
+def vfs(machine: Machine) -> Iterator[tuple[Nic, Nic]]:
+    """Each virtual function that is certain, with its PF, by PF and number."""
+    children: dict[str | None, list[tuple[int, Nic]]] = {}
+    for vf in machine.vfs:
+        if vf.publishable and vf.vf_index is not None:
+            children.setdefault(vf.parent, []).append((vf.vf_index, vf))
+    for nic in machine.nics:
+        for _, vf in sorted(children.get(nic.location.bus_id, ()), key=lambda numbered: numbered[0]):
+            yield vf, nic
+
+
+def consumption(counter_set: str, counters: Counters) -> dict[str, Any]:
+    """An entry of ``consumesCounters``."""
+    return {"counterSet": counter_set, "counters": _written(counters)}
+
+
+def counter_sets(sets: Iterable[tuple[str, Counters]]) -> list[dict[str, Any]]:
+    """Entries of ``sharedCounters``."""
+    return [{"name": name, "counters": _written(counters)} for name, counters in sets if counters]
+
+
+def _written(counters: Counters) -> dict[str, Any]:
+    return {name: {"value": str(counters[name])} for name in sorted(counters)}

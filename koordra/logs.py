@@ -1,0 +1,55 @@
+"""Structured logs on stderr: a stable event name and key=value pairs, one line each. The only importer of structlog.
+
+Event names are identifiers (`claim_prepared`), so that they can be searched for and counted; values say which claim, node or
+device. Set up once per process by `configure`; before that, nothing below a warning is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Protocol
+
+import structlog
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Logger(Protocol):
+    """What the rest of koordra knows of a logger."""
+
+    def debug(self, event: str, **values: Any) -> Any: ...
+    def info(self, event: str, **values: Any) -> Any: ...
+    def warning(self, event: str, **values: Any) -> Any: ...
+    def error(self, event: str, **values: Any) -> Any: ...
+    def exception(self, event: str, **values: Any) -> Any: ...
+
+
+def configure(*, level: str = "info", json: bool = False, process: str = "") -> None:
+    """Send everything at `level` and above to stderr, as text or as one JSON object a line."""
+    shared: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if json:
+        rendered: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        rendered = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False)]
+    if process:
+        shared.insert(0, lambda _logger, _method, event: {"process": process, **event})
+    structlog.configure(
+        processors=[*shared, *rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        # Looked up at each use: a test or a daemon may have replaced sys.stderr since.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(name: str) -> Logger:
+    """A logger that carries its module's name. Bind per-request values locally, never on a shared logger."""
+    logger: Logger = structlog.get_logger(module=name.removeprefix("koordra."))
+    return logger
+
+
+configure(level="warning")

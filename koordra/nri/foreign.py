@@ -1,0 +1,190 @@
+"""What another path than a claim brought into a container: annotations, mounts, device nodes and device
+rules.
+
+What the container's author asked for by name is refused, so that he learns of it; what comes with being
+privileged is taken away silently, by device rules that deny:
+
+    annotation of a CDI device of a GPU or NIC       refused
+    mount of GPU or RDMA nodes, sockets or the
+      driver's root, by name                         refused
+    mount of all of /dev                             refused, unless privileged (then the rules below decide)
+    mount that asks NVIDIA's toolkit for GPUs        refused
+    mount of the CDI directories, koordra's state,
+      or the runtime's plugin socket                 refused
+    device node, or exact rule, of a device not held refused, unless privileged
+    rules with wildcards that reach such a device    a rule that denies it is appended
+
+The device cgroup is what the kernel enforces; a mount of `/` alone brings nothing that it would let a
+container open. A rule denies "rw" only: the runtimes' default lists allow "m" (making nodes) with wildcards,
+and a hole in those may be refused.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from koordra.nri.grants import Grants
+from koordra.nri.oci import Container, DeviceNode, DeviceRule, Mount, Refusal, can_open
+from koordra.nri.prepared import Guarded
+
+TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
+"""Volumes mounted below it name GPUs to NVIDIA's toolkit."""
+
+NVIDIA_MAJOR: Final = 195
+UVERBS_MAJOR: Final = 231
+
+_CDI_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
+_FOREIGN_VENDORS: Final = re.compile(r"(?:[^/]*\.)?(?:nvidia\.com|mellanox\.com|koordra\.io)")
+_DEVICE_SHAPE: Final = re.compile(r"/dev/(?:nvidia[0-9]+|infiniband/[a-z]+[0-9]+|nvidia-caps/.*)")
+_NAMED_MOUNT: Final = re.compile(
+    r"/dev/(?:nvidia[^/]*|infiniband)(?:/.*)?|/run/nvidia[^/]*(?:/.*)?|/tmp/nvidia-mps(?:/.*)?"
+)
+_SERVICE_MOUNT: Final = re.compile(
+    r"/run/nvidia-[^/]+(?:/.*)?|/tmp/nvidia-mps(?:/.*)?|/run/nvidia/driver/(?!(?:dev|proc|sys|run)(?:/|$)).+"
+)
+"""What the CDI edits of a GPU themselves mount: sockets of the driver's daemons, libraries of a containerised
+driver."""
+_NODE_STATE: Final = ("/run/cdi", "/etc/cdi", "/run/nri", "/var/lib/kubelet/plugins/koordra.io")
+"""Where the nonces of the claims lie, and the socket of the runtime's plugins."""
+_ANY_DEVICE: Final = ("c", 1 << 20, 1 << 20)
+"""Numbers that no device has: only rules with wildcards cover them."""
+
+_ASK = "ask for the device with a ResourceClaim of class gpu.koordra.io or nic.koordra.io"
+
+
+def is_privileged(container: Container) -> bool:
+    """Whether the container's own rules open every device to it."""
+    return can_open(container.rules, _ANY_DEVICE)
+
+
+def check_annotations(container: Container) -> Refusal | None:
+    """Refuse annotations that have a CDI device of a GPU or NIC injected past the claims."""
+    own = (container.annotations or {}).items()
+    for key, value in (*own, *_pod_annotations_for(container)):
+        if not key.startswith(_CDI_ANNOTATIONS):
+            continue
+        for name in value.split(","):
+            if _FOREIGN_VENDORS.fullmatch(name.strip().partition("/")[0]):
+                return Refusal(
+                    "ForeignCDIDevice",
+                    f"{container}: annotation {key} names CDI device {name.strip()!r}, which is not given out that way on "
+                    f"this node; remove the annotation and {_ASK}",
+                )
+    return None
+
+
+def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
+    """The pod's annotations without those addressed to another of its containers
+    (`<key>/container.<name>`)."""
+    for key, value in (container.pod_annotations or {}).items():
+        _, scoped, name = key.partition("/container.")
+        if not scoped or name == container.name:
+            yield key, value
+
+
+def check_mounts(container: Container, *, grants: Grants, guarded: Guarded | None) -> Refusal | None:
+    """Refuse mounts that bring devices. (Removing one instead is dropped without a word by NRI before
+    0.7.)"""
+    for mount in container.mounts:
+        if mount.bind and any(_below(_host_path(mount.source), place) for place in _NODE_STATE):
+            return Refusal(
+                "NodeState",
+                f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
+                "pass for the holder of other pods' devices; remove that hostPath volume, or exempt the namespace",
+            )
+        if _below(_host_path(mount.destination), TOOLKIT_MOUNTS):
+            what = f"asks NVIDIA's toolkit for GPUs by a mount at {mount.destination}; remove that volume"
+        elif mount.bind and _brings_devices(mount, container, grants, guarded):
+            what = (
+                f"has a volume at {mount.destination} that brings {mount.source} of the host, and with it GPU or RDMA devices; "
+                "remove that hostPath volume"
+            )
+        else:
+            continue
+        return Refusal("ForeignMount", f"{container} {what} and {_ASK}")
+    return None
+
+
+def _brings_devices(mount: Mount, container: Container, grants: Grants, guarded: Guarded | None) -> bool:
+    source = _host_path(mount.source)
+    if _NAMED_MOUNT.fullmatch(source):
+        return not (grants.gpu and _SERVICE_MOUNT.fullmatch(source))
+    if guarded is None or source == "/":
+        return False
+    nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
+    reached = any(_below(node.path, source) for node in nodes)
+    return reached and not (source == "/dev" and is_privileged(container))
+
+
+def _host_path(path: str) -> str:
+    """An absolute path in one spelling; /var/run is /run."""
+    path = posixpath.normpath("/" + path.lstrip("/"))
+    return path.removeprefix("/var") if _below(path, "/var/run") else path
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def check_devices(
+    container: Container, *, grants: Grants, guarded: Guarded | None
+) -> tuple[DeviceRule, ...] | Refusal:
+    """The rules to append, or why the container is refused."""
+    held = {node.number for node in grants.nodes}
+    privileged = is_privileged(container)
+    refused = _Refused(guarded, grants)
+    if not privileged:
+        for node in container.devices:
+            if node.number not in held and refused.has(node):
+                return Refusal(
+                    "UngrantedDevice",
+                    f"{container}: it was given {node}, which no claim of it holds; {_REMOVE}",
+                )
+        for rule in container.rules:
+            number = (rule.type or "a", rule.major, rule.minor)
+            if rule.allow and number not in held and number in refused.numbers:
+                where = f"{rule.type} {rule.major}:{rule.minor}"
+                return Refusal(
+                    "UngrantedDevice", f"{container}: a device rule opens {where} to it; {_REMOVE}"
+                )
+    reached = refused.numbers | {node.number for node in container.devices if refused.has(node)}
+    deny = [
+        DeviceRule(False, *number, "rw")
+        for number in sorted(reached - held)
+        if can_open(container.rules, number)
+    ]
+    if guarded is None and privileged and not held:
+        deny += [DeviceRule(False, "c", major, None, "rw") for major in (NVIDIA_MAJOR, UVERBS_MAJOR)]
+    return tuple(deny)
+
+
+_REMOVE = f"remove what brings it (a device plugin's resource, a CDI device, a hostPath) and {_ASK}"
+
+
+def _opens(grants: Grants, control: DeviceNode) -> bool:
+    """Whether what is held needs the control node."""
+    return grants.nic if _below(control.path, "/dev/infiniband") else grants.gpu
+
+
+class _Refused:
+    """The guarded nodes that holding a device does not open as well: a GPU opens its control nodes, a NIC
+    those of RDMA."""
+
+    def __init__(self, guarded: Guarded | None, grants: Grants) -> None:
+        nodes = [node for device in guarded.devices for node in device.nodes] if guarded else []
+        nodes += [node for node in (guarded.control if guarded else ()) if not _opens(grants, node)]
+        self.numbers = {node.number for node in nodes}
+        self._paths = {node.path for node in nodes}
+
+    def has(self, node: DeviceNode) -> bool:
+        """By number, by path, or, for a card that the inventory does not know (yet), by what such nodes look
+        like."""
+        return (
+            node.number in self.numbers
+            or node.path in self._paths
+            or bool(_DEVICE_SHAPE.fullmatch(node.path))
+            or (node.type == "c" and node.major == NVIDIA_MAJOR and node.minor < 254)
+        )

@@ -1,0 +1,171 @@
+"""The part of a pod's container that the rules look at, as small values, and the changes they make, as NRI
+messages.
+
+`Container` is made from the messages of a CreateContainer request; CDI devices that came through the CRI are
+already worked into its environment, devices, device rules and mounts. Its names of CDI devices are not there:
+the runtimes of today do not pass them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koordra._proto.nri import nri_pb2
+
+RLIM_INFINITY: Final = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceNode:
+    """A device node: its path, "c" or "b", and its numbers. The numbers are what the kernel goes by."""
+
+    path: str
+    type: str
+    major: int
+    minor: int
+
+    @property
+    def number(self) -> tuple[str, int, int]:
+        """What identifies the device, wherever its node lies."""
+        return self.type, self.major, self.minor
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.type} {self.major}:{self.minor})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRule:
+    """One rule of the device cgroup; None is a wildcard, and an empty `type` or "a" means both types."""
+
+    allow: bool
+    type: str = ""
+    major: int | None = None
+    minor: int | None = None
+    access: str = "rwm"
+
+    def covers(self, number: tuple[str, int, int]) -> bool:
+        """Whether the rule speaks of the device."""
+        kind, major, minor = number
+        return (
+            self.type in ("", "a", kind)
+            and (self.major is None or self.major == major)
+            and (self.minor is None or self.minor == minor)
+        )
+
+
+def can_open(rules: Iterable[DeviceRule], number: tuple[str, int, int]) -> bool:
+    """Whether the rules, applied in order, let a container read or write the device.
+
+    What no rule speaks of is denied: so does runc, whether or not the rules begin with one that says it.
+    """
+    allowed = {"r": False, "w": False}
+    for rule in rules:
+        if rule.covers(number):
+            allowed.update(dict.fromkeys(allowed.keys() & set(rule.access or "rwm"), rule.allow))
+    return any(allowed.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mount of the container; `source` is a path of the host when `bind` is true."""
+
+    source: str
+    destination: str
+    bind: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container about to be created, and the pod it belongs to. `env` keeps the order in which variables
+    were set."""
+
+    namespace: str
+    pod: str
+    name: str
+    env: tuple[tuple[str, str], ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    rules: tuple[DeviceRule, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    annotations: Mapping[str, str] | None = None
+    pod_annotations: Mapping[str, str] | None = None
+    rlimits: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"container {self.name} of pod {self.namespace}/{self.pod}"
+
+
+def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Container:
+    """The values of one container in an NRI request."""
+    linux = container.linux
+    return Container(
+        namespace=pod.namespace,
+        pod=pod.name,
+        name=container.name,
+        env=tuple((name, value) for name, _, value in (entry.partition("=") for entry in container.env)),
+        devices=tuple(DeviceNode(node.path, node.type, node.major, node.minor) for node in linux.devices),
+        rules=tuple(_rule_of(rule) for rule in linux.resources.devices),
+        mounts=tuple(_mount_of(mount) for mount in container.mounts),
+        annotations=dict(container.annotations),
+        pod_annotations=dict(pod.annotations),
+        rlimits=tuple(limit.type for limit in container.rlimits),
+    )
+
+
+def _rule_of(rule: nri_pb2.LinuxDeviceCgroup) -> DeviceRule:
+    return DeviceRule(
+        allow=rule.allow,
+        type=rule.type,
+        major=_number_of(rule.HasField("major"), rule.major.value),
+        minor=_number_of(rule.HasField("minor"), rule.minor.value),
+        access=rule.access,
+    )
+
+
+def _number_of(present: bool, value: int) -> int | None:
+    """A major or minor of a rule; the OCI specification also writes a wildcard as -1."""
+    return value if present and value >= 0 else None
+
+
+def _mount_of(mount: nri_pb2.Mount) -> Mount:
+    bind = mount.type == "bind" or not {"bind", "rbind"}.isdisjoint(mount.options)
+    return Mount(source=mount.source, destination=mount.destination, bind=bind)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a container may not be created. `rule` is a stable name, for counting; `message` tells its author
+    what to change."""
+
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustment:
+    """What is changed of a container; empty parts change nothing.
+
+    `env` adds or overrides; `deny` are device rules appended to the container's own; `rlimits` become
+    unlimited.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    deny: tuple[DeviceRule, ...] = ()
+    rlimits: tuple[str, ...] = ()
+
+
+def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
+    """The adjustment as NRI says it."""
+    message = nri_pb2.ContainerAdjustment()
+    for name, value in adjustment.env:
+        message.env.add(key=name, value=value)
+    for rule in adjustment.deny:
+        entry = message.linux.resources.devices.add(allow=rule.allow, type=rule.type, access=rule.access)
+        if rule.major is not None:
+            entry.major.value = rule.major
+        if rule.minor is not None:
+            entry.minor.value = rule.minor
+    for limit in adjustment.rlimits:
+        message.rlimits.add(type=limit, hard=RLIM_INFINITY, soft=RLIM_INFINITY)
+    return message

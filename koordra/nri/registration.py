@@ -1,0 +1,56 @@
+"""Exactly one hook of a node is registered at a time.
+
+Two that adjust the same container would both claim the same variables, and the runtime would refuse the
+container. During an update two processes overlap; the newer one waits for the older one's lock, which the
+kernel gives back however that one ends. What was created between the two, Synchronize shows to the newer one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from koordra.errors import NRIError
+from koordra.logs import get_logger
+
+LOCK_FILE: Final = "nri.lock"
+_POLL_S: Final = 0.1
+
+log = get_logger(__name__)
+
+
+@contextlib.contextmanager
+def only_one(state_dir: Path, stop: threading.Event) -> Iterator[bool]:
+    """Hold the node's lock for the time of the block; False when `stop` came first. NRIError: no lock can be
+    had here."""
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
+        descriptor = os.open(
+            state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+    except OSError as error:
+        raise NRIError(f"cannot open {LOCK_FILE} in {state_dir}: {error.strerror or error}") from error
+    try:
+        yield _acquire(descriptor, stop)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(descriptor: int, stop: threading.Event) -> bool:
+    waiting = False
+    while not stop.is_set():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not waiting:
+                log.info("nri_waits_for_other_instance")
+                waiting = True
+            stop.wait(_POLL_S)
+        else:
+            return True
+    return False

@@ -1,0 +1,69 @@
+"""The machine in the language of Graphviz, for those who want to draw it their own way: ``dot -Tpdf``.
+
+Clusters are sockets and NUMA nodes; tree edges are PCIe, green ones NVLink with the number of links. What was inferred or
+laid over has dashed outlines.
+"""
+
+from __future__ import annotations
+
+import json
+
+from koordra.topology.graph import build
+from koordra.topology.machine import Device, Gpu, Machine
+from koordra.topology.matrix import device_state, labels
+from koordra.topology.usage import NOBODY, Usage, mig_summary
+
+_SHAPES = {
+    "gpu": 'shape=box style="filled,rounded" fillcolor="#eaf4dc"',
+    "nic": 'shape=box style="filled,rounded" fillcolor="#e0eefa"',
+    "vf": 'shape=box style="filled,rounded" fillcolor="#f4f9fd"',
+    "root": "shape=hexagon",
+    "upstream": 'shape=box style=filled fillcolor="#3b4d63" fontcolor=white',
+}
+
+
+def dot(machine: Machine, usage: Usage = NOBODY) -> str:
+    """A graph of the machine, as text that ends with a newline."""
+    graph = build(machine)
+    devices = {device.location.bus_id: device for device in machine.devices()}
+    short = labels(machine)
+    lines = ["graph machine {", '  node [fontname="Helvetica" fontsize=10];', '  edge [color="#3b4d63"];']
+    clustered: dict[str, list[str]] = {}
+    roots = {part: device.location.root for device in devices.values() for part in device.location.path}
+    for node, data in graph.nodes(data=True):
+        if data["kind"] in {"machine", "socket", "numa"}:
+            continue
+        above = [other for other in graph.neighbors(roots[node]) if other.startswith("numa-")]
+        text = f"  {_quoted(node)} [{_attributes(node, str(data['kind']), devices.get(node), short, usage)}];"
+        clustered.setdefault(above[0] if above else "", []).append(text)
+    for numa in machine.numa_nodes:
+        inside = clustered.pop(f"numa-{numa.id}", [])
+        label = f"NUMA {numa.id}" + (f", socket {numa.socket}" if numa.socket is not None else "")
+        lines += [f"  subgraph cluster_numa_{numa.id} {{", f"    label={_quoted(label)};"]
+        lines += [*(f"  {line}" for line in inside), "  }"]
+    lines += [line for rest in clustered.values() for line in rest]
+    for a, b, data in graph.edges(data=True):
+        if data["kind"] == "pcie":
+            lines.append(f"  {_quoted(a)} -- {_quoted(b)};")
+        elif data["kind"] == "nvlink":
+            links = data["links"]
+            style = f'color="#5f8d1f" penwidth={min(4, 1 + links / 6):.1f} constraint=false label="NV{links}"'
+            lines.append(f"  {_quoted(a)} -- {_quoted(b)} [{style}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _attributes(node: str, kind: str, device: Device | None, short: dict[str, str], usage: Usage) -> str:
+    style = _SHAPES.get(kind, "shape=box")
+    if device is None:
+        return f"label={_quoted(f'{kind} {node}' if kind != 'root' else node)} {style}"
+    what = device.product_name or "unknown" if isinstance(device, Gpu) else device.ib_device
+    cut = mig_summary(device) if isinstance(device, Gpu) else ""
+    words = [short.get(device.name, "VF"), device.name, what, cut, device_state(device, usage)]
+    if device.inferred:
+        style = style.replace("filled,rounded", "filled,rounded,dashed")
+        words.append(f"* {', '.join(sorted(device.inferred))}")
+    return f"label={_quoted(chr(10).join(word for word in words if word))} {style}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)

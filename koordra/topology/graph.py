@@ -1,0 +1,110 @@
+"""The machine as a networkx graph: who asks about paths, neighbourhoods and cliques asks here.
+
+Nodes, by id, with attribute ``kind``::
+
+    machine                    machine
+    socket-0                   socket
+    numa-0                     numa
+    pci0000:07                 root          (host bridge)
+    0000:08:00.0               root-port | upstream | downstream | bridge
+    0000:0f:00.0               gpu | nic | vf        (attribute ``name``: the published one)
+
+Tree edges have ``kind`` "fabric" above the host bridges and "pcie" below; edges of kind "nvlink" between GPUs come on
+top and carry ``links``. A host bridge hangs below the NUMA node that its devices name, below the machine where they
+disagree or do not know. Without the NVLink edges the graph is a tree.
+
+networkx is imported when a graph is built, never before: allocation reads tables and attributes.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
+
+from koordra.topology.levels import Level
+from koordra.topology.machine import ROOT_ID, Gpu, Machine, nvlinks_between
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MACHINE = "machine"
+
+
+def build(machine: Machine) -> nx.Graph[str]:
+    """The graph of one machine."""
+    import networkx as nx
+
+    graph: nx.Graph[str] = nx.Graph()
+    graph.add_node(MACHINE, kind="machine")
+    for node in machine.numa_nodes:
+        parent = MACHINE
+        if node.socket is not None:
+            parent = f"socket-{node.socket}"
+            graph.add_node(parent, kind="socket")
+            graph.add_edge(MACHINE, parent, kind="fabric")
+        graph.add_node(f"numa-{node.id}", kind="numa", cpus=node.cpus)
+        graph.add_edge(parent, f"numa-{node.id}", kind="fabric")
+    kinds: dict[str, str] = {bridge.bus_id: bridge.kind.value for bridge in machine.bridges}
+    below: dict[str, set[int | None]] = {}
+    for device in machine.devices():
+        path = device.location.path
+        below.setdefault(path[0], set()).add(device.location.numa)
+        for upper, lower in pairwise(path):
+            for part in (upper, lower):
+                kind = "root" if ROOT_ID.fullmatch(part) else kinds.get(part, "bridge")
+                graph.add_node(part, kind=graph.nodes.get(part, {}).get("kind", kind))
+            graph.add_edge(upper, lower, kind="pcie")
+        kind = "gpu" if isinstance(device, Gpu) else "vf" if device.parent else "nic"
+        graph.add_node(device.location.bus_id, kind=kind, name=device.name)
+    for root, numbers in sorted(below.items()):
+        numa = f"numa-{next(iter(numbers))}" if len(numbers) == 1 else MACHINE
+        graph.add_edge(numa if numa in graph else MACHINE, root, kind="fabric")
+    for one, other in combinations(machine.gpus, 2):
+        links = nvlinks_between(one, other)
+        if links:
+            graph.add_edge(one.location.bus_id, other.location.bus_id, kind="nvlink", links=links)
+    return graph
+
+
+def tree(graph: nx.Graph[str]) -> nx.Graph[str]:
+    """The graph without its NVLink edges."""
+    import networkx as nx
+
+    return nx.subgraph_view(graph, filter_edge=lambda a, b: graph.edges[a, b]["kind"] != "nvlink")
+
+
+def hops(graph: nx.Graph[str], a: str, b: str) -> int:
+    """Edges between two nodes along the tree: a finer distance than the level."""
+    import networkx as nx
+
+    return int(nx.shortest_path_length(tree(graph), a, b))
+
+
+def level(graph: nx.Graph[str], a: str, b: str) -> tuple[Level, int]:
+    """Level between two devices and its number of NVLinks, from the shape of the graph alone."""
+    import networkx as nx
+
+    if a == b:
+        return Level.X, 0
+    if graph.has_edge(a, b) and graph.edges[a, b]["kind"] == "nvlink":
+        return Level.NV, int(graph.edges[a, b]["links"])
+    kinds = [str(graph.nodes[node]["kind"]) for node in nx.shortest_path(tree(graph), a, b)[1:-1]]
+    if "socket" in kinds or "machine" in kinds:
+        return Level.SYS, 0
+    if "numa" in kinds:
+        return Level.NODE, 0
+    if "root" in kinds:
+        return Level.PHB, 0
+    # One bridge on the way is a shared port; three are a switch: down, up, down again.
+    return (Level.PIX if len(kinds) <= 3 and kinds.count("upstream") <= 1 else Level.PXB), 0
+
+
+def nvlink_cliques(graph: nx.Graph[str]) -> list[frozenset[str]]:
+    """Largest sets of GPUs in which every pair is joined by NVLink, the largest and first in bus order first."""
+    import networkx as nx
+
+    nvlink: nx.Graph[str] = nx.Graph()
+    nvlink.add_edges_from((a, b) for a, b in graph.edges if graph.edges[a, b]["kind"] == "nvlink")
+    return sorted(
+        (frozenset(clique) for clique in nx.find_cliques(nvlink)), key=lambda c: (-len(c), sorted(c))
+    )

@@ -1,0 +1,367 @@
+"""The facts of one machine, as frozen values.
+
+Discovery makes a :class:`Machine`, everything else reads it: the ResourceSlices, the graph, the
+matrix, Prepare and the list of guarded device nodes. A value that is not known is ``None`` and stays
+so; nothing here guesses. ``inferred`` names the fields of a device that were concluded rather than
+read, so that every picture can mark them.
+
+Addresses are written as sysfs writes them: ``dddd:bb:dd.f`` in lower case, five to eight digits of
+domain only where the domain needs them. A device's ``path`` runs from the host bridge to the device:
+``("pci0000:07", "0000:07:01.0", "0000:08:00.0", "0000:09:00.0", "0000:0f:00.0")``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from koordra.api import names
+from koordra.topology.levels import Level
+from koordra.topology.partitions import Fabric, MigInstance, MigProfile, SubFunction
+
+BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+ROOT_ID = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+def bus_order(address: str) -> tuple[int, ...]:
+    """Sort key of a bus id, or of a card's address without the function: numerically, domain first."""
+    return tuple(int(part, 16) for part in re.split(r"[:.]", address))
+
+
+class BridgeKind(StrEnum):
+    """What a PCI bridge is; the words are those of the PCIe capability's device/port type."""
+
+    ROOT_PORT = "root-port"
+    UPSTREAM = "upstream"
+    DOWNSTREAM = "downstream"
+    OTHER = "bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A character device: its path as a container sees it, and the numbers the kernel knows it by."""
+
+    path: str
+    major: int
+    minor: int
+    type: str = "c"
+
+    def to_dict(self) -> dict[str, str | int]:
+        return {"path": self.path, "type": self.type, "major": self.major, "minor": self.minor}
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """``cpus`` is the kernel's list form ("0-55,112-167"), empty for memory-only nodes; ``distances`` is the
+    node's SLIT row by node number; ``socket`` is the CPUs' physical package, None where they disagree or
+    there are none."""
+
+    id: int
+    cpus: str
+    distances: tuple[int, ...] = ()
+    socket: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    bus_id: str
+    path: tuple[str, ...]
+    kind: BridgeKind
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """Active NVLinks of one GPU to one peer. ``peer`` is a bus id; ``to_switch`` tells an NVSwitch from a GPU."""
+
+    peer: str
+    links: int
+    to_switch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a PCI function sits. ``switches`` are the upstream ports above it, topmost first."""
+
+    bus_id: str
+    path: tuple[str, ...]
+    switches: tuple[str, ...] = ()
+    numa: int | None = None
+    socket: int | None = None
+
+    @property
+    def root(self) -> str:
+        """The host bridge, ``pci0000:07``."""
+        return self.path[0]
+
+    @property
+    def bus(self) -> str:
+        """Domain and bus, ``0000:0f``: the devices of one secondary bus have the same."""
+        return self.bus_id.rpartition(":")[0]
+
+    @property
+    def card(self) -> str:
+        """The address without its function: both ports of a dual-port card have the same."""
+        return self.bus_id.rpartition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. ``uuid``, ``memory_bytes`` and ``node`` must be known for it to be offered to anybody.
+
+    ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and
+    not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that nobody knows.
+    ``peers`` are the bus ids of the GPUs whose memory this one can read and write directly, None where nobody knows;
+    ``faults`` say why nothing should be placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the driver's
+    own word that the card needs no recovery, None where it does not say.
+    """
+
+    location: Location
+    device_id: str | None = None
+    uuid: str | None = None
+    minor: int | None = None
+    product_name: str | None = None
+    memory_bytes: int | None = None
+    architecture: str | None = None
+    compute_capability: str | None = None
+    mig_enabled: bool | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    node: DeviceNode | None = None
+    graphics_nodes: tuple[DeviceNode, ...] = ()
+    disputed: tuple[str, ...] = ()
+    inferred: frozenset[str] = frozenset()
+    mig_profiles: tuple[MigProfile, ...] = ()
+    mig_instances: tuple[MigInstance, ...] = ()
+    fabric: Fabric | None = None
+    peers: tuple[str, ...] | None = None
+    faults: tuple[str, ...] = ()
+    recovered: bool | None = None
+
+    @property
+    def name(self) -> str:
+        return names.pci_device_name(names.TYPE_GPU, self.location.bus_id)
+
+    @property
+    def certain(self) -> bool:
+        """Identity, size and device node are known, and nothing contradicts them."""
+        return bool(self.uuid and self.memory_bytes and self.node and not self.disputed)
+
+    @property
+    def publishable(self) -> bool:
+        """Certain enough to be offered whole, and not in MIG mode (then its instances are what can be used)."""
+        return self.certain and not self.mig_enabled
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    """One port of an RDMA device. ``rate_gbps`` is None while the link is down: sysfs then shows a nominal value."""
+
+    number: int
+    link_layer: str | None = None
+    active: bool | None = None
+    rate_gbps: int | None = None
+    gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One RDMA-capable PCI function of any vendor.
+
+    ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm)
+    belong to the NIC as well: they are guarded, and not given out. ``parent`` is the physical function's bus
+    id for an SR-IOV virtual function, None for a physical one; ``vf_index`` is its number there, None where the
+    physical function does not own up to it.
+    """
+
+    location: Location
+    ib_device: str
+    vendor: str | None = None
+    device_id: str | None = None
+    guid: str | None = None
+    netdev: str | None = None
+    ports: tuple[RdmaPort, ...] = ()
+    verbs: DeviceNode | None = None
+    management_nodes: tuple[DeviceNode, ...] = ()
+    sriov_total: int = 0
+    sriov_active: int = 0
+    parent: str | None = None
+    disputed: tuple[str, ...] = ()
+    inferred: frozenset[str] = frozenset()
+    vf_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """``nic-0000-0c-00-0``, ``nic-0000-0c-00-0-vf-3``; a virtual function without a number has its own address."""
+        if self.parent is not None and self.vf_index is not None:
+            return f"{names.pci_device_name(names.TYPE_NIC, self.parent)}-vf-{self.vf_index}"
+        return names.pci_device_name(names.TYPE_NIC, self.location.bus_id)
+
+    @property
+    def port(self) -> RdmaPort | None:
+        """The port that speaks for the NIC: the first active one, else the first."""
+        return next((port for port in self.ports if port.active), self.ports[0] if self.ports else None)
+
+    @property
+    def publishable(self) -> bool:
+        """Certain enough to be offered: identity, a port and the verbs node are known and nothing contradicts them; of
+        a virtual function also its number."""
+        numbered = self.parent is None or self.vf_index is not None
+        return bool(self.guid and self.ports and self.verbs and numbered and not self.disputed)
+
+
+Device = Gpu | Nic
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One node. Devices are in bus order; ``vfs`` are Nics whose ``parent`` is one of ``nics``.
+
+    ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
+    GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are
+    guarded and given to nobody. ``cuda_version`` is NVML's number (12040 is CUDA 12.4).
+    """
+
+    numa_nodes: tuple[NumaNode, ...] = ()
+    bridges: tuple[Bridge, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    vfs: tuple[Nic, ...] = ()
+    driver_version: str | None = None
+    cuda_version: int | None = None
+    gpu_control: tuple[DeviceNode, ...] = ()
+    rdma_control: tuple[DeviceNode, ...] = ()
+    boot_id: str | None = None
+    gpu_management: tuple[DeviceNode, ...] = ()
+    sub_functions: tuple[SubFunction, ...] = ()
+
+    def devices(self) -> Iterator[Device]:
+        """GPUs, then NICs, then virtual functions."""
+        yield from self.gpus
+        yield from self.nics
+        yield from self.vfs
+
+    def device(self, name: str) -> Device | None:
+        """The device published under this name (``gpu-0000-0f-00-0``)."""
+        return next((device for device in self.devices() if device.name == name), None)
+
+    def numa(self, number: int | None) -> NumaNode | None:
+        return next((node for node in self.numa_nodes if node.id == number), None)
+
+    def cpus_near(self, device: Device) -> str | None:
+        """The CPU list of the device's NUMA node ("0-55,112-167"), None where unknown."""
+        node = self.numa(device.location.numa)
+        return node.cpus if node and node.cpus else None
+
+
+def pcie_level(a: Device, b: Device) -> Level:
+    """The PCIe level between two devices of one machine: what the allocator concludes from the published attributes.
+
+    The same rule as ``level_between``, asked of the facts behind the attributes; ``graph.level`` finds it from the tree.
+    """
+    here, there = a.location, b.location
+    if here.bus_id == there.bus_id:
+        return Level.X
+    if here.switches and there.switches and here.switches[0] == there.switches[0]:
+        return Level.PIX if here.switches == there.switches else Level.PXB
+    if here.root == there.root:
+        on_root_bus = here.root == f"pci{here.bus}"
+        return Level.PIX if here.bus == there.bus and not on_root_bus else Level.PHB
+    return Level.NODE if here.numa is not None and here.numa == there.numa else Level.SYS
+
+
+def level_is_inferred(a: Device, b: Device) -> bool:
+    """Whether the PCIe level between two devices rests on something that was concluded or laid over, not read."""
+    field = _DECIDED_BY.get(pcie_level(a, b))
+    return field is not None and (field in a.inferred or field in b.inferred)
+
+
+_DECIDED_BY = {
+    Level.PIX: "pcieSwitch",
+    Level.PXB: "pcieSwitch",
+    Level.PHB: "pcieRoot",
+    Level.NODE: "numa",
+    Level.SYS: "numa",
+}
+
+
+def inferred_attribute(device: Device) -> str | None:
+    """What ``koordra.io/inferred`` publishes: the attributes that were concluded or laid over ("numaNode,pcieSwitch").
+
+    None, and not published, where all was read. A rail is always inferred and not listed.
+    """
+    fields = sorted("numaNode" if field == "numa" else field for field in device.inferred)
+    return ",".join(fields) or None
+
+
+def nvlinks_between(a: Gpu, b: Gpu) -> int:
+    """How many NVLinks join two GPUs: the direct ones, or what the narrower of the two has to shared NVSwitches.
+
+    An NVSwitch fabric is non-blocking within a machine, so every pair on it has the width of its narrower member
+    (this is what nvidia-smi prints as NV18 for every pair of an HGX H100).
+    """
+    direct = sum(link.links for link in a.nvlinks if not link.to_switch and link.peer == b.location.bus_id)
+    if direct:
+        return direct
+    return min(_switch_links(a), _switch_links(b))
+
+
+def _switch_links(gpu: Gpu) -> int:
+    return sum(link.links for link in gpu.nvlinks if link.to_switch)
+
+
+def level(a: Device, b: Device) -> tuple[Level, int]:
+    """The level as people see it, and the number of NVLinks behind it (0 unless the level is NV)."""
+    if isinstance(a, Gpu) and isinstance(b, Gpu) and a.location.bus_id != b.location.bus_id:
+        links = nvlinks_between(a, b)
+        if links:
+            return Level.NV, links
+    return pcie_level(a, b), 0
+
+
+def nvlink_domains(gpus: tuple[Gpu, ...]) -> dict[str, str]:
+    """GPU bus id -> name of the set of GPUs that NVLink joins, directly or not ("nvlink-0", in bus order).
+
+    GPUs without NVLink are left out.
+    """
+    domains: dict[str, str] = {}
+    for gpu in gpus:
+        if gpu.location.bus_id in domains:
+            continue
+        members, frontier = {gpu.location.bus_id}, [gpu]
+        while frontier:
+            here = frontier.pop()
+            for other in gpus:
+                if other.location.bus_id not in members and nvlinks_between(here, other):
+                    members.add(other.location.bus_id)
+                    frontier.append(other)
+        if len(members) > 1:
+            label = f"nvlink-{len(set(domains.values()))}"
+            domains.update(dict.fromkeys(members, label))
+    return domains
+
+
+def rails(nics: tuple[Nic, ...], gpus: tuple[Gpu, ...]) -> dict[str, int]:
+    """NIC bus id -> rail number, for NICs whose switch also carries a GPU. Inferred, never read.
+
+    A rail is a card: in bus order, the n-th card that shares a switch with a GPU is on rail n, and both ports of
+    a dual-port card are on the same one. That is how HGX and DGX machines are cabled (one card per rail, one
+    leaf switch per rail); nothing in the machine can confirm the cable. Machines whose switch groups carry
+    unequal numbers of cards are cabled in ways that cannot be guessed and get no rails.
+    """
+    with_gpu = {gpu.location.switches[0] for gpu in gpus if gpu.location.switches}
+    cards: dict[str, list[str]] = {}
+    for nic in nics:
+        if nic.location.switches and nic.location.switches[0] in with_gpu:
+            group = cards.setdefault(nic.location.switches[0], [])
+            if nic.location.card not in group:
+                group.append(nic.location.card)
+    if len({len(group) for group in cards.values()}) != 1:
+        return {}
+    number = {
+        card: index
+        for index, card in enumerate(
+            sorted((card for group in cards.values() for card in group), key=bus_order)
+        )
+    }
+    return {nic.location.bus_id: number[nic.location.card] for nic in nics if nic.location.card in number}

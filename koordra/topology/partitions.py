@@ -1,0 +1,92 @@
+"""Parts of a device: MIG instances of a GPU, sub-functions of a NIC, and the NVLink fabric that a GPU belongs to.
+
+A GPU in MIG mode is cut along two rulers. Its memory has slices (eight on A100 and H100), of which an instance takes a
+run: its *placement* ``(start, size)``. Its compute has slices of its own (seven), which an instance takes from wherever
+they are. A profile says how much of everything an instance has, and where it may be placed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from koordra.topology.machine import DeviceNode, Location
+
+MIG_UUID = re.compile(r"MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+MIG_PROFILE = re.compile(r"[0-9]{1,2}g\.[0-9]{1,4}gb(?:[+-][a-z]+(?:\.[a-z]+)*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One kind of instance. ``id`` is NVML's; ``most`` is how many of it a card holds at once.
+
+    ``placements`` are the legal ``(start, size)`` in memory slices; the engines are counts per instance.
+    """
+
+    id: int
+    name: str
+    memory_bytes: int
+    compute_slices: int
+    most: int
+    placements: tuple[tuple[int, int], ...]
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A GPU instance that exists, with the one compute instance that covers it.
+
+    ``nodes`` are the capability nodes of the GPU instance and of the compute instance; a container needs both, and
+    the card's own node. Without a UUID and both nodes an instance is offered to nobody.
+    """
+
+    gpu_instance: int
+    compute_instance: int
+    profile_id: int
+    start: int
+    size: int
+    uuid: str | None = None
+    nodes: tuple[DeviceNode, ...] = ()
+
+    @property
+    def publishable(self) -> bool:
+        return bool(self.uuid) and len(self.nodes) == 2
+
+
+def mig_name(card: str, profile: str, start: int) -> str:
+    """The DNS label of an instance: ``gpu-0000-1f-00-0``, ``1g.10gb+me``, 4 -> ``gpu-0000-1f-00-0-mig-1g10gb-me-4``.
+
+    "+me" is a profile with media engines, "-me" one without: the latter is spelt "no-me".
+    """
+    words = profile.replace("-", "-no-").replace("+", "-").replace("gb.", "gb-")
+    head, dash, rest = words.partition("-")
+    return f"{card}-mig-{head.replace('.', '')}{dash}{rest.replace('.', '-')}-{start}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """Which NVLink fabric a GPU has joined: GPUs of one cluster and clique reach each other, across machines too."""
+
+    cluster: str
+    clique: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubFunction:
+    """A part of a NIC without a PCI function of its own (``mlx5_core.sf.2``). Guarded, never given out.
+
+    ``location`` is that of the function that it is part of.
+    """
+
+    name: str
+    location: Location
+    number: int | None = None
+    ib_device: str | None = None
+    netdev: str | None = None
+    nodes: tuple[DeviceNode, ...] = ()

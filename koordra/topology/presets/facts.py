@@ -1,0 +1,347 @@
+"""A kind of machine, described in one YAML file, and the machines made from it.
+
+Format (schema ``koordra.io/machine/v1``)::
+
+    schema: koordra.io/machine/v1
+    title: what it is, in words
+    sources: [where the facts come from]
+    inferred: what was concluded rather than published, in words
+    driver: {version: 550.54.15, cuda: 12040}
+    numa:                                     # distances: the SLIT row
+      - {id: 0, socket: 0, cpus: "0-55,112-167", distances: [10, 21]}
+    gpu: {...}                                # defaults of every entry under gpus
+    nic: {...}                                # defaults of every entry under nics
+    gpus:                                     # in NVML's order: the n-th has minor n
+      - {path: pci0000:07/07:01.0/08:00.0/.../0f:00.0, numa: 0}
+    nics:
+      - {path: ..., numa: 0, ib: mlx5_0, netdev: rdma0, rate: 200}
+    nvswitches: {paths: [...], links: [4, 4, 5, 5]}      # links from every GPU to each switch; peers: [...] names
+                                                         # switches by bus id that are in no PCI tree of the machine
+    nvlinks: [[0, 1, 2], ...]                            # or: GPU, GPU, number of direct links
+
+Every entry of ``numa``, ``gpus`` and ``nics`` may say how sure its facts are: ``confidence`` is ``published`` (the default),
+``published-elsewhere`` (documented, not read again in one of the sources), ``inferred`` or ``synthetic``. A GPU with
+``lost: true`` has fallen off the bus: the driver still lists it and NVML no longer answers. ``ports: 2`` gives one function
+several ports. ``overlay`` names a file beside this one with what such a machine's operator adds to it, see ``overlay``;
+``expected_problems`` lists ``[object, field]`` of what discovery reports on such a machine.
+A GPU that can be partitioned has ``mig`` (whether it is), ``mig_profiles`` and ``mig_instances``, see ``mig``.
+A path runs from the host bridge to the device; a part without a domain has the host bridge's. What is above a device
+in its path is a root port, then alternating upstream and downstream ports of switches.
+
+Names that differ between two machines of one kind (UUIDs, GUIDs) come from a serial: the same serial always makes the
+same machine, two serials never share an identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from koordra.errors import InvalidManifest
+from koordra.topology.machine import (
+    ROOT_ID,
+    Bridge,
+    BridgeKind,
+    DeviceNode,
+    Gpu,
+    Location,
+    Machine,
+    Nic,
+    NumaNode,
+    NvLink,
+    RdmaPort,
+    bus_order,
+)
+from koordra.topology.presets.mig import mig_instances, mig_profiles
+
+SCHEMA = "koordra.io/machine/v1"
+_MIB = 1 << 20
+CONFIDENCE = ("published", "published-elsewhere", "inferred", "synthetic")
+_IDENTITIES = uuid.UUID("6e1b6d0c-3f5d-5c5e-9a55-6b6f6f726472")
+
+
+@dataclass(frozen=True, slots=True)
+class Majors:
+    """Major numbers of the character devices. By default those a real node usually has."""
+
+    nvidia: int = 195
+    uvm: int = 510
+    infiniband: int = 231
+    infiniband_more: int = 506
+    misc: int = 10
+    capabilities: int = 511
+
+    @classmethod
+    def driverless(cls, first: int) -> Majors:
+        """Five numbers from ``first``, for nodes that may be made and opened where no such driver must be hit."""
+        # Capability nodes share the fourth: their minors begin at 3, and no machine has MIG and 36 NICs.
+        nvidia, uvm, infiniband, more, misc = range(first, first + 5)
+        return cls(nvidia, uvm, infiniband, more, misc, capabilities=more)
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One kind of machine. ``document`` is the checked YAML document, ``overlay`` the file it names."""
+
+    name: str
+    title: str
+    document: Mapping[str, Any]
+    overlay: Path | None = None
+
+    @property
+    def other_functions(self) -> tuple[tuple[str, ...], ...]:
+        """Paths of PCI functions that are neither GPU nor NIC (NVSwitches)."""
+        return tuple(_path(text, self.name) for text in self.document.get("nvswitches", {}).get("paths", ()))
+
+    def machine(self, *, serial: str, majors: Majors | None = None) -> Machine:
+        """The machine of this kind that bears this serial (a node name, for example)."""
+        numbers = majors or Majors()
+        document = self.document
+        numa_nodes = tuple(
+            NumaNode(
+                id=entry["id"],
+                cpus=entry["cpus"],
+                distances=tuple(entry.get("distances", ())),
+                socket=entry["socket"] if entry["cpus"] else None,
+            )
+            for entry in document["numa"]
+        )
+        gpus = _gpus(self, numa_nodes, serial=serial, majors=numbers)
+        nics = _nics(self, numa_nodes, serial=serial, majors=numbers)
+        driver = document.get("driver", {})
+        return Machine(
+            numa_nodes=numa_nodes,
+            bridges=_bridges([gpu.location.path for gpu in gpus] + [nic.location.path for nic in nics]),
+            gpus=tuple(sorted(gpus, key=lambda gpu: bus_order(gpu.location.bus_id))),
+            nics=tuple(nic for nic in nics if nic.parent is None),
+            vfs=tuple(nic for nic in nics if nic.parent is not None),
+            driver_version=driver.get("version") if gpus else None,
+            cuda_version=driver.get("cuda") if gpus else None,
+            gpu_control=_gpu_control(numbers) if gpus else (),
+            rdma_control=(DeviceNode("/dev/infiniband/rdma_cm", numbers.misc, 57),) if nics else (),
+            boot_id=str(uuid.uuid5(_IDENTITIES, f"{serial}/boot")),
+        )
+
+
+def load(path: Path, *, name: str | None = None) -> Preset:
+    """Read a machine's description; ``name`` is the file's by default.
+
+    InvalidManifest names the machine and the field that is wrong.
+    """
+    import yaml
+
+    subject = f"machine {name or path.stem}"
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InvalidManifest(f"cannot be read: {error}", object=subject) from error
+    described = preset(document, name=name or path.stem)
+    overlay = document.get("overlay")
+    return replace(described, overlay=path.parent / overlay) if overlay else described
+
+
+def preset(document: Any, *, name: str) -> Preset:
+    """The kind of machine that a document describes. InvalidManifest names the field that is wrong."""
+    subject = f"machine {name}"
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise InvalidManifest(
+            "is no machine", object=subject, field="schema", remedy=f"write schema: {SCHEMA}"
+        )
+    numa = document.get("numa")
+    if not isinstance(numa, list) or not all(
+        isinstance(entry, dict) and {"id", "socket", "cpus"} <= set(entry) for entry in numa
+    ):
+        raise InvalidManifest("needs a list of {id, socket, cpus}", object=subject, field="numa")
+    for entry in (*numa, *(document.get(field) or {} for field in ("gpu", "nic"))):
+        _check_confidence(entry, subject)
+    for field in ("gpus", "nics"):
+        for entry in document.setdefault(field, []):
+            if not isinstance(entry, dict) or "path" not in entry:
+                raise InvalidManifest(
+                    "an entry has no path", object=subject, field=field, remedy="write host bridge/../device"
+                )
+            _path(entry["path"], name)
+            _check_confidence(entry, subject)
+    return Preset(name=name, title=str(document.get("title", name)), document=document)
+
+
+def _check_confidence(entry: Mapping[str, Any], subject: str) -> None:
+    if entry.get("confidence", CONFIDENCE[0]) not in CONFIDENCE:
+        raise InvalidManifest(
+            f"{entry['confidence']!r} is no degree of confidence",
+            object=subject,
+            field="confidence",
+            remedy=f"write one of {', '.join(CONFIDENCE)}",
+        )
+
+
+def _path(text: str, name: str) -> tuple[str, ...]:
+    root, *parts = str(text).split("/")
+    if not ROOT_ID.fullmatch(root) or not parts:
+        raise InvalidManifest(
+            f"{text!r} does not run from a host bridge to a device", object=f"machine {name}", field="path"
+        )
+    domain = root.removeprefix("pci").partition(":")[0]
+    return (root, *(part if part.count(":") == 2 else f"{domain}:{part}" for part in parts))
+
+
+def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majors: Majors) -> list[Gpu]:
+    document = preset.document
+    entries = [{**document.get("gpu", {}), **entry} for entry in document["gpus"]]
+    paths = [_path(entry["path"], preset.name) for entry in entries]
+    switches = document.get("nvswitches", {})
+    switch_ids = switches.get("peers") or [_path(path, preset.name)[-1] for path in switches.get("paths", ())]
+    gpus = []
+    for minor, (entry, path) in enumerate(zip(entries, paths, strict=True)):
+        links = [
+            NvLink(peer=peer, links=count, to_switch=True)
+            for peer, count in zip(switch_ids, switches.get("links", ()), strict=True)
+        ]
+        for left, right, count in document.get("nvlinks", ()):
+            if minor in (left, right):
+                peer = paths[right if minor == left else left][-1]
+                links.append(NvLink(peer=peer, links=count, to_switch=False))
+        location, inferred = _location(entry, path, numa_nodes)
+        if entry.get("lost"):
+            gpus.append(_lost_gpu(entry, location, minor=minor, majors=majors, inferred=inferred))
+            continue
+        gpus.append(
+            Gpu(
+                location=location,
+                device_id=entry.get("device"),
+                uuid=f"GPU-{uuid.uuid5(_IDENTITIES, f'{serial}/{path[-1]}')}",
+                minor=minor,
+                product_name=entry["product"],
+                memory_bytes=entry["memory_mib"] * _MIB,
+                architecture=entry.get("architecture"),
+                compute_capability=entry.get("compute"),
+                mig_enabled=entry.get("mig"),
+                nvlinks=tuple(sorted(links, key=lambda link: (link.peer, link.to_switch))),
+                node=DeviceNode(f"/dev/nvidia{minor}", majors.nvidia, minor),
+                inferred=inferred,
+                mig_profiles=mig_profiles(entry),
+                mig_instances=mig_instances(
+                    entry, minor=minor, major=majors.capabilities, identity=f"{serial}/{path[-1]}"
+                ),
+            )
+        )
+    return gpus
+
+
+def _lost_gpu(
+    entry: Mapping[str, Any], location: Location, *, minor: int, majors: Majors, inferred: frozenset[str]
+) -> Gpu:
+    """What is left to see of a card that has fallen off the bus: where it was, and the driver's idea of it."""
+    return Gpu(
+        location=location,
+        device_id=entry.get("device"),
+        minor=minor,
+        product_name=entry["product"],
+        node=DeviceNode(f"/dev/nvidia{minor}", majors.nvidia, minor),
+        faults=("GpuLost",),
+        inferred=inferred,
+    )
+
+
+def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majors: Majors) -> list[Nic]:
+    nics = []
+    for number, listed in enumerate(preset.document["nics"]):
+        entry = {**preset.document.get("nic", {}), **listed}
+        path = _path(entry["path"], preset.name)
+        guid = _guid(f"{serial}/{path[-1]}")
+        active = entry.get("active", True)
+        ports = tuple(
+            RdmaPort(
+                number=port,
+                link_layer=entry["link_layer"],
+                active=active,
+                rate_gbps=entry["rate"] if active else None,
+                gid=f"fe80:0000:0000:{port - 1:04x}:{guid}",
+            )
+            for port in range(1, entry.get("ports", 1) + 1)
+        )
+        location, inferred = _location(entry, path, numa_nodes)
+        parent = entry.get("parent")
+        nics.append(
+            Nic(
+                location=location,
+                ib_device=entry["ib"],
+                vendor=entry.get("vendor"),
+                device_id=entry.get("device"),
+                guid=guid,
+                netdev=entry.get("netdev"),
+                ports=ports,
+                verbs=_verbs(number, majors),
+                management_nodes=(
+                    DeviceNode(f"/dev/infiniband/issm{number}", majors.infiniband, 64 + number),
+                    DeviceNode(f"/dev/infiniband/umad{number}", majors.infiniband, number),
+                )
+                if number < 64 and entry.get("mad", True)
+                else (),
+                sriov_total=entry.get("vfs", 0),
+                sriov_active=sum(
+                    1 for other in preset.document["nics"] if other.get("parent") == listed["path"]
+                ),
+                parent=_path(parent, preset.name)[-1] if parent else None,
+                inferred=inferred,
+                vf_index=_vf_index(preset.document["nics"], number) if parent else None,
+            )
+        )
+    return sorted(nics, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
+
+
+def _vf_index(nics: list[Mapping[str, Any]], number: int) -> int:
+    """A virtual function's number is its place among those of the same parent."""
+    return sum(1 for other in nics[:number] if other.get("parent") == nics[number]["parent"])
+
+
+def _location(
+    entry: Mapping[str, Any], path: tuple[str, ...], numa_nodes: tuple[NumaNode, ...]
+) -> tuple[Location, frozenset[str]]:
+    numa, inferred = entry.get("numa"), frozenset[str]()
+    if numa is None and len(numa_nodes) == 1:
+        numa, inferred = numa_nodes[0].id, frozenset({"numa"})
+    location = Location(
+        bus_id=path[-1],
+        path=path,
+        switches=tuple(part for depth, part in enumerate(path[1:-1]) if depth % 2 == 1),
+        numa=numa,
+        socket=next((node.socket for node in numa_nodes if node.id == numa), None),
+    )
+    return location, inferred
+
+
+def _bridges(paths: list[tuple[str, ...]]) -> tuple[Bridge, ...]:
+    found = {}
+    for path in paths:
+        for depth, bus_id in enumerate(path[1:-1]):
+            kind = (
+                BridgeKind.UPSTREAM if depth % 2 else BridgeKind.DOWNSTREAM if depth else BridgeKind.ROOT_PORT
+            )
+            found[bus_id] = Bridge(bus_id=bus_id, path=path[: depth + 2], kind=kind)
+    return tuple(found[bus_id] for bus_id in sorted(found, key=bus_order))
+
+
+def _verbs(number: int, majors: Majors) -> DeviceNode:
+    """The first 32 uverbs share InfiniBand's major with the other nodes; the kernel gives the rest one of their own."""
+    if number < 32:
+        return DeviceNode(f"/dev/infiniband/uverbs{number}", majors.infiniband, 192 + number)
+    return DeviceNode(f"/dev/infiniband/uverbs{number}", majors.infiniband_more, number - 32)
+
+
+def _gpu_control(majors: Majors) -> tuple[DeviceNode, ...]:
+    return (
+        DeviceNode("/dev/nvidiactl", majors.nvidia, 255),
+        DeviceNode("/dev/nvidia-uvm", majors.uvm, 0),
+        DeviceNode("/dev/nvidia-uvm-tools", majors.uvm, 1),
+        DeviceNode("/dev/nvidia-modeset", majors.nvidia, 254),
+    )
+
+
+def _guid(identity: str) -> str:
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    return ":".join(("b83f", "d203", digest[:4], digest[4:8]))

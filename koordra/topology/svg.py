@@ -1,0 +1,149 @@
+"""The machine as a poster: one self-contained SVG document.
+
+Panels are sockets, NUMA nodes and host bridges; dark bars are PCIe switches, with NICs above and GPUs below; NVLink runs
+below the panels. Under it stand the level of every GPU to every NIC, the NUMA distances and the legend. The order of the
+module names is the order of work: ``plan`` places, ``devices`` and ``nvlinks`` draw, ``legend`` explains.
+
+The document uses no script, no external font and no style sheet, so that it looks the same in a browser, in a paper and
+on a wall; the same machine always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from koordra.topology.drawing.devices import DeviceArtist
+from koordra.topology.drawing.legend import Legend
+from koordra.topology.drawing.nvlinks import draw_nvlinks, nvlink_height
+from koordra.topology.drawing.pen import (
+    FAINT_INK,
+    INK,
+    NUMA,
+    PAPER,
+    ROOT,
+    SANS,
+    SOCKET,
+    Pen,
+    fitting,
+    number,
+    text_width,
+)
+from koordra.topology.drawing.plan import MARGIN, Panel, Plan, Rows, plan
+from koordra.topology.machine import Machine, rails
+from koordra.topology.products import nic_model
+from koordra.topology.usage import NOBODY, Usage
+
+_LEAST_WIDTH: Final = 1000.0
+_STYLES: Final = {"socket": SOCKET, "numa": NUMA, "root": ROOT}
+
+
+def svg(machine: Machine, usage: Usage = NOBODY, *, title: str = "", subtitle: str = "") -> str:
+    """The picture as text that ends with a newline. ``title`` names the machine, ``subtitle`` says what it is."""
+    numbers = rails(machine.nics, machine.gpus)
+    marks = bool(numbers) or any(device.inferred for device in machine.devices())
+    held = any(usage.holders_of(device) for device in machine.devices())
+    legend = Legend(machine, rails=len(numbers), marks=marks, held=held)
+    placed = plan(machine, least_width=max(_LEAST_WIDTH, legend.width + 2 * MARGIN))
+    rows = placed.rows
+    below = rows.bottom + 34 + nvlink_height(placed)
+    height = below + 34 + legend.height + MARGIN
+    pen = Pen()
+    pen.rect(0, 0, placed.width, height, fill=PAPER)
+    _heading(pen, machine, title or "machine", subtitle, placed.width)
+    for socket in placed.sockets:
+        _panel(pen, socket, rows)
+    _between_sockets(pen, placed, machine)
+    draw_nvlinks(pen, placed)
+    artist = DeviceArtist(pen, machine, usage, numbers)
+    for bar in placed.bars():
+        artist.bar(bar, rows)
+    pen.line(MARGIN, below + 8, placed.width - MARGIN, below + 8, stroke="#d3dbe4")
+    legend.draw(pen, MARGIN, below + 30, placed.width - 2 * MARGIN)
+    return _document(pen, placed.width, height, title or "machine")
+
+
+def _document(pen: Pen, width: float, height: float, title: str) -> str:
+    from xml.sax.saxutils import escape, quoteattr
+
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
+        f'viewBox="0 0 {number(width)} {number(height)}" font-family={quoteattr(SANS)} role="img">'
+    )
+    return "\n".join([opening, f"<title>{escape(title)}</title>", *pen.elements, "</svg>"]) + "\n"
+
+
+def _heading(pen: Pen, machine: Machine, title: str, subtitle: str, width: float) -> None:
+    pen.text(MARGIN, 50, fitting((title,), width - 2 * MARGIN, 30, bold=True), size=30, bold=True)
+    lines = [line for line in (subtitle, summary(machine)) if line]
+    for place, line in enumerate(lines):
+        pen.text(MARGIN, 77 + 22 * place, fitting((line,), width - 2 * MARGIN, 15), size=15, fill=FAINT_INK)
+
+
+def summary(machine: Machine) -> str:
+    """``8 x NVIDIA H100 80GB HBM3, 16 x ConnectX-7, driver 550.54.15``."""
+    gpus = Counter(gpu.product_name or "unknown GPU" for gpu in machine.gpus)
+    nics = Counter(nic_model(nic.vendor, nic.device_id) or "RDMA NIC" for nic in machine.nics)
+    parts = [*_counted(gpus.items()), *_counted(nics.items())]
+    if machine.vfs:
+        parts.append(f"{len(machine.vfs)} virtual functions")
+    if machine.driver_version:
+        parts.append(f"driver {machine.driver_version}")
+    return ", ".join(parts) or "no GPU and no RDMA NIC"
+
+
+def _counted(counts: Iterable[tuple[str, int]]) -> list[str]:
+    return [f"{count} x {name}" for name, count in counts]
+
+
+def _panel(pen: Pen, panel: Panel, rows: Rows) -> None:
+    top = {"socket": rows.sockets, "numa": rows.numa, "root": rows.roots}[panel.kind]
+    inset = {"socket": 0.0, "numa": 8.0, "root": 16.0}[panel.kind]
+    fill, stroke = _STYLES[panel.kind]
+    bottom = rows.bottom + 16 - inset
+    pen.rect(panel.x, top, panel.width, bottom - top, fill=fill, stroke=stroke, radius=12 - inset / 3)
+    if panel.kind == "root":
+        overlaid = any(
+            "pcieRoot" in tile.device.inferred for bar in panel.bars for tile in (*bar.gpus, *bar.nics)
+        )
+        text = panel.label + ("*" if overlaid else "")
+        shown = fitting((f"host bridge {text}", text), panel.width - 16, 11)
+        pen.text(panel.x + 9, top + 17, shown, size=11, fill=FAINT_INK)
+    elif panel.kind == "numa":
+        name, _, cpus = panel.label.partition("   ")
+        pen.text(
+            panel.x + 10, top + 21, fitting((name,), panel.width - 14, 13.5, bold=True), size=13.5, bold=True
+        )
+        left = panel.x + 10 + text_width(name, 13.5, bold=True) + 8
+        room = panel.x + panel.width - left - 5
+        shown = fitting((cpus, cpus.removeprefix("CPUs "), ""), room, 11.5)
+        pen.text(left, top + 21, shown, size=11.5, fill=FAINT_INK)
+        if not panel.panels:
+            middle = (top + bottom) / 2
+            pen.text(panel.x + panel.width / 2, middle, "no device", size=11, fill=FAINT_INK, anchor="middle")
+    else:
+        pen.text(
+            panel.x + 12,
+            top + 25,
+            fitting((panel.label,), panel.width - 20, 18, bold=True),
+            size=18,
+            bold=True,
+        )
+    for inner in panel.panels:
+        _panel(pen, inner, rows)
+
+
+def _between_sockets(pen: Pen, placed: Plan, machine: Machine) -> None:
+    """The interconnect, with the distance from one socket's first NUMA node to the other's."""
+    y = placed.rows.sockets + 18
+    for one, other in zip(placed.sockets, placed.sockets[1:], strict=False):
+        left, right = one.x + one.width, other.x
+        if one.number is None or other.number is None:
+            continue
+        pen.rect(left - 3, y - 6, right - left + 6, 12, fill=INK, radius=6)
+        node = machine.numa(one.panels[0].number)
+        far = other.panels[0].number
+        if node and far is not None and far < len(node.distances):
+            text = str(node.distances[far])
+            pen.text((left + right) / 2, y + 24, text, size=13, bold=True, anchor="middle")

@@ -1,0 +1,72 @@
+"""Who holds which device of a machine, for the pictures.
+
+A holder is the claim that was allocated a device, ``namespace/name``. Where a picture is drawn on a node, the node's own
+records say it; from anywhere else, the claims of the API do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation
+from koordra.topology.machine import Device, Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """``holders`` maps published device names to claims; ``offered`` are the published devices, None where only the
+    machine itself can be asked (then what is certain counts as offered)."""
+
+    holders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    offered: frozenset[str] | None = None
+
+    def is_offered(self, device: Device) -> bool:
+        """Whether the device, or a part of it, can be allocated."""
+        if isinstance(device, Gpu) and device.mig_enabled:
+            return (
+                device.certain and bool(device.mig_instances)
+                if self.offered is None
+                else self._has_parts(device)
+            )
+        return device.publishable if self.offered is None else device.name in self.offered
+
+    def holders_of(self, device: Device) -> tuple[str, ...]:
+        """Claims that hold the device or a MIG instance of it, each once, in the order of the device's parts."""
+        parts = sorted(name for name in self.holders if name.startswith(f"{device.name}-mig-"))
+        found = [claim for name in (device.name, *parts) for claim in self.holders.get(name, ())]
+        return tuple(dict.fromkeys(found))
+
+    def _has_parts(self, device: Device) -> bool:
+        return any(name.startswith(f"{device.name}-mig-") for name in self.offered or ())
+
+
+NOBODY = Usage()
+
+
+def holders_of_claims(claims: Iterable[Mapping[str, Any]], *, pool: str) -> dict[str, tuple[str, ...]]:
+    """Device name -> the claims that hold it, of one pool of this driver. Raises InvalidManifest for a malformed claim."""
+    held: dict[str, list[str]] = {}
+    for claim in claims:
+        allocation = Allocation.of_claim(claim)
+        for result in allocation.results if allocation else ():
+            if (result.device.driver, result.device.pool) == (names.DRIVER, pool):
+                holder, known = objects.key(claim), held.setdefault(result.device.device, [])
+                if holder not in known:
+                    known.append(holder)
+    return {device: tuple(sorted(known)) for device, known in sorted(held.items())}
+
+
+def mig_summary(gpu: Gpu) -> str:
+    """``"MIG: 7 x 1g.5gb"``; empty for a card that is not partitioned."""
+    if not gpu.mig_enabled:
+        return ""
+    profiles = {profile.id: profile.name for profile in gpu.mig_profiles}
+    counts: dict[str, int] = {}
+    for instance in gpu.mig_instances:
+        name = profiles.get(instance.profile_id, "?")
+        counts[name] = counts.get(name, 0) + 1
+    cut = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
+    return f"MIG: {cut or 'no instance'}"

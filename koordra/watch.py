@@ -1,0 +1,130 @@
+"""A live copy of one kind of object: list once, then follow the watch.
+
+    list ──> replace the copy, report what changed ──> watch from the list's resourceVersion ──> apply event by event
+      ^                                                       │ stream ended by the server: watch again from the last version
+      └──────── 410 Gone, or any error: jittered backoff ─────┘
+
+Listeners get (event type, object) with the types of the API: ADDED, MODIFIED, DELETED. After a new list the differences to
+the old copy are reported the same way, so that nobody has to know whether a watch broke. Objects are shared, not copied:
+whoever wants to change one copies it first.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object, key, name, resource_version
+from koordra.errors import ApiError, Gone
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+FIRST_BACKOFF = 0.2
+LONGEST_BACKOFF = 10.0
+
+
+class Listener(Protocol):
+    """Called in the watch's own thread; must not block."""
+
+    def __call__(self, event: str, obj: Object, /) -> None: ...
+
+
+class WatchCache:
+    """The objects of one kind, kept current by a thread of its own (`run`)."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        kind: Kind,
+        *,
+        field_selector: str = "",
+        on_change: Listener | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self.kind = kind
+        self._client = client
+        self._field_selector = field_selector
+        self._on_change = on_change
+        self._jitter = jitter
+        self._lock = threading.Lock()
+        self._objects: dict[str, Object] = {}
+        self._version = ""
+        self._synced = threading.Event()
+
+    def wait_synced(self, timeout: float | None = None) -> bool:
+        """True once the first list is in."""
+        return self._synced.wait(timeout)
+
+    def get(self, object_key: str) -> Object | None:
+        """By `namespace/name`, or by name for cluster-scoped kinds."""
+        with self._lock:
+            return self._objects.get(object_key)
+
+    def objects(self) -> list[Object]:
+        """All of them, in the order of their keys."""
+        with self._lock:
+            return [self._objects[object_key] for object_key in sorted(self._objects)]
+
+    def run(self, stop: threading.Event) -> None:
+        """List and watch until `stop`."""
+        backoff = FIRST_BACKOFF
+        while not stop.is_set():
+            try:
+                if not self._version:
+                    self._relist()
+                    backoff = FIRST_BACKOFF
+                self._follow(stop)
+                backoff = FIRST_BACKOFF
+            except ApiError as error:
+                if not isinstance(error, Gone):
+                    log.warning("watch_interrupted", kind=str(self.kind), error=str(error))
+                self._version = ""
+                stop.wait(backoff * (0.5 + self._jitter()))
+                backoff = min(backoff * 2, LONGEST_BACKOFF)
+
+    def _relist(self) -> None:
+        items, version = self._client.list(self.kind, field_selector=self._field_selector)
+        fresh = {self._key(item): item for item in items}
+        with self._lock:
+            old, self._objects = self._objects, fresh
+        self._version = version
+        self._synced.set()
+        for object_key, obj in fresh.items():
+            before = old.get(object_key)
+            if before is None:
+                self._report("ADDED", obj)
+            elif resource_version(before) != resource_version(obj):
+                self._report("MODIFIED", obj)
+        for object_key in old.keys() - fresh.keys():
+            self._report("DELETED", old[object_key])
+
+    def _follow(self, stop: threading.Event) -> None:
+        events = self._client.watch(
+            self.kind, resource_version=self._version, field_selector=self._field_selector
+        )
+        for event, obj in events:
+            self._version = resource_version(obj) or self._version
+            if event != "BOOKMARK":
+                self._apply(event, obj)
+            if stop.is_set():
+                return
+
+    def _apply(self, event: str, obj: Object) -> None:
+        with self._lock:
+            if event == "DELETED":
+                self._objects.pop(self._key(obj), None)
+            else:
+                self._objects[self._key(obj)] = obj
+        self._report(event, obj)
+
+    def _report(self, event: str, obj: Object) -> None:
+        if self._on_change is not None:
+            self._on_change(event, obj)
+
+    def _key(self, obj: Object) -> str:
+        return key(obj) if self.kind.namespaced else name(obj)

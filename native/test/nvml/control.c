@@ -1,0 +1,49 @@
+/* The control file: one order a line. It is read at every call, so a test changes it while the library runs.
+ *
+ *   error nvmlDeviceGetUUID 15                      every GPU
+ *   error nvmlDeviceGetUUID 15 00000000:0F:00.0     one GPU
+ *   lost 00000000:0F:00.0                           every call about this GPU answers "GPU is lost"
+ *   xid 00000000:0F:00.0 79                         append to deliver; each line is delivered once to an event set
+ */
+#include "control.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static FILE *control_open(void)
+{
+    const char *path = getenv("KOORDRA_FAKE_NVML_CONTROL");
+    return path ? fopen(path, "re") : NULL;
+}
+
+nvmlReturn_t control_error(const char *call, const struct gpu *gpu)
+{
+    nvmlReturn_t result = machine_now() || !strcmp(call, "nvmlInitWithFlags") ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
+    FILE *file = result == NVML_SUCCESS ? control_open() : NULL;
+    char line[256], name[96], bus_id[32];
+    int code;
+    while (file && fgets(line, sizeof line, file)) {
+        int words = sscanf(line, "error %95s %d %31s", name, &code, bus_id);
+        if (words >= 2 && !strcmp(name, call) && (words == 2 || (gpu && !strcmp(bus_id, gpu->bus_id))))
+            result = code;
+        if (gpu && sscanf(line, "lost %31s", bus_id) == 1 && !strcmp(bus_id, gpu->bus_id))
+            result = NVML_ERROR_GPU_IS_LOST;
+    }
+    if (file)
+        fclose(file);
+    return result;
+}
+
+bool control_xid(unsigned number, char bus_id[32], unsigned long long *xid)
+{
+    FILE *file = control_open();
+    char line[256];
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file))
+        if (sscanf(line, "xid %31s %llu", bus_id, xid) == 2)
+            found = number-- == 0;
+    if (file)
+        fclose(file);
+    return found;
+}

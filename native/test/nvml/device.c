@@ -1,0 +1,133 @@
+/* Who a GPU is: handles, addresses, identity, size. */
+#include "control.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define GPU_OR_FAIL(gpu, handle)              \
+    struct gpu *gpu = machine_gpu(handle);    \
+    FAIL_AS_TOLD(gpu);                        \
+    if (!gpu)                                 \
+        return NVML_ERROR_INVALID_ARGUMENT
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
+{
+    struct machine *machine = machine_now();
+    struct gpu *gpu = machine && index < machine->gpu_count ? &machine->gpus[index] : NULL;
+    FAIL_AS_TOLD(gpu);
+    *device = gpu;
+    return gpu ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, void **device)
+{
+    struct machine *machine = machine_now();
+    struct gpu *gpu = NULL;
+    unsigned domain, bus, slot, function = 0;
+    if (machine && sscanf(bus_id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) >= 3)
+        for (unsigned index = 0; index < machine->gpu_count; index++) {
+            struct gpu *each = &machine->gpus[index];
+            if (each->domain == domain && each->bus == bus && each->device == slot)
+                gpu = each;
+        }
+    FAIL_AS_TOLD(gpu);
+    *device = gpu;
+    return gpu ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
+{
+    struct machine *machine = machine_now();
+    struct gpu *gpu = NULL;
+    for (unsigned index = 0; machine && index < machine->gpu_count; index++)
+        if (!strcasecmp(machine->gpus[index].uuid, uuid))
+            gpu = &machine->gpus[index];
+    FAIL_AS_TOLD(gpu);
+    *device = gpu;
+    return gpu ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+}
+
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *pci)
+{
+    GPU_OR_FAIL(gpu, device);
+    *pci = (nvmlPciInfo_t){.domain = gpu->domain, .bus = gpu->bus, .device = gpu->device, .pci_device_id = 0x10de};
+    snprintf(pci->bus_id, sizeof pci->bus_id, "%s", gpu->bus_id);
+    snprintf(pci->bus_id_legacy, sizeof pci->bus_id_legacy, "%04X:%02X:%02X.%X", gpu->domain & 0xffff,
+             gpu->bus & 0xff, gpu->device & 0xff, gpu->function & 0xf);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(void *device, char *uuid, unsigned length)
+{
+    const struct instance *instance = machine_instance(device);
+    struct gpu *gpu = instance ? instance->gpu : machine_gpu(device);
+    FAIL_AS_TOLD(gpu);
+    if (!gpu)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    const char *text = instance ? instance->uuid : gpu->uuid;
+    if (strlen(text) >= length)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    snprintf(uuid, length, "%s", text);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMinorNumber(void *device, unsigned *minor)
+{
+    GPU_OR_FAIL(gpu, device);
+    *minor = gpu->minor;
+    return gpu->has_minor ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetName(void *device, char *name, unsigned length)
+{
+    GPU_OR_FAIL(gpu, device);
+    if (strlen(gpu->name) >= length)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    snprintf(name, length, "%s", gpu->name);
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(void *device, nvmlMemory_t *memory)
+{
+    GPU_OR_FAIL(gpu, device);
+    *memory = (nvmlMemory_t){.total = gpu->memory, .free = gpu->memory};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory)
+{
+    GPU_OR_FAIL(gpu, device);
+    if (memory->version != (sizeof *memory | 2U << 24))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    memory->total = memory->free = gpu->memory;
+    memory->reserved = memory->used = 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetArchitecture(void *device, unsigned *architecture)
+{
+    GPU_OR_FAIL(gpu, device);
+    *architecture = gpu->architecture;
+    return gpu->architecture ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor)
+{
+    GPU_OR_FAIL(gpu, device);
+    *major = (int)gpu->major_capability;
+    *minor = (int)gpu->minor_capability;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetFieldValues(void *device, int count, nvmlFieldValue_t *values)
+{
+    GPU_OR_FAIL(gpu, device);
+    for (int index = 0; index < count; index++) {
+        bool known = values[index].field == FIELD_RECOVERY_ACTION && gpu->has_recovery;
+        values[index].result = known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+        values[index].value_type = 1; /* unsigned int */
+        values[index].value.ui = gpu->recovery;
+    }
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,65 @@
+/* The machine that the library pretends to see. */
+#ifndef KOORDRA_NVML_MACHINE_H
+#define KOORDRA_NVML_MACHINE_H
+
+#include <stdbool.h>
+
+#include "abi.h"
+
+enum { GPUS_MAX = 32, PROFILES_MAX = 18, PLACEMENTS_MAX = 32, INSTANCES_MAX = 16, PEERS_MAX = 64, TEXT_MAX = 96 };
+
+struct link {
+    bool active, to_switch;
+    char peer[32];
+};
+
+struct profile {
+    nvmlGpuInstanceProfileInfo_v2_t info;
+    unsigned placement_count;
+    nvmlGpuInstancePlacement_t placements[PLACEMENTS_MAX];
+};
+
+/* One MIG device; its address is the handle of the MIG device and of its GPU instance. */
+struct instance {
+    struct gpu *gpu;
+    unsigned gpu_instance, compute_instance, profile_id, start, size, compute_slices;
+    char uuid[TEXT_MAX];
+};
+
+struct gpu {
+    unsigned domain, bus, device, function;
+    char bus_id[32], uuid[TEXT_MAX], name[TEXT_MAX];
+    unsigned minor, architecture, major_capability, minor_capability, recovery;
+    unsigned long long memory;
+    bool has_minor, has_mig, has_fabric, has_recovery;
+    unsigned mig_current, mig_pending;
+    struct link links[NVLINK_MAX];
+    bool has_links;
+    unsigned profile_count, instance_count, peer_count;
+    struct profile profiles[PROFILES_MAX];
+    struct instance instances[INSTANCES_MAX];
+    char peers[PEERS_MAX][32];
+    unsigned char cluster[16];
+    unsigned clique, fabric_state;
+};
+
+struct machine {
+    char driver[TEXT_MAX];
+    int cuda;
+    unsigned gpu_count;
+    struct gpu gpus[GPUS_MAX];
+};
+
+/* Reads the description; 0, or -1 where it is missing or a line is wrong (which is told on stderr). */
+int machine_load(struct machine *machine);
+
+/* The machine between init and shutdown, NULL otherwise. */
+struct machine *machine_now(void);
+
+/* GPU of a handle; NULL for a handle of a MIG device and for anything else. */
+struct gpu *machine_gpu(const void *handle);
+
+/* MIG device of a handle; NULL for anything else. */
+struct instance *machine_instance(const void *handle);
+
+#endif

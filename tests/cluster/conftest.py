@@ -1,0 +1,192 @@
+"""A cluster to test against: the one of KUBECONFIG, or the development double started for the session.
+
+The nodes are Node objects of the suite's own, named `koordra-test-*`, with leases that it keeps fresh, and slices made by
+the real discovery from made-up machines; no kubelet stands behind them. So the suite judges what the controller, the
+scheduler and kube-controller-manager make of each other, and runs on any cluster whose administrator lends it a kubeconfig.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.api import kinds, names, objects
+from koordra.api.objects import Object
+from koordra.cli.demo import manifests
+from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.discovery import discover
+from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.topology import presets
+from tests.cluster.waiting import NODES, eventually
+
+NAMESPACE = "koordra-test"
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    lent = os.environ.get("KUBECONFIG")
+    if lent:
+        yield lent
+        return
+    folder = tmp_path_factory.mktemp("devcluster")
+    path = folder / "kubeconfig"
+    command = [sys.executable, "-m", "koordra", "devcluster", "control-plane", "--dir", str(folder)]
+    server = subprocess.Popen([*command, "--port", "0", "--kubeconfig", str(path)], stderr=subprocess.DEVNULL)
+    try:
+        eventually(path.exists, "the devcluster's kubeconfig")
+        yield str(path)
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture(scope="session")
+def client(kubeconfig: str) -> KubeClient:
+    client = KubeClient(kubeconfig, user_agent="koordra-test")
+
+    def answers() -> str | None:
+        try:
+            return client.version()
+        except ApiError:
+            return None
+
+    print(f"\ncluster under test: {eventually(answers, 'the API server')}")
+    return client
+
+
+def _create(client: KubeClient, kind: kinds.Kind, body: Object) -> Object:
+    try:
+        return client.create(kind, body)
+    except Conflict:
+        return client.get(kind, body["metadata"]["name"], namespace=body["metadata"].get("namespace"))
+
+
+@pytest.fixture(scope="session")
+def nodes(client: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Object]]]:
+    """Node name -> its slices as the API server gave them back."""
+    _create(
+        client,
+        kinds.NAMESPACES,
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}},
+    )
+    for body in manifests.device_classes(manifests.deploy_folder()):
+        _create(client, kinds.DEVICE_CLASSES, body)
+    stop = threading.Event()
+    published = {}
+    for name in NODES:
+        _remove_node(client, name)
+        node = _add_node(client, name)
+        root = tmp_path_factory.mktemp(name)
+        presets.write_machine(presets.load("hgx-h100"), root, serial=name)
+        slices = build_slices(
+            discover(root).machine,
+            node_name=name,
+            node_uid=objects.uid(node),
+            mode=names.MODE_JOINT,
+            generation=1,
+        )
+        published[name] = [client.create(kinds.RESOURCE_SLICES, body) for body in slices]
+    keeper = threading.Thread(target=_keep_alive, args=(client, stop), daemon=True)
+    keeper.start()
+    yield published
+    stop.set()
+    keeper.join(10)
+    for name in NODES:
+        _remove_node(client, name)
+
+
+def _add_node(client: KubeClient, name: str) -> Object:
+    amounts = {"cpu": "32", "memory": "256Gi", "pods": "110"}
+    labels = {"kubernetes.io/hostname": name, "koordra.io/test": "true"}
+    client.create(
+        kinds.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    )
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "test node"}
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
+    return client.patch(kinds.NODES, name, status, subresource="status")
+
+
+def _remove_node(client: KubeClient, name: str) -> None:
+    for entry in client.list(kinds.RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")[0]:
+        client.delete(kinds.RESOURCE_SLICES, objects.name(entry))
+    try:
+        client.delete(kinds.NODES, name)
+    except NotFound:
+        return
+
+
+def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
+    """Renew the nodes' leases, as their kubelets would."""
+    while not stop.wait(5.0):
+        for name in NODES:
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": now}
+            body = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": name, "namespace": "kube-node-lease"},
+                "spec": spec,
+            }
+            try:
+                client.create(kinds.LEASES, body)
+            except Conflict:
+                client.patch(kinds.LEASES, name, {"spec": spec}, namespace="kube-node-lease")
+            except ApiError:
+                continue
+
+
+@pytest.fixture(scope="session")
+def controller(
+    kubeconfig: str, nodes: dict[str, list[Object]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """`koordra controller` as a process of its own."""
+    del nodes
+    log = tmp_path_factory.mktemp("controller") / "log"
+    command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", kubeconfig, "--no-leader-elect"]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stderr=sink, stdout=sink)
+    yield
+    died = process.poll()
+    process.terminate()
+    process.wait(10)
+    assert died is None, f"the controller ended with {died}:\n{Path(log).read_text()[-3000:]}"
+
+
+@pytest.fixture
+def namespace(client: KubeClient, controller: None) -> Iterator[str]:
+    """An empty namespace; whatever a test leaves in it is removed, and its devices are free again afterwards."""
+    del controller
+    _create(
+        client, kinds.NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    )
+    eventually(lambda: _has_service_account(client), "the default ServiceAccount")
+    yield NAMESPACE
+    for pod in _mine(client, kinds.PODS):
+        client.delete(kinds.PODS, objects.name(pod), namespace=NAMESPACE, grace_period=0)
+    eventually(lambda: not _mine(client, kinds.PODS), "the pods' end")
+    for kind in (kinds.RESOURCE_CLAIMS, kinds.RESOURCE_CLAIM_TEMPLATES):
+        for obj in _mine(client, kind):
+            try:
+                client.delete(kind, objects.name(obj), namespace=NAMESPACE)
+            except NotFound:
+                continue
+    eventually(lambda: not _mine(client, kinds.RESOURCE_CLAIMS), "the claims' end")
+
+
+def _mine(client: KubeClient, kind: kinds.Kind) -> list[Object]:
+    return client.list(kind, namespace=NAMESPACE)[0]
+
+
+def _has_service_account(client: KubeClient) -> Any:
+    return [obj for obj in _mine(client, kinds.SERVICE_ACCOUNTS) if objects.name(obj) == "default"]

@@ -1,0 +1,62 @@
+"""Device selectors against upstream's table (data/dra/cel-cases.json): 71 of 71."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from koordra.allocator.selectors import DeviceFacts, compile_error, matches
+from koordra.api.devices import Reader, attribute_from_dict, capacity_from_dict
+from koordra.errors import SelectorError
+
+
+def outcome(case: dict[str, Any]) -> bool | str:
+    """True or False, or which kind of error."""
+    gates = {}
+    if case.get("newExpressionsEnv"):
+        gates = {
+            "consumable_capacity": bool(case.get("enableConsumableCapacity")),
+            "list_attributes": bool(case.get("enableListTypeAttributes")),
+        }
+    if compile_error(case["expression"], **gates) is not None:
+        return "compile error"
+    try:
+        return matches(case["expression"], facts(case))
+    except SelectorError:
+        return "match error"
+
+
+def facts(case: dict[str, Any]) -> DeviceFacts:
+    read = Reader(object=case["name"])
+
+    def qualified(name: str) -> str:
+        return name if "/" in name else f"{case['driver']}/{name}"
+
+    return DeviceFacts(
+        case["driver"],
+        case.get("allowMultipleAllocations", False),
+        {
+            qualified(name): attribute_from_dict(value, read)
+            for name, value in case.get("attributes", {}).items()
+        },
+        {
+            qualified(name): capacity_from_dict(value, read)
+            for name, value in case.get("capacity", {}).items()
+        },
+    )
+
+
+def expected(case: dict[str, Any]) -> bool | str:
+    if case.get("expectCompileError"):
+        return "compile error"
+    return "match error" if case.get("expectMatchError") else bool(case["expectMatch"])
+
+
+def test_every_case_of_upstreams_table(shared_data: Path) -> None:
+    cases = json.loads((shared_data / "dra" / "cel-cases.json").read_text())["cases"]
+    wrong = {
+        case["name"]: (expected(case), outcome(case)) for case in cases if outcome(case) != expected(case)
+    }
+    assert not wrong
+    assert len(cases) == 71

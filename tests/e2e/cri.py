@@ -1,0 +1,155 @@
+"""The kubelet's side of the Container Runtime Interface: pods, containers, exec."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+from grpc_tools import protoc
+
+from tests.e2e.images import BUSYBOX
+
+HERE = Path(__file__).parent
+FOREVER = ("/bin/sleep", "2147483647")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostMount:
+    host: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostDevice:
+    host: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What a pod manifest and the kubelet say about a container."""
+
+    cdi: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    mounts: Sequence[HostMount] = ()
+    devices: Sequence[HostDevice] = ()
+    capabilities: Sequence[str] = ("MKNOD",)
+    privileged: bool = False
+
+
+def compile_proto(folder: Path) -> tuple[ModuleType, ModuleType]:
+    """The messages and the stubs of cri.proto."""
+    arguments = ["protoc", f"-I{HERE}", f"--python_out={folder}", f"--grpc_python_out={folder}", "cri.proto"]
+    if protoc.main(arguments) != 0:
+        raise RuntimeError("cri.proto does not compile")
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("cri_pb2"), importlib.import_module("cri_pb2_grpc")
+    finally:
+        sys.path.remove(str(folder))
+
+
+class Cri:
+    """One containerd. Errors are grpc.RpcError, as the kubelet gets them. `made`: ids of all pods and containers."""
+
+    def __init__(self, socket: Path, modules: tuple[ModuleType, ModuleType]) -> None:
+        self._messages: Any = modules[0]
+        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        self._stub = modules[1].RuntimeServiceStub(self._channel)
+        self._configs: dict[str, Any] = {}
+        self.made: list[str] = []
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def version(self) -> str:
+        return str(self._stub.Version(self._messages.VersionRequest(), timeout=5).runtime_version)
+
+    def run_pod(self, name: str, *, namespace: str = "team-a") -> str:
+        """A pod on the host's network, since there is no CNI here."""
+        host = self._messages.NamespaceOption(network=self._messages.NODE)
+        config = self._messages.PodSandboxConfig(
+            metadata=self._messages.PodSandboxMetadata(name=name, uid=f"uid-of-{name}", namespace=namespace),
+            linux=self._messages.LinuxPodSandboxConfig(
+                security_context=self._messages.LinuxSandboxSecurityContext(namespace_options=host)
+            ),
+        )
+        pod: str = self._stub.RunPodSandbox(
+            self._messages.RunPodSandboxRequest(config=config), timeout=60
+        ).pod_sandbox_id
+        self._configs[pod] = config
+        self.made.append(pod)
+        return pod
+
+    def create(self, pod: str, name: str, spec: ContainerSpec) -> str:
+        messages = self._messages
+        security = messages.LinuxContainerSecurityContext(
+            capabilities=messages.Capability(add_capabilities=spec.capabilities),
+            privileged=spec.privileged,
+            namespace_options=messages.NamespaceOption(network=messages.NODE),
+        )
+        config = messages.ContainerConfig(
+            metadata=messages.ContainerMetadata(name=name),
+            image=messages.ImageSpec(image=BUSYBOX),
+            command=FOREVER,
+            envs=[messages.KeyValue(key=key, value=value) for key, value in spec.env.items()],
+            mounts=[
+                messages.Mount(container_path=mount.container, host_path=mount.host) for mount in spec.mounts
+            ],
+            devices=[
+                messages.Device(container_path=device.container, host_path=device.host, permissions="rwm")
+                for device in spec.devices
+            ],
+            annotations=spec.annotations,
+            linux=messages.LinuxContainerConfig(security_context=security),
+            CDI_devices=[messages.CDIDevice(name=device) for device in spec.cdi],
+        )
+        request = messages.CreateContainerRequest(
+            pod_sandbox_id=pod, config=config, sandbox_config=self._configs[pod]
+        )
+        self.made.append(str(self._stub.CreateContainer(request, timeout=60).container_id))
+        return self.made[-1]
+
+    def start(self, container: str) -> None:
+        self._stub.StartContainer(self._messages.StartContainerRequest(container_id=container), timeout=60)
+
+    def run(self, pod: str, name: str, spec: ContainerSpec) -> str:
+        """Create and start."""
+        container = self.create(pod, name, spec)
+        self.start(container)
+        return container
+
+    def shell(self, container: str, script: str) -> Output:
+        """Run a shell script in the container as root."""
+        request = self._messages.ExecSyncRequest(
+            container_id=container, cmd=["/bin/sh", "-c", f"({script}) 2>&1"], timeout=20
+        )
+        answer = self._stub.ExecSync(request, timeout=30)
+        return Output(answer.exit_code, answer.stdout.decode() + answer.stderr.decode())
+
+    def oci_spec(self, container: str) -> str:
+        """What the runtime gave to runc, as JSON text inside the verbose status."""
+        request = self._messages.ContainerStatusRequest(container_id=container, verbose=True)
+        return str(self._stub.ContainerStatus(request, timeout=20).info["info"])
+
+    def pods(self) -> list[str]:
+        answer = self._stub.ListPodSandbox(self._messages.ListPodSandboxRequest(), timeout=20)
+        return [pod.id for pod in answer.items]
+
+    def remove_pod(self, pod: str) -> None:
+        """Stop and remove the pod with its containers."""
+        self._stub.StopPodSandbox(self._messages.StopPodSandboxRequest(pod_sandbox_id=pod), timeout=60)
+        self._stub.RemovePodSandbox(self._messages.RemovePodSandboxRequest(pod_sandbox_id=pod), timeout=60)

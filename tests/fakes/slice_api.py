@@ -1,0 +1,106 @@
+"""An API server for one Node and its ResourceSlices, with the ways in which a real one surprises a publisher."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+from koordra.api import kinds
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.errors import ApiUnreachable, Conflict, NotFound
+
+
+class FakeSliceApi:
+    """`dropped`: device fields that the server does not know; `away`: nobody answers; `writes` counts."""
+
+    def __init__(self, node: str, *, dropped: frozenset[str] = frozenset()) -> None:
+        self.node: Object = {"metadata": {"name": node, "uid": "node-uid-1"}}
+        self.slices: dict[str, Object] = {}
+        self.dropped = dropped
+        self.away = False
+        self.writes = 0
+        self._deleted: queue.SimpleQueue[Object] = queue.SimpleQueue()
+
+    def get(self, kind: Kind, name: str) -> Object:
+        self._answer()
+        if kind is kinds.NODES:
+            if name != self.node["metadata"]["name"]:
+                raise NotFound("no such node", code=404)
+            return copy.deepcopy(self.node)
+        return copy.deepcopy(self.slices[name])
+
+    def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]:
+        self._answer()
+        assert kind is kinds.RESOURCE_SLICES
+        wanted = dict(part.split("=") for part in field_selector.split(","))
+        assert wanted == {"spec.driver": "koordra.io", "spec.nodeName": self.node["metadata"]["name"]}
+        found = [
+            copy.deepcopy(obj)
+            for obj in self.slices.values()
+            if obj["spec"]["driver"] == wanted["spec.driver"]
+            and obj["spec"]["nodeName"] == wanted["spec.nodeName"]
+        ]
+        return found, "1"
+
+    def create(self, kind: Kind, body: Object) -> Object:
+        name = body["metadata"]["name"]
+        if name in self.slices:
+            raise Conflict(f"{name} exists", code=409, reason="AlreadyExists")
+        return self._store(kind, body)
+
+    def update(self, kind: Kind, body: Object) -> Object:
+        current = self.slices[body["metadata"]["name"]]
+        if body["metadata"].get("resourceVersion") != current["metadata"]["resourceVersion"]:
+            raise Conflict("written by somebody else", code=409)
+        return self._store(kind, body)
+
+    def delete(self, kind: Kind, name: str, *, uid: str | None = None) -> None:
+        self._answer()
+        assert kind is kinds.RESOURCE_SLICES
+        if name not in self.slices or (uid and self.slices[name]["metadata"]["uid"] != uid):
+            raise NotFound(f"{name} not found", code=404)
+        del self.slices[name]
+        self.writes += 1
+
+    def watch(
+        self, kind: Kind, *, resource_version: str, field_selector: str = ""
+    ) -> Iterator[tuple[str, Object]]:
+        """Deletions by the kubelet, until the stream ends after a second."""
+        del resource_version, field_selector
+        assert kind is kinds.RESOURCE_SLICES
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield "DELETED", self._deleted.get(timeout=1)
+
+    def kubelet_deletes_all(self) -> None:
+        """What a kubelet does when it starts."""
+        for obj in self.slices.values():
+            self._deleted.put(obj)
+        self.slices.clear()
+
+    def generations(self) -> set[int]:
+        return {obj["spec"]["pool"]["generation"] for obj in self.slices.values()}
+
+    def _store(self, kind: Kind, body: Object) -> Object:
+        self._answer()
+        assert kind is kinds.RESOURCE_SLICES
+        self.writes += 1
+        stored: Object = _without(copy.deepcopy(body), self.dropped)
+        stored["metadata"]["resourceVersion"] = str(self.writes)
+        stored["metadata"]["uid"] = f"slice-uid-{self.writes}"
+        self.slices[stored["metadata"]["name"]] = stored
+        return copy.deepcopy(stored)
+
+    def _answer(self) -> None:
+        if self.away:
+            raise ApiUnreachable("connection refused")
+
+
+def _without(value: Any, fields: frozenset[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without(item, fields) for key, item in value.items() if key not in fields}
+    return [_without(item, fields) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,112 @@
+"""The direction of imports, read from the source: upper layers import lower ones, never the other way, never sideways."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "koordra"
+
+EDGES = {"kube", "watch", "metrics", "logs", "process"}
+SECOND_TIER = {"controller", "kubelet_plugin", "nri", "devcluster"}
+BASE = {"quantity", "errors"}
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "quantity": {"errors"},
+    "api": BASE,
+    "topology": {"api", *BASE},
+    "allocator": {"topology", "api", *BASE},
+    "compat": {"topology", "api", *BASE},
+    "process": BASE,
+    "logs": BASE,
+    "metrics": BASE,
+    "kube": {"api", *BASE},
+    "watch": {"kube", "logs", "api", *BASE},
+    "_proto": set(),
+    **{tier: {"allocator", "compat", "topology", "api", "_proto", *EDGES, *BASE} for tier in SECOND_TIER},
+}
+"""Package or module under koordra/ -> what it may import from koordra besides itself; cli may import everything."""
+
+THIRD_PARTY: dict[str, set[str]] = {
+    "kubernetes": {"kube.py"},
+    "prometheus_client": {"metrics.py"},
+    "structlog": {"logs.py"},
+    "pynvml": {"kubelet_plugin/discovery/nvml.py"},
+    "cel_expr_python": {"allocator/selectors.py"},
+    "networkx": {"topology/"},
+    "grpc": {"kubelet_plugin/", "devcluster/", "_proto/"},
+    "click": {"cli/"},
+    "rich": {"cli/"},
+}
+"""Third-party package -> the modules (or folders) that alone may import it."""
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of everything a module imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    here = layer(path)
+    if here in {"cli", "__init__", "__main__"}:
+        return
+    assert here in ALLOWED, f"koordra/{here} has no place in the layout of DESIGN.md section 2"
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "koordra" and len(parts) > 1 and parts[1] not in {here, "__version__"}:
+            assert parts[1] in ALLOWED[here], f"{path.relative_to(ROOT)} imports {name}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_third_party_packages_have_one_door(path: Path) -> None:
+    relative = str(path.relative_to(PACKAGE))
+    for name in imports(path):
+        doors = THIRD_PARTY.get(name.split(".")[0])
+        if doors is not None:
+            assert any(
+                relative == door or (door.endswith("/") and relative.startswith(door)) for door in doors
+            ), f"koordra/{relative} imports {name}; only {', '.join(sorted(doors))} may"
+
+
+def test_the_allocator_is_pure() -> None:
+    """No clock, no randomness, no files, no logger in the search for a placement."""
+    forbidden = {
+        "time",
+        "random",
+        "os",
+        "socket",
+        "subprocess",
+        "threading",
+        "logging",
+        "secrets",
+        "pathlib",
+        "datetime",
+    }
+    for path in sorted((PACKAGE / "allocator").rglob("*.py")):
+        found = {name.split(".")[0] for name in imports(path)} & forbidden
+        assert not found, f"{path.relative_to(ROOT)} imports {sorted(found)}"
+
+
+def test_files_are_named_after_the_domain() -> None:
+    vague = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
+    named = [path for path in sources() if vague & {part.removesuffix(".py") for part in path.parts}]
+    assert not named

@@ -1,0 +1,118 @@
+"""`koordra plan` and `koordra explain` on files, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from koordra.allocator.classes import shipped_classes
+from koordra.cli import explain, plan
+from koordra.errors import InvalidManifest, PlanError
+from tests.unit.allocator.machines import claim, joint, machine, pod, request
+
+Dict = dict[str, Any]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A machine and three claims: one fits, one is too large, one names a class that does not exist."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(yaml.safe_dump_all(machine(2, 2)))
+    claims = tmp_path / "claims.yaml"
+    claims.write_text(
+        yaml.safe_dump_all(
+            [
+                claim("pair", request("gpu"), request("nic", "nic"), configs=[joint("PCIeSwitch")]),
+                claim("large", request("gpu", capacity={"memory": "90Gi"})),
+                claim("odd", {"name": "gpu", "exactly": {"deviceClassName": "gpus"}}),
+            ]
+        )
+    )
+    return ["-f", str(cluster), "-f", str(claims)]
+
+
+def run(command: Any, *arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(command, list(arguments), input=stdin, catch_exceptions=False)
+
+
+def test_plan_as_a_table(files: list[str], golden: Callable[[str, str], None]) -> None:
+    found = run(plan.command, *files)
+    assert found.exit_code == 0
+    golden("allocator/plan.txt", found.stdout)
+
+
+@pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_plan_as_one_document(files: list[str], output: str, read: Callable[[str], Dict]) -> None:
+    found = read(run(plan.command, *files, "-o", output).stdout)
+    assert list(found) == ["allocations", "unsatisfiable", "undecided", "scores"]
+    assert set(found["allocations"]) == set(found["scores"]) == {"default/pair"}
+    assert set(found["unsatisfiable"]) == {"default/large", "default/odd"}
+    assert set(found["unsatisfiable"]["default/large"][0]) == {
+        "node",
+        "device",
+        "request",
+        "reason",
+        "detail",
+    }
+
+
+def test_explain_in_words(files: list[str], golden: Callable[[str, str], None]) -> None:
+    golden("allocator/explain.txt", run(explain.command, *files).stdout)
+
+
+def test_explain_one_claim_as_json(files: list[str]) -> None:
+    told = json.loads(run(explain.command, *files, "-o", "json", "large").stdout)["claims"]
+    assert [(entry["name"], entry["status"]) for entry in told] == [("large", "DoesNotFit")]
+    assert told[0]["reasons"][0]["detail"]
+
+
+def test_explain_of_a_claim_that_is_not_there(files: list[str]) -> None:
+    with pytest.raises(InvalidManifest, match="ResourceClaim nobody: is not among the pending claims"):
+        run(explain.command, *files, "nobody")
+
+
+def test_claims_are_made_from_templates(tmp_path: Path) -> None:
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "one-gpu", "namespace": "default"},
+        "spec": {"spec": claim("x", request("gpu"))["spec"]},
+    }
+    user = pod("train")
+    user["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    listed = {"apiVersion": "v1", "kind": "List", "items": [*machine(), template, user]}
+    found = json.loads(run(plan.command, "-f", "-", "-o", "json", stdin=json.dumps(listed)).stdout)
+    assert set(found["allocations"]) == {"default/train-gpu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("a: [", "is not YAML"), ("just words", "is not a Kubernetes object"), ("kind: Pod", "has no metadata")],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidManifest, match=problem):
+        run(plan.command, "-f", str(file))
+    with pytest.raises(InvalidManifest, match="cannot be read"):
+        run(plan.command, "-f", str(tmp_path / "absent.yaml"))
+
+
+def test_an_unknown_policy(files: list[str]) -> None:
+    with pytest.raises(PlanError, match="policies are koordra"):
+        run(plan.command, *files, "--policy", "Best")
+
+
+def test_the_built_in_classes_are_the_deployed_ones() -> None:
+    deployed = yaml.safe_load_all((ROOT / "deploy/kustomize/base/deviceclasses.yaml").read_text())
+    assert {entry["metadata"]["name"]: entry["spec"] for entry in deployed} == {
+        entry["metadata"]["name"]: entry["spec"] for entry in shipped_classes()
+    }

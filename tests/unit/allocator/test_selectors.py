@@ -1,0 +1,175 @@
+"""The CEL adapter beyond upstream's table: names, caching by what is read, and refusals in place of wrong answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from koordra.allocator.cel_tokens import names_read, nesting, tokens_of, with_empty_domains
+from koordra.allocator.selectors import DeviceFacts, compile_error, matches
+from koordra.allocator.semver import Semver
+from koordra.api.devices import Attribute, Capacity
+from koordra.errors import SelectorError
+from koordra.quantity import parse
+
+
+def device(**attributes: object) -> DeviceFacts:
+    kinds = {bool: "bool", int: "int", str: "string", tuple: "strings"}
+    table = {f"koordra.io/{name}": Attribute(kinds[type(value)], value) for name, value in attributes.items()}
+    table["koordra.io/driverVersion"] = Attribute("version", "550.54.15")
+    return DeviceFacts("koordra.io", True, table, {"koordra.io/memory": Capacity(parse("80Gi"), "80Gi")})
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ('device.attributes["koordra.io"].model == "H100"', True),
+        ('device.attributes["koordra.io"]["model"].startsWith("H")', True),
+        ('device.attributes["koordra.io"].model in ["A100", "H100"]', True),
+        ('"nope" in device.attributes["koordra.io"]', False),
+        ('"model" in device.attributes["nobody.io"]', False),
+        ('"nobody.io" in device.attributes', False),
+        ('has(device.attributes["koordra.io"].model) && !has(device.attributes["nobody.io"].model)', True),
+        ('device.attributes["nobody.io"].?model.orValue("none") == "none"', True),
+        ('device.attributes[?"nobody.io"].hasValue()', True),
+        ('device.capacity["koordra.io"].memory.compareTo(quantity("80Gi")) == 0', True),
+        ('device.capacity["koordra.io"].memory == quantity("81920Mi")', True),
+        ('device.capacity["koordra.io"].memory.sub(quantity("1Gi")).isLessThan(quantity("80Gi"))', True),
+        (
+            'quantity("2Ki").asInteger() == 2048 && quantity("0.5").sign() == 1 && !quantity("0.5").isInteger()',
+            True,
+        ),
+        ('device.attributes["koordra.io"].driverVersion.isGreaterThan(semver("550.54.14"))', True),
+        ('device.attributes["koordra.io"].driverVersion.major() == 550', True),
+        ('semver("1.0.0") == semver("1.0.0+build")', True),
+        ('semver("1.0.0-rc.2").isLessThan(semver("1.0.0-rc.10"))', True),
+        ('isQuantity("12Gi") && !isQuantity("12 Gi") && isSemver("v1.2", true) && !isSemver("v1.2")', True),
+        ('"card-12".find("[0-9]+") == "12"', True),
+        ('"a1b2".findAll("[0-9]") == ["1", "2"]', True),
+        ('cel.bind(mine, device.attributes["koordra.io"], mine.model == "H100")', True),
+        ("device.allowMultipleAllocations", True),
+        ('device.driver == "koordra.io" // a comment\n', True),
+        ('device.attributes["koordra.io"].note == \'it\\\'s "quoted" device.attributes[x]\'', True),
+    ],
+)
+def test_answers(expression: str, answer: bool) -> None:
+    found = device(model="H100", note='it\'s "quoted" device.attributes[x]')
+    assert matches(expression, found) is answer
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "device.serial",
+        "device",
+        "noSuchVariable",
+        'device.capacity["koordra.io"].memory > 3',
+        'device.capacity["koordra.io"].memory.koordra_exact == "1"',
+        'quantity("1").isGreaterThan(semver("1.0.0"))',
+        "1 + 1",
+        '"text"',
+        "",
+        "true" + " " * 10240,
+    ],
+)
+def test_what_does_not_compile(expression: str) -> None:
+    assert compile_error(expression)
+    with pytest.raises(SelectorError):
+        matches(expression, device())
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'device.attributes["koordra.io"].nope == 1',
+        'device.attributes["koordra.io"].model.isGreaterThan(quantity("1"))',
+        'quantity("not a quantity") == quantity("1")',
+        'semver("1.2") == semver("1.2.0")',
+        '"x".find("(?=x)") == "x"',
+        '"x".find("(") == "x"',
+        'quantity("0.5").asInteger() == 0',
+    ],
+)
+def test_what_fails_on_a_device(expression: str) -> None:
+    assert compile_error(expression) is None
+    with pytest.raises(SelectorError, match="runtime error"):
+        matches(expression, device(model="H100"))
+
+
+def test_an_attribute_of_an_unknown_type_fails_every_selector() -> None:
+    """As in Kubernetes, where the device's values are converted before the expression is looked at."""
+    facts = device()
+    broken = facts._replace(attributes={**facts.attributes, "koordra.io/new": Attribute("", None)})
+    with pytest.raises(SelectorError, match="attribute new: unsupported attribute value"):
+        matches("true", broken)
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ('device.driver == "x"', set()),
+        (
+            'device.attributes["d"].model == "H100" && device.capacity["d"]["memory"] == quantity("1")',
+            {"model", "memory"},
+        ),
+        ('device.attributes["d"].exists(key, key == "x")', None),
+        ('"d" in device.attributes', None),
+        ('cel.bind(a, device.attributes["d"], a.model == "x")', None),
+    ],
+)
+def test_what_an_expression_reads(expression: str, names: set[str] | None) -> None:
+    assert names_read(tokens_of(expression)) == names
+
+
+@pytest.mark.parametrize(
+    ("expression", "rewritten"),
+    [
+        ('device.attributes["a"].b', 'device.attributes[?"a"].orValue({}).b'),
+        ('device.capacity[?"a"]', 'optional.of(device.capacity[?"a"].orValue({}))'),
+        ('"a" in device.attributes', '"a"in device.attributes'),
+        ("device.attributes.all(x, true)", "device.attributes.all(x,true)"),
+        ('x.device.attributes["a"]', 'x.device.attributes["a"]'),
+        ("'device.attributes[\"a\"]'", "'device.attributes[\"a\"]'"),
+    ],
+)
+def test_unknown_domains_become_empty_maps(expression: str, rewritten: str) -> None:
+    assert "".join(with_empty_domains(tokens_of(expression))) == rewritten
+
+
+def test_nesting_counts_comprehensions_only() -> None:
+    assert nesting(tokens_of("[1].all(x, [2].exists(y, (x + y) > 0))")) == 2
+    assert nesting(tokens_of("size([1]) > max(1, 2)")) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "loose", "normal"),
+    [
+        ("1.2.3", False, "1.2.3"),
+        ("v1.2", True, "1.2.0"),
+        ("01.02.03", True, "1.2.3"),
+        ("1.2.3-rc.1+b", False, "1.2.3-rc.1"),
+    ],
+)
+def test_semver_reads(text: str, loose: bool, normal: str) -> None:
+    assert str(Semver.parse(text, normalize=loose)) == normal
+
+
+@pytest.mark.parametrize("text", ["1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3-01", "", "1.2.3.4"])
+def test_semver_is_strict(text: str) -> None:
+    with pytest.raises(ValueError, match="semantic version"):
+        Semver.parse(text)
+
+
+def test_semver_order() -> None:
+    order = [
+        "1.0.0-alpha",
+        "1.0.0-alpha.1",
+        "1.0.0-alpha.beta",
+        "1.0.0-beta.2",
+        "1.0.0-beta.11",
+        "1.0.0",
+        "1.0.1",
+        "1.10.0",
+    ]
+    parsed = [Semver.parse(text) for text in order]
+    assert sorted(parsed) == parsed
+    assert len(set(parsed)) == len(order)

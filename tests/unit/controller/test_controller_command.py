@@ -1,0 +1,62 @@
+"""`koordra controller` as a process: help, bad configuration, start and orderly end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from koordra.api.kinds import LEASES
+from koordra.api.objects import spec_of
+from koordra.devcluster.control_plane import ControlPlane
+from koordra.errors import NotFound
+from koordra.kube import KubeClient
+
+COMMAND = [sys.executable, "-m", "koordra", "controller"]
+
+
+def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    ended = subprocess.run(
+        [*COMMAND, "--kubeconfig", str(missing)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert ended.returncode == 2
+    assert str(missing) in ended.stderr
+    assert "--kubeconfig" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_it_takes_the_lease_and_releases_it_on_sigterm(tmp_path: Path) -> None:
+    stop = threading.Event()
+    plane = ControlPlane(tmp_path)
+    plane.start(stop)
+    client = KubeClient(str(plane.kubeconfig))
+
+    def holder() -> str | None:
+        try:
+            lease = client.get(LEASES, "koordra-controller", namespace="koordra-system")
+        except NotFound:
+            return None
+        return str(spec_of(lease).get("holderIdentity"))
+
+    arguments = ["--kubeconfig", str(plane.kubeconfig), "--identity", "me", "--log-json"]
+    running = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 20
+        while holder() != "me":
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=15)
+    finally:
+        running.kill()
+        running.wait()
+        stop.set()
+    assert running.returncode == 0
+    assert holder() == ""
+    plane.close()
+    assert '"event": "controller_stopped"' in said

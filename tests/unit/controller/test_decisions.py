@@ -1,0 +1,272 @@
+"""The small pure parts: owners of claims, groups, order, exclusions, assumptions, the inventory's epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.api import names, objects
+from koordra.controller import claims as claims_of
+from koordra.controller import snapshot
+from koordra.controller.assumed import AssumedWrites, is_older
+from koordra.controller.claims import Owner
+from koordra.controller.exclusions import Exclusions
+from koordra.controller.grants import Grants
+from koordra.controller.inventory import InventoryWatch
+from koordra.controller.order import most_urgent, urgency
+from koordra.controller.planning import orphans
+from koordra.controller.snapshot import Cluster, PodClaims
+from koordra.controller.writes import dropped_fields
+from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
+
+
+def class_with(name: str, expression: str | None = None, **spec: Any) -> dict[str, Any]:
+    if expression is not None:
+        spec["selectors"] = [{"cel": {"expression": expression}}]
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("entry", "ours"),
+    [
+        (class_with("gpu.koordra.io"), True),
+        (class_with("koordra.io"), True),
+        (class_with("gpu.notkoordra.io"), False),
+        (class_with("mine", 'device.driver == "koordra.io"'), True),
+        (class_with("mine", "device.driver=='koordra.io'"), True),
+        (class_with("mine", 'device.attributes["koordra.io"].type == "gpu"'), True),
+        (class_with("theirs", 'device.driver == "gpu.nvidia.com"'), False),
+        (class_with("theirs", 'device.driver != "koordra.io"'), False),
+        (class_with("anything"), False),
+        (class_with("mine", config=[{"opaque": {"driver": "koordra.io", "parameters": {}}}]), True),
+    ],
+)
+def test_whose_class_it_is(entry: dict[str, Any], ours: bool) -> None:
+    assert claims_of.is_koordra_class(entry) is ours
+
+
+def test_whose_claim_it_is_looks_at_every_alternative() -> None:
+    classes = {"gpu.koordra.io": class_with("gpu.koordra.io"), "tpu": class_with("tpu")}
+
+    def of(*requests: dict[str, Any]) -> Owner:
+        return claims_of.owner({"spec": {"devices": {"requests": list(requests)}}}, classes)
+
+    ours = {"name": "a", "exactly": {"deviceClassName": "gpu.koordra.io"}}
+    theirs = {"name": "b", "exactly": {"deviceClassName": "tpu"}}
+    either = {
+        "name": "c",
+        "firstAvailable": [{"deviceClassName": "gpu.koordra.io"}, {"deviceClassName": "tpu"}],
+    }
+    missing = {"name": "d", "exactly": {"deviceClassName": "mig.koordra.io"}}
+    assert of(ours) is Owner.KOORDRA
+    assert of(theirs) is Owner.FOREIGN
+    assert of() is Owner.FOREIGN
+    assert of(ours, theirs) is Owner.MIXED
+    assert of(either) is Owner.MIXED
+    assert of(ours, missing) is Owner.UNKNOWN
+
+
+def test_pods_that_share_claims_in_a_chain_are_one_group() -> None:
+    claims = {name: claim(name, uid=name) for name in "abcd"}
+
+    def member(name: str, *uses: str) -> PodClaims:
+        made = pod(name, uses, created="2026-11-21T00:00:00Z")
+        made["metadata"]["uid"] = name
+        return PodClaims(made, tuple(claims[entry] for entry in uses))
+
+    members = [member("p", "a"), member("q", "b"), member("r", "a", "b"), member("s", "c"), member("t", "d")]
+    found = [[objects.name(each) for each in group.pods] for group in snapshot.groups(members)]
+    assert found == [["p", "q", "r"], ["s"], ["t"]]
+
+
+def test_order_is_priority_then_age_then_name() -> None:
+    pods = [
+        pod("b", [], created="2026-11-21T00:00:02Z"),
+        pod("a", [], created="2026-11-21T00:00:02Z"),
+        pod("low", [], created="2026-11-21T00:00:00Z", priority=-1),
+        pod("high", [], created="2026-11-21T00:00:09Z", priority=1),
+        pod("old", [], created="2026-11-21T00:00:01Z"),
+    ]
+    assert [objects.name(each) for each in sorted(pods, key=urgency)] == ["high", "old", "a", "b", "low"]
+    assert most_urgent(pods) == urgency(pods[3])
+
+
+def test_exclusions_double_up_to_a_bound_and_are_forgotten_with_the_pod() -> None:
+    kept = Exclusions(first=5, longest=30)
+    now, pauses = 0.0, []
+    for _ in range(5):
+        entry = kept.exclude("p", "n0", why="no", now=now)
+        pauses.append(entry.until - now)
+        assert kept.active("p", now) == {"n0": "no"}
+        assert kept.active("p", entry.until) == {}
+        assert kept.next_expiry(now) == entry.until
+        now = entry.until
+    assert pauses == [5, 10, 20, 30, 30]
+    assert kept.refusals("p") == 5
+    assert kept.active("other", 0.0) == {}
+    kept.exclude("p", "n1", why="no", now=now)
+    kept.retry_node("n1", now)
+    assert kept.active("p", now) == {}
+    assert kept.refusals("p") == 6
+    kept.retain(["other"])
+    assert kept.refusals("p") == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "older"),
+    [("9", "10", True), ("10", "9", False), ("10", "10", False), ("x", "y", True), ("x", "x", False)],
+)
+def test_versions_are_numbers_not_texts(one: str, other: str, older: bool) -> None:
+    def at(version: str) -> dict[str, Any]:
+        return {"metadata": {"resourceVersion": version}}
+
+    assert is_older(at(one), at(other)) is older
+
+
+def version(name: str, number: int, **status: Any) -> dict[str, Any]:
+    return {**claim(name, uid=name, resourceVersion=str(number)), "status": status}
+
+
+def test_an_assumption_lasts_until_the_cache_has_caught_up() -> None:
+    assumed = AssumedWrites()
+    written = version("a", 7, allocation={"devices": {}})
+    assumed.assume(written)
+    assumed.assume(version("a", 6))
+    assert assumed.laid_over([version("a", 5)]) == [written]
+    caught_up = version("a", 7, allocation={"devices": {}})
+    assert assumed.laid_over([caught_up]) == [caught_up]
+    freed = version("a", 9)
+    assert assumed.laid_over([freed]) == [freed]
+    assert assumed.laid_over([version("a", 5)]) == [version("a", 5)], "nothing is remembered any more"
+
+
+def test_an_assumption_about_a_claim_that_is_gone_is_dropped() -> None:
+    assumed = AssumedWrites()
+    assumed.assume(version("a", 7))
+    assert assumed.laid_over([]) == []
+    assert assumed.laid_over([version("a", 5)]) == [version("a", 5)]
+
+
+def test_a_doubt_counts_as_use_until_the_version_moves_on() -> None:
+    assumed = AssumedWrites()
+    before = version("a", 5)
+    assumed.doubt(before, {"devices": {"results": [1]}})
+    (feared,) = assumed.laid_over([version("a", 4)])
+    assert claims_of.is_allocated(feared)
+    (feared,) = assumed.laid_over([before])
+    assert claims_of.is_allocated(feared)
+    assert len(assumed.doubts()) == 1
+    moved = version("a", 6)
+    assert assumed.laid_over([moved]) == [moved]
+    assert assumed.doubts() == []
+
+
+def test_the_epoch_rises_only_when_room_may_have_been_made() -> None:
+    watch = InventoryWatch()
+    first = node("n0")
+    first["metadata"]["resourceVersion"] = "1"
+    slices = [gpu_slice("n0", 1)]
+    free = Cluster(nodes=[first], slices=slices)
+    epoch = watch.look(free).epoch
+    assert watch.look(free).epoch == epoch
+
+    held = version("a", 2, allocation={"devices": {"results": []}})
+    used = Cluster(nodes=[first], slices=slices, claims=[held])
+    assert watch.look(used).epoch == epoch, "giving out makes no room"
+    assert watch.look(free).epoch == epoch + 1, "freeing does"
+
+    heartbeat = node("n0")
+    heartbeat["metadata"]["resourceVersion"] = "2"
+    heartbeat["status"]["conditions"].append({"type": "Ready2", "lastHeartbeatTime": "now"})
+    assert watch.look(Cluster(nodes=[heartbeat], slices=slices)) == watch.look(free)
+
+    cordoned = node("n0")
+    cordoned["metadata"]["resourceVersion"] = "3"
+    cordoned["spec"]["unschedulable"] = True
+    change = watch.look(Cluster(nodes=[cordoned], slices=slices))
+    assert (change.epoch, change.nodes) == (epoch + 2, ("n0",))
+
+    bound = {**pod("p", []), "metadata": {"name": "p", "uid": "p"}}
+    bound["spec"]["nodeName"] = "n0"
+    assert watch.look(Cluster(nodes=[cordoned], slices=slices, pods=[bound])).epoch == epoch + 2
+    assert watch.look(Cluster(nodes=[cordoned], slices=slices)).epoch == epoch + 3
+
+
+def test_a_claim_that_moved_has_made_room() -> None:
+    def holding(device: str) -> Cluster:
+        result = {"request": "gpu", "driver": "koordra.io", "pool": "n0", "device": device}
+        return Cluster(claims=[version("a", 2, allocation={"devices": {"results": [result]}})])
+
+    watch = InventoryWatch()
+    epoch = watch.look(holding("gpu-0")).epoch
+    assert watch.look(holding("gpu-0")).epoch == epoch
+    assert watch.look(holding("gpu-1")).epoch == epoch + 1
+
+
+def test_only_what_was_never_reserved_is_an_orphan() -> None:
+    def of(**status: Any) -> list[str]:
+        result = {"request": "gpu", "driver": "koordra.io", "pool": "n0", "device": "gpu-0"}
+        held = version("a", 2, allocation={"devices": {"results": [result]}}, **status)
+        return [objects.name(entry) for entry in orphans(Cluster(claims=[held]))]
+
+    assert of() == ["a"]
+    assert of(reservedFor=[{"resource": "pods", "name": "p", "uid": "p"}]) == []
+
+
+def test_an_allocation_that_we_took_back_ourselves_is_nobodys_answer() -> None:
+    grants = Grants(refusals=lambda _uid: 0)
+    waits = pod("p", ["a"])
+    waits["metadata"]["uid"] = "p"
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]}
+    held = version("a", 2, allocation={"devices": {}, "nodeSelector": {"nodeSelectorTerms": [term]}})
+    freed = [PodClaims(waits, (version("a", 3),))]
+    grants.remember(held, [waits], now=0.0)
+    refusals, _ = grants.read(freed, now=1.0)
+    assert [refusal.node for refusal in refusals] == ["n0"]
+    grants.drop(held)
+    assert grants.read(freed, now=2.0) == ([], None)
+
+
+def test_devices_of_native_nodes_and_other_drivers_are_not_shown() -> None:
+    foreign = gpu_slice("n2", 1)
+    foreign["spec"]["driver"] = "gpu.nvidia.com"
+    shown = snapshot.joint_slices([gpu_slice("n0", 2), gpu_slice("n1", 2, allocator="scheduler"), foreign])
+    assert [len(entry["spec"]["devices"]) for entry in shown] == [2, 0]
+
+
+def test_what_the_allocator_is_shown_for_a_group() -> None:
+    mine = claim("mine", uid="mine")
+    other = claim("other", uid="other", device_class="tpu")
+    waits = pod("p", ["mine", "other"])
+    waits["metadata"]["uid"] = "p"
+    bound = pod("q", ["elsewhere"])
+    bound["metadata"]["uid"] = "q"
+    bound["spec"]["nodeName"] = "n0"
+    cluster = Cluster(
+        nodes=[node("n0")],
+        classes=[device_class(names.CLASS_GPU, "gpu"), device_class("unused", "nic")],
+        claims=[mine, other],
+        pods=[waits, bound],
+    )
+    group = snapshot.Group((PodClaims(waits, (mine,), (other,)),))
+    shown = snapshot.shown_to_allocator(group, cluster, [])
+    assert mine in shown
+    assert other not in shown
+    pods = {objects.name(entry): entry["spec"] for entry in shown if entry.get("spec", {}).get("containers")}
+    assert [entry["name"] for entry in pods["p"]["resourceClaims"]] == ["mine"]
+    assert "resourceClaims" not in pods["q"]
+    assert [objects.name(entry) for entry in shown if "selectors" in entry["spec"]] == [names.CLASS_GPU]
+
+
+def test_dropped_fields_are_named_by_path() -> None:
+    sent = {"devices": {"results": [{"device": "g", "shareID": "1"}], "config": []}, "nodeSelector": {"a": 1}}
+    assert dropped_fields(sent, {**sent, "extra": 1}) == []
+    stored = {"devices": {"results": [{"device": "g"}]}}
+    assert dropped_fields(sent, stored) == [
+        "allocation.devices.results[0].shareID",
+        "allocation.nodeSelector",
+    ]
+    assert dropped_fields(sent, {"devices": {"results": []}, "nodeSelector": {"a": 1}}) == [
+        "allocation.devices.results"
+    ]

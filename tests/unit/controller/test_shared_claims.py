@@ -1,0 +1,165 @@
+"""Pods that share claims, and pods whose claims have to come together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koordra.api import names
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+from koordra.controller.happenings import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
+from koordra.controller.writes import Outcome
+from tests.fakes.joint_cluster import JointCluster
+
+
+def test_a_shared_claim_is_placed_where_all_its_pods_can_go() -> None:
+    cluster = JointCluster(nodes=2)
+    cluster.claim("shared")
+    for name in ("p", "q"):
+        cluster.pod(name, "shared", nodeSelector={"kubernetes.io/hostname": "n1"} if name == "q" else {})
+    cluster.settle()
+    assert cluster.node_of("shared") == "n1"
+
+
+def test_when_no_node_suits_all_consumers_the_most_urgent_one_is_served() -> None:
+    cluster = JointCluster(nodes=2)
+    cluster.claim("shared")
+    cluster.pod("p", "shared", nodeSelector={"kubernetes.io/hostname": "n0"}, priority=1)
+    cluster.pod("q", "shared", nodeSelector={"kubernetes.io/hostname": "n1"}, priority=5)
+    cluster.settle()
+    assert cluster.node_of("shared") == "n1"
+
+
+def test_a_pinned_pod_gives_its_unused_claims_back_rather_than_hold_them_in_vain() -> None:
+    cluster = JointCluster(nodes=2, gpus=2)
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.settle()
+    held = cluster.node_of("a")
+    cluster.claim("b", count=2)
+    cluster.api.delete(PODS, "p")
+    cluster.pod("p2", "a", "b")
+    cluster.settle(passes=1)
+    assert cluster.node_of("a") is None, "one card of n0 is held, so two more cannot be had there"
+    cluster.settle()
+    assert held is not None
+    assert cluster.allocation("b") is None, "three cards fit on no node"
+    assert cluster.reasons()[-1] != ALLOCATED
+
+
+def test_a_gated_pod_that_cannot_be_served_stays_gated() -> None:
+    cluster = JointCluster()
+    cluster.claim("a", count=9)
+    cluster.pod("p", "a", gates=[names.JOINT_GATE])
+    cluster.settle()
+    assert cluster.api.get(PODS, "p")["spec"]["schedulingGates"] == [{"name": names.JOINT_GATE}]
+
+
+def test_consumers_with_claims_of_their_own_are_served_in_order_as_far_as_possible() -> None:
+    """q is first in line but fits nowhere, p fits: the shared claim follows p."""
+    cluster = JointCluster(nodes=1, gpus=3)
+    cluster.claim("shared")
+    cluster.claim("p-own")
+    cluster.claim("q-own", count=5)
+    cluster.pod("p", "shared", "p-own")
+    cluster.pod("q", "shared", "q-own", priority=5)
+    cluster.settle()
+    assert cluster.node_of("shared") == cluster.node_of("p-own") == "n0"
+    assert cluster.allocation("q-own") is None
+
+
+def test_a_claim_that_is_in_use_is_never_given_back_for_a_pod_that_waits_beside_it() -> None:
+    cluster = JointCluster(nodes=1, gpus=2)
+    cluster.claim("shared")
+    cluster.pod("p", "shared")
+    cluster.settle()
+    cluster.scheduler_binds("p", "shared")
+    cluster.claim("own", count=2)
+    cluster.pod("q", "shared", "own")
+    pause = cluster.settle()
+    assert pause is None, "nothing to do before something changes"
+    assert cluster.allocation("shared") is not None
+    assert GIVEN_BACK not in cluster.reasons()
+
+
+def test_a_refusal_of_one_consumer_is_not_held_against_the_other() -> None:
+    cluster = JointCluster()
+    cluster.claim("shared")
+    cluster.pod("p", "shared", gates=[names.JOINT_GATE])
+    cluster.pod("q", "shared", gates=[names.JOINT_GATE])
+    cluster.settle()
+    first = cluster.node_of("shared")
+    cluster.scheduler_says_no("p")
+    cluster.settle()
+    assert cluster.node_of("shared") not in (None, first)
+    assert cluster.reasons().count(ALLOCATION_REFUSED) == 1
+
+
+def test_claims_of_one_pod_on_different_nodes_come_together_again() -> None:
+    cluster = JointCluster()
+    cluster.claim("a")
+    cluster.claim("b")
+    cluster.pod("p", "a", "b")
+    cluster.settle()
+    first = cluster.node_of("a")
+    other = "n1" if first == "n0" else "n0"
+
+    def move(found: dict[str, Any]) -> None:
+        allocation = found["status"]["allocation"]
+        allocation["devices"]["results"][0]["pool"] = other
+        allocation["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"] = [other]
+        found["status"]["reservedFor"] = [{"resource": "pods", "name": "another", "uid": "another"}]
+
+    cluster.api.edit(RESOURCE_CLAIMS, "a", move)
+    cluster.settle()
+    assert cluster.node_of("a") == cluster.node_of("b") == other
+
+
+def test_a_refusal_is_not_read_twice_when_there_is_no_other_place() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.claim("shared")
+    cluster.pod("p", "shared", gates=[names.JOINT_GATE])
+    cluster.pod("q", "shared", gates=[names.JOINT_GATE])
+    cluster.settle()
+    cluster.scheduler_says_no("p")
+    cluster.settle()
+    assert cluster.reasons().count(ALLOCATION_REFUSED) == 1
+
+
+def test_a_claim_whose_last_user_is_just_being_released_is_left_to_kube_controller_manager() -> None:
+    cluster = JointCluster(nodes=1, gpus=2)
+    cluster.claim("shared")
+    cluster.pod("p", "shared")
+    cluster.settle()
+    cluster.scheduler_binds("p", "shared")
+    cluster.api.delete(PODS, "p")
+    cluster.claim("own", count=2)
+    cluster.pod("q", "shared", "own")
+    before = len(cluster.api.writes)
+    assert cluster.settle() is None
+    assert len(cluster.api.writes) == before
+
+
+def test_the_writer_itself_takes_nothing_that_is_reserved() -> None:
+    cluster = JointCluster()
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.settle()
+    cluster.scheduler_binds("p", "a")
+    before = len(cluster.api.writes)
+    assert cluster.writer.give_back(cluster.api.get(RESOURCE_CLAIMS, "a")).outcome is Outcome.TAKEN
+    assert len(cluster.api.writes) == before
+
+
+def test_a_give_back_that_crosses_a_reservation_loses() -> None:
+    cluster = JointCluster()
+    cluster.claim("a")
+    cluster.pod("p", "a", gates=[names.JOINT_GATE])
+    cluster.settle()
+    held = cluster.node_of("a")
+    cluster.scheduler_says_no("p")
+    cluster.caches.deliver()
+    cluster.scheduler_binds("p", "a")
+    cluster.reconciler.reconcile()
+    cluster.settle()
+    assert cluster.node_of("a") == held
+    assert GIVEN_BACK not in cluster.reasons()

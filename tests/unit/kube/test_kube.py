@@ -1,0 +1,256 @@
+"""The API client against a real HTTP server that says exactly what the test tells it to say."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra import errors
+from koordra.api import kinds
+from koordra.api.objects import Object
+from koordra.kube import KubeClient
+from koordra.watch import WatchCache
+
+
+class ScriptedServer:
+    """Answers requests in order from a script; records what it was asked.
+
+    An answer is (status, body); a body that is a list of byte chunks is sent chunk by chunk, as a watch is.
+    """
+
+    def __init__(self) -> None:
+        self.script: list[tuple[int, Any]] = []
+        self.asked: list[tuple[str, str, Any]] = []
+        self.authorization: str | None = None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                body = json.loads(self.rfile.read(length)) if length else None
+                outer.asked.append((self.command, self.path, body))
+                outer.authorization = self.headers.get("Authorization")
+                status, answer = outer.script.pop(0) if outer.script else (503, {"message": "script is over"})
+                self.send_response(status)
+                if isinstance(answer, list):
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    for chunk in answer:
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+                        self.wfile.flush()
+                    self.wfile.write(b"0\r\n\r\n")
+                    return
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do  # noqa: N815
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, args=(0.05,), daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.server_port}"
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    server = ScriptedServer()
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+@pytest.fixture
+def client(server: ScriptedServer, tmp_path: Path) -> KubeClient:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return KubeClient(str(path), timeout=2)
+
+
+def pod(name: str, version: int) -> Object:
+    return {"metadata": {"name": name, "namespace": "a", "resourceVersion": str(version)}}
+
+
+def line(event: str, obj: Object) -> bytes:
+    return json.dumps({"type": event, "object": obj}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (400, errors.Invalid),
+        (401, errors.Forbidden),
+        (403, errors.Forbidden),
+        (404, errors.NotFound),
+        (409, errors.Conflict),
+        (410, errors.Gone),
+        (422, errors.Invalid),
+        (429, errors.ApiUnreachable),
+        (500, errors.ApiUnreachable),
+        (503, errors.ApiUnreachable),
+    ],
+)
+def test_statuses_become_errors(
+    server: ScriptedServer, client: KubeClient, code: int, error: type[errors.ApiError]
+) -> None:
+    server.script = [(code, {"kind": "Status", "message": "because", "reason": "Why"})]
+    with pytest.raises(error, match="because") as caught:
+        client.get(kinds.PODS, "p", namespace="a")
+    assert (caught.value.code, caught.value.reason) == (code, "Why")
+
+
+def test_requests_carry_the_token_and_the_body(server: ScriptedServer, client: KubeClient) -> None:
+    server.script = [(200, {}), (200, {}), (200, {}), (200, {})]
+    client.create(kinds.PODS, {"metadata": {"name": "p"}}, namespace="a", strict=True)
+    client.update(kinds.RESOURCE_CLAIMS, {"metadata": {"name": "c", "namespace": "a"}}, subresource="status")
+    client.patch(kinds.NODES, "n", {"x": 1})
+    client.delete(kinds.PODS, "p", namespace="a", uid="u", grace_period=0)
+    assert server.authorization == "Bearer secret"
+    assert [(method, path) for method, path, _ in server.asked] == [
+        ("POST", "/api/v1/namespaces/a/pods?fieldValidation=Strict"),
+        ("PUT", "/apis/resource.k8s.io/v1/namespaces/a/resourceclaims/c/status"),
+        ("PATCH", "/api/v1/nodes/n"),
+        ("DELETE", "/api/v1/namespaces/a/pods/p"),
+    ]
+    assert server.asked[3][2]["preconditions"] == {"uid": "u"}
+    assert server.asked[3][2]["gracePeriodSeconds"] == 0
+
+
+def test_lists_are_read_page_by_page(server: ScriptedServer, client: KubeClient) -> None:
+    server.script = [
+        (200, {"metadata": {"resourceVersion": "9", "continue": "t"}, "items": [pod("p", 1)]}),
+        (200, {"metadata": {"resourceVersion": "9"}, "items": [pod("q", 2)]}),
+    ]
+    items, version = client.list(kinds.PODS)
+    assert [(item["kind"], item["metadata"]["name"]) for item in items] == [("Pod", "p"), ("Pod", "q")]
+    assert version == "9"
+    assert "continue=t" in server.asked[1][1]
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b"{"])
+def test_what_is_not_an_object_is_no_answer(
+    server: ScriptedServer, client: KubeClient, answer: bytes
+) -> None:
+    server.script = [(200, answer)]
+    with pytest.raises(errors.ApiUnreachable):
+        client.get(kinds.NODES, "n")
+
+
+def test_a_proxy_s_plain_text_is_passed_on(server: ScriptedServer, client: KubeClient) -> None:
+    server.script = [(502, b"bad gateway")]
+    with pytest.raises(errors.ApiUnreachable, match="bad gateway"):
+        client.get(kinds.NODES, "n")
+
+
+def test_nobody_there(server: ScriptedServer, client: KubeClient) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    with pytest.raises(errors.ApiUnreachable, match="127"):
+        client.get(kinds.NODES, "n")
+
+
+def test_credentials_in_the_url_are_not_told(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    config = {
+        "clusters": [{"name": "c", "cluster": {"server": "http://me:hidden@127.0.0.1:1/prefix"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(config))
+    client = KubeClient(str(path))
+    assert client.server == "http://127.0.0.1:1/prefix"
+    with pytest.raises(errors.ApiUnreachable) as caught:
+        client.get(kinds.NODES, "n")
+    assert "hidden" not in str(caught.value)
+
+
+def test_no_kubeconfig(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidManifest, match="no usable Kubernetes configuration"):
+        KubeClient(str(tmp_path / "absent"))
+
+
+def test_watch_events_may_be_cut_anywhere(server: ScriptedServer, client: KubeClient) -> None:
+    stream = line("ADDED", pod("p", 5)) + b"\n" + line("BOOKMARK", pod("", 8)) + line("DELETED", pod("p", 9))
+    server.script = [(200, [stream[i : i + 7] for i in range(0, len(stream), 7)])]
+    events = [
+        (event, obj["metadata"]["resourceVersion"])
+        for event, obj in client.watch(kinds.PODS, resource_version="4")
+    ]
+    assert events == [("ADDED", "5"), ("BOOKMARK", "8"), ("DELETED", "9")]
+
+
+def test_an_error_event_ends_the_watch(server: ScriptedServer, client: KubeClient) -> None:
+    server.script = [(200, [line("ERROR", {"kind": "Status", "code": 410, "message": "too old"})])]
+    with pytest.raises(errors.Gone, match="too old"):
+        list(client.watch(kinds.PODS, resource_version="1"))
+
+
+def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    """What happened while nobody watched is reported as the same events."""
+    server.script = [
+        (
+            200,
+            {
+                "metadata": {"resourceVersion": "3"},
+                "items": [pod("kept", 1), pod("changed", 2), pod("lost", 3)],
+            },
+        ),
+        (200, [line("ADDED", pod("new", 4)), line("DELETED", pod("new", 5))]),
+        (410, {"message": "too old"}),
+        (500, {"message": "hiccup"}),
+        (200, {"metadata": {"resourceVersion": "9"}, "items": [pod("kept", 1), pod("changed", 8)]}),
+    ]
+    seen: list[tuple[str, str]] = []
+    stop = threading.Event()
+    cache = WatchCache(
+        client,
+        kinds.PODS,
+        on_change=lambda event, obj: seen.append((event, obj["metadata"]["name"])),
+        jitter=lambda: 0.0,
+    )
+    thread = threading.Thread(target=cache.run, args=(stop,), daemon=True)
+    thread.start()
+    assert cache.wait_synced(5)
+    deadline = time.monotonic() + 5
+    while ("DELETED", "lost") not in seen and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert seen == [
+        ("ADDED", "kept"),
+        ("ADDED", "changed"),
+        ("ADDED", "lost"),
+        ("ADDED", "new"),
+        ("DELETED", "new"),
+        ("MODIFIED", "changed"),
+        ("DELETED", "lost"),
+    ]
+    assert [obj["metadata"]["name"] for obj in cache.objects()] == ["changed", "kept"]
+    assert cache.get("a/lost") is None

@@ -1,0 +1,114 @@
+"""A node of the HGX H100 preset: its machine on disk, its state directory, its CDI directory, and fresh plugins on it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.errors import PrepareError
+from koordra.kubelet_plugin.checkpoint import Checkpoint, decode
+from koordra.kubelet_plugin.claim_files import NodePaths
+from koordra.kubelet_plugin.device_state import DeviceState
+from koordra.kubelet_plugin.discovery import Discovery, discover
+from koordra.kubelet_plugin.files import Disk
+from koordra.kubelet_plugin.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.records import ClaimRef
+from koordra.topology.presets import write_machine
+from tests.fakes.disks import StepDisk
+from tests.fakes.node_claims import NODE, FakeClaims
+
+
+class PluginNode:
+    """One node over several lives of the plugin. `inventory` may be replaced; `claims` is the API server."""
+
+    def __init__(self, folder: Path, inventory: Inventory) -> None:
+        self.paths = NodePaths(root=Path("/"), state=folder / "state", cdi=folder / "cdi")
+        self.inventory = inventory
+        self.claims = FakeClaims()
+        self._nonces = itertools.count(1)
+
+    def plugin(self, disk: Disk | None = None) -> DeviceState:
+        """A freshly started process: nothing in memory, repaired."""
+        state = self.unrepaired(disk)
+        state.repair()
+        return state
+
+    def unrepaired(self, disk: Disk | None = None) -> DeviceState:
+        return DeviceState(
+            node=NODE,
+            paths=self.paths,
+            claims=self.claims,
+            inventory=lambda: self.inventory,
+            backends=backends(),
+            disk=disk or StepDisk(),
+            new_nonce=lambda: f"{next(self._nonces):032x}",
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        data = self.paths.checkpoint.read_bytes() if self.paths.checkpoint.exists() else None
+        return decode(data) if data is not None else Checkpoint()
+
+    def holders(self) -> set[str]:
+        return {record.ref.uid for record in self.checkpoint().of_boot(self.inventory.boot_id)}
+
+    def files(self) -> set[str]:
+        """Every file in the CDI and prepared directories."""
+        return {
+            str(path.relative_to(self.paths.state.parent))
+            for folder in (self.paths.cdi, self.paths.prepared)
+            if folder.exists()
+            for path in folder.iterdir()
+        }
+
+    def spec(self, uid: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.paths.cdi_file(uid).read_text())
+        return found
+
+    def record(self, uid: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.paths.prepared_file(uid).read_text())
+        return found
+
+
+def ref_of(claim: dict[str, Any]) -> ClaimRef:
+    metadata = claim["metadata"]
+    return ClaimRef(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+
+
+def prepare(node: PluginNode, obj: dict[str, Any]) -> Any:
+    node.claims.put(obj)
+    return node.plugin().prepare(ref_of(obj))
+
+
+def refusal(node: PluginNode, obj: dict[str, Any]) -> str:
+    with pytest.raises(PrepareError) as caught:
+        prepare(node, obj)
+    assert obj["metadata"]["uid"] not in node.holders()
+    assert not any(obj["metadata"]["uid"] in name for name in node.files())
+    return str(caught.value)
+
+
+@pytest.fixture(scope="session")
+def machine_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("machine")
+    write_machine("hgx-h100", root, serial=NODE)
+    return root
+
+
+@pytest.fixture(scope="session")
+def discovery(machine_root: Path) -> Discovery:
+    return discover(machine_root)
+
+
+@pytest.fixture(scope="session")
+def inventory(discovery: Discovery) -> Inventory:
+    return inventory_of(discovery)
+
+
+@pytest.fixture
+def node(tmp_path: Path, inventory: Inventory) -> PluginNode:
+    return PluginNode(tmp_path, inventory)

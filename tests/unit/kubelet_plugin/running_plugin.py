@@ -1,0 +1,135 @@
+"""The whole plugin in a thread of the test, over a fake API server and a machine on disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from koordra._proto.dra import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    pluginregistration_pb2,
+    pluginregistration_pb2_grpc,
+)
+from koordra.api import kinds
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.errors import KoordraError
+from koordra.kubelet_plugin.claim_files import NodePaths
+from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
+from koordra.kubelet_plugin.driver import Driver, Settings
+from koordra.kubelet_plugin.files import Disk
+from koordra.kubelet_plugin.inventory import Offering
+from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, uid
+from tests.fakes.slice_api import FakeSliceApi
+
+
+class FakeApi(FakeSliceApi):
+    """Also serves claims. `before_write` is called with every slice before it is stored; `asked` counts questions."""
+
+    claims: dict[str, Object]
+    asked = 0
+    before_write: Callable[[Object], None] | None = None
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        self.asked += 1
+        if kind is kinds.RESOURCE_CLAIMS:
+            assert namespace == "team-a"
+            return self.claims[name]
+        return super().get(kind, name)
+
+    def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]:
+        self.asked += 1
+        return super().list(kind, field_selector=field_selector)
+
+    def create(self, kind: Kind, body: Object) -> Object:
+        if self.before_write is not None:
+            self.before_write(body)
+        return super().create(kind, body)
+
+    def update(self, kind: Kind, body: Object) -> Object:
+        if self.before_write is not None:
+            self.before_write(body)
+        return super().update(kind, body)
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        """What the slices offer, by name."""
+        slices = list(self.slices.values())
+        return {device["name"]: device for one in slices for device in one["spec"].get("devices", ())}
+
+
+class RunningPlugin:
+    """`error` is what `run` raised."""
+
+    def __init__(
+        self,
+        folder: Path,
+        machine_root: Path,
+        *,
+        watcher: Callable[[Path], MachineWatcher] = MachineWatcher.of,
+        offering: Offering | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self.kubelet_root = folder
+        self.paths = NodePaths(root=machine_root, state=folder / "plugins" / "koordra.io", cdi=folder / "cdi")
+        self.api = FakeApi(NODE)
+        self.api.claims = {"claim-1": claim(1, gpu("gpu", GPU_0))}
+        settings = Settings(node=NODE, kubelet_root=folder, paths=self.paths, offering=offering or Offering())
+        self.driver = Driver(settings, self.api, watcher=watcher, disk=disk)  # type: ignore[arg-type]
+        self.stop = threading.Event()
+        self.error: KoordraError | None = None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        try:
+            self.driver.run(self.stop)
+        except KoordraError as error:
+            self.error = error
+
+    @contextmanager
+    def serving(self) -> Iterator[RunningPlugin]:
+        """From the first call that a kubelet could make until the end."""
+        self.thread.start()
+        try:
+            assert wait_for(self.registration.exists), self.error
+            yield self
+        finally:
+            self.stop.set()
+            self.thread.join(30)
+        assert not self.thread.is_alive()
+
+    @property
+    def registration(self) -> Path:
+        return self.kubelet_root / "plugins_registry" / "koordra.io-reg.sock"
+
+    def endpoint(self) -> str:
+        with grpc.insecure_channel(f"unix://{self.registration}") as channel:
+            stub = pluginregistration_pb2_grpc.RegistrationStub(channel)
+            return str(stub.GetInfo(pluginregistration_pb2.InfoRequest()).endpoint)
+
+    def prepare(self) -> Any:
+        """The answer for claim 1."""
+        with grpc.insecure_channel(f"unix://{self.endpoint()}") as channel:
+            named = dra_v1_pb2.Claim(namespace="team-a", name="claim-1", uid=uid(1))
+            request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[named])
+            return dra_v1_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request).claims[uid(1)]
+
+    def guarded(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.paths.guarded.read_text())
+        return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 15.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False

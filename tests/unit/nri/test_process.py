@@ -1,0 +1,110 @@
+"""`koordra nri` as a process: one registered at a time, hand-over, kill -9, a clean end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordra._proto.nri import nri_pb2
+from koordra.errors import NRIError
+from koordra.nri.registration import LOCK_FILE, only_one
+from tests.fakes.nri_runtime import FakeRuntime, PluginConnection
+from tests.unit.nri.node_state import NODE, guarded_json, write
+
+
+class Processes:
+    """Starts `koordra nri` on a node's state directory and socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "nri.sock"
+        self.state_dir = folder / "state"
+        self.started: list[subprocess.Popen[bytes]] = []
+        write(self.state_dir / "guarded.json", guarded_json())
+        self.runtime = FakeRuntime(self.socket)
+
+    def start(self) -> subprocess.Popen[bytes]:
+        flags = ["--node-name", NODE, "--state-dir", str(self.state_dir), "--socket", str(self.socket)]
+        process = subprocess.Popen([sys.executable, "-m", "koordra", "nri", *flags])
+        self.started.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+        self.runtime.stop()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    processes = Processes(tmp_path)
+    yield processes
+    processes.end()
+
+
+def sees_nothing(connection: PluginConnection) -> bool:
+    answer = connection.create(nri_pb2.PodSandbox(name="p"), nri_pb2.Container(name="c"))
+    return answer is not None and [(entry.key, entry.value) for entry in answer.adjust.env] == [
+        ("NVIDIA_VISIBLE_DEVICES", "void")
+    ]
+
+
+def test_a_second_instance_takes_over_when_the_first_ends_or_dies(processes: Processes) -> None:
+    first = processes.start()
+    connection = processes.runtime.accept()
+    connection.handshake()
+    assert sees_nothing(connection)
+
+    second = processes.start()
+    processes.runtime.listener.settimeout(0.7)
+    with pytest.raises(TimeoutError):
+        processes.runtime.accept()
+    processes.runtime.listener.settimeout(10)
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(5) == 0
+    connection = processes.runtime.accept()
+    connection.handshake()
+    assert sees_nothing(connection)
+
+    second.kill()
+    assert connection.closed.wait(5)
+    third = processes.start()
+    connection = processes.runtime.accept()
+    connection.handshake()
+    assert sees_nothing(connection)
+    third.send_signal(signal.SIGINT)
+    assert third.wait(5) == 0
+
+
+def test_a_waiting_instance_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with only_one(tmp_path, stop) as first:
+        assert first
+        threading.Timer(0.1, stop.set).start()
+        with only_one(tmp_path, stop) as second:
+            assert not second
+
+
+def test_a_state_directory_that_cannot_be_had_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(NRIError, match="file/state"),
+        only_one(tmp_path / "file" / "state", threading.Event()),
+    ):
+        pass
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NRIError, match=LOCK_FILE), only_one(tmp_path, threading.Event()):
+        pass
+
+
+def test_a_bad_index_is_an_input_error(processes: Processes) -> None:
+    flags = ["--node-name", NODE, "--state-dir", str(processes.state_dir), "--plugin-index", "9"]
+    ended = subprocess.run([sys.executable, "-m", "koordra", "nri", *flags], capture_output=True, check=False)
+    assert ended.returncode == 2
+    assert b"NRI plugin index: '9'; use exactly two digits" in ended.stderr

@@ -1,0 +1,161 @@
+"""A node as it is seen from a laptop: from ResourceSlices and claims alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.api import names
+from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.topology.document import document
+from koordra.topology.machine import Machine, level, pcie_level
+from koordra.topology.matrix import matrix
+from koordra.topology.nvlinks import links_between_published, published_links
+from koordra.topology.published import machine_of_slices
+from koordra.topology.svg import svg
+from koordra.topology.usage import Usage, holders_of_claims
+from tests.machines import catalogue
+
+
+def slices(machine: Machine, *, links: bool = True, **changes: Any) -> list[dict[str, Any]]:
+    """As the node publishes them, with the widths of NVLink."""
+    arguments: dict[str, Any] = {"node_name": "node-a", "node_uid": None, "mode": "joint", "generation": 1}
+    made = build_slices(machine, **{**arguments, **changes})
+    widths = published_links(machine.gpus) if links else {}
+    for one in made:
+        for device in one["spec"].get("devices", ()):
+            bus_id = device["attributes"][names.STANDARD_PCI_BUS_ID]["string"]
+            for name, value in widths.get(bus_id, {}).items():
+                device["attributes"][name] = {"int" if isinstance(value, int) else "string": value}
+    return made
+
+
+@pytest.mark.parametrize("name", catalogue.NAMES)
+def test_levels_are_those_of_the_node(name: str) -> None:
+    there = catalogue.machine(name)
+    seen, offered = machine_of_slices(slices(there))
+    on_node = {device.name: device for device in there.devices()}
+    assert {gpu.name for gpu in seen.gpus} == {gpu.name for gpu in there.gpus if gpu.publishable}
+    assert {device.name for device in seen.devices()} <= offered
+    for a in seen.devices():
+        for b in seen.devices():
+            assert pcie_level(a, b) is pcie_level(on_node[a.name], on_node[b.name])
+            assert level(a, b) == level(on_node[a.name], on_node[b.name])
+            assert (a.location.numa, a.location.socket) == (
+                on_node[a.name].location.numa,
+                on_node[a.name].location.socket,
+            )
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "v100x8-sxm2", "broadcom-nic"])
+def test_without_widths_nvlink_is_shown_without_a_number(name: str) -> None:
+    there = catalogue.machine(name)
+    bare = [{**one, "spec": _without_widths(one["spec"])} for one in slices(there, links=False)]
+    seen, _ = machine_of_slices(bare)
+    text = matrix(seen).partition("Legend")[0]
+    assert " NV " in text
+    assert "NV1" not in text
+
+
+def _without_widths(spec: dict[str, Any]) -> dict[str, Any]:
+    hidden = {names.ATTR_NVLINKS, names.ATTR_NVLINK_PEERS}
+    devices = [
+        {
+            **device,
+            "attributes": {key: value for key, value in device["attributes"].items() if key not in hidden},
+        }
+        for device in spec["devices"]
+    ]
+    return {**spec, "devices": devices}
+
+
+def test_published_widths() -> None:
+    mesh = catalogue.machine("v100x8-sxm2")
+    widths = published_links(mesh.gpus)["0000:06:00.0"]
+    assert widths == {names.ATTR_NVLINKS: 6, names.ATTR_NVLINK_PEERS: "0,1,1,2,2,0,0,0"}
+    fabric = published_links(catalogue.machine("hgx-h100").gpus)
+    assert fabric["0000:0f:00.0"] == {names.ATTR_NVLINKS: 18}
+    assert published_links(catalogue.machine("t4x4-1nic").gpus)["0000:3b:00.0"] == {}
+    domain = {names.ATTR_NVLINK_DOMAIN: "nvlink-0"}
+    assert links_between_published(domain, domain) == 1
+    assert links_between_published(domain, {}) == 0
+
+
+def test_inferred_places_stay_marked() -> None:
+    there = catalogue.machine("vm-flat")
+    made = slices(there)
+    for one in made:
+        for device in one["spec"]["devices"]:
+            device["attributes"][names.ATTR_INFERRED] = {"string": "numaNode,pcieRoot,pcieSwitch"}
+    seen, _ = machine_of_slices(made)
+    assert seen.gpus[0].inferred == there.gpus[0].inferred
+    assert "PIX*" in matrix(seen)
+
+
+def test_only_the_newest_generation_of_this_driver_counts() -> None:
+    there = catalogue.machine("mig-a100")
+    old, new = slices(there), slices(catalogue.machine("no-gpu"), generation=2)
+    foreign = [{**old[0], "spec": {**old[0]["spec"], "driver": "gpu.example.com"}}]
+    seen, offered = machine_of_slices([*old, *new, *foreign])
+    assert not seen.gpus
+    assert offered == {"nic-0000-18-00-0", "nic-0000-af-00-0"}
+    assert machine_of_slices([]) == (Machine(), frozenset())
+
+
+def claim(name: str, *devices: str, pool: str = "node-a", driver: str = "koordra.io") -> dict[str, Any]:
+    results = [{"request": "r", "driver": driver, "pool": pool, "device": device} for device in devices]
+    return {
+        "metadata": {"namespace": "team", "name": name},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+
+
+def test_who_holds_what() -> None:
+    claims = [
+        claim("b", "gpu-0000-07-00-0", "nic-0000-0c-00-0"),
+        claim("a", "gpu-0000-07-00-0", "gpu-0000-07-00-0"),
+        claim("elsewhere", "gpu-0000-0f-00-0", pool="node-b"),
+        claim("foreign", "gpu-0000-0f-00-0", driver="gpu.example.com"),
+        {"metadata": {"namespace": "team", "name": "pending"}},
+    ]
+    held = holders_of_claims(claims, pool="node-a")
+    assert held == {"gpu-0000-07-00-0": ("team/a", "team/b"), "nic-0000-0c-00-0": ("team/b",)}
+    machine = catalogue.machine("dgx-a100")
+    usage = Usage(holders=held)
+    assert "held by team/a, team/b" in matrix(machine, usage)
+    listed = {device["name"]: device["holders"] for device in document(machine, usage)["devices"]}
+    assert listed["gpu-0000-07-00-0"] == ["team/a", "team/b"]
+    assert listed["gpu-0000-0f-00-0"] == []
+    assert ">team/a, team/b</text>" in svg(machine, usage)
+
+
+def test_a_partitioned_card_is_held_through_its_instances() -> None:
+    machine = catalogue.machine("mig-a100")
+    card = machine.gpus[0]
+    usage = Usage(holders={f"{card.name}-mig-1g5gb-3": ("team/a",), f"{card.name}-mig-1g5gb-0": ("team/b",)})
+    assert usage.holders_of(card) == ("team/b", "team/a")
+    assert usage.is_offered(card)
+    assert usage.holders_of(machine.gpus[2]) == ()
+
+
+def test_a_partitioned_card_is_seen_through_its_instances() -> None:
+    there = catalogue.machine("mig-a100")
+    seen, offered = machine_of_slices(slices(there, mig=True))
+    cut = {
+        gpu.name: [instance.start for instance in gpu.mig_instances] for gpu in seen.gpus if gpu.mig_enabled
+    }
+    assert cut == {
+        gpu.name: [instance.start for instance in gpu.mig_instances] for gpu in there.gpus if gpu.mig_enabled
+    }
+    assert "MIG: 7 x 1g.5gb" in matrix(seen, Usage(offered=offered))
+    assert "not offered" not in matrix(seen, Usage(offered=offered))
+    assert pcie_level(seen.gpus[0], seen.nics[0]) is pcie_level(there.gpus[0], there.nics[0])
+
+
+def test_virtual_functions_are_found_at_their_physical_one() -> None:
+    there = catalogue.machine("nic-2-ports-8-vfs")
+    seen, _ = machine_of_slices(slices(there, vfs=True))
+    assert [(vf.name, vf.parent, vf.vf_index) for vf in seen.vfs] == [
+        (vf.name, vf.parent, vf.vf_index) for vf in there.vfs
+    ]
