@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import koordra
-from koordra.errors import DiscoveryError, InvalidInput
+from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kubelet_plugin.discovery import Problem, discover
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
@@ -68,9 +68,15 @@ def of_node(name: str, *, kubeconfig: str | None) -> Sight:
             object=f"Node {name}",
             remedy="check the name, and that koordra kubelet-plugin runs there",
         )
-    claims, _ = client.list(RESOURCE_CLAIMS)
+    problems: tuple[Problem, ...] = ()
+    try:
+        claims, _ = client.list(RESOURCE_CLAIMS)
+    except Forbidden as error:
+        # Who may see nodes may not be allowed to see everybody's claims; the machine is still worth a look.
+        remedy = "ask for the right to list resourceclaims in all namespaces"
+        claims, problems = [], (Problem(f"Node {name}", "holders", f"not shown: {error}", remedy),)
     usage = Usage(holders=holders_of_claims(claims, pool=name), offered=offered)
-    return Sight(machine, usage, title=name, subtitle="as published in ResourceSlices")
+    return Sight(machine, usage, title=name, subtitle="as published in ResourceSlices", problems=problems)
 
 
 def laid_over(sight: Sight, file: Path) -> Sight:

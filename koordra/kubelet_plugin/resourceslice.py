@@ -43,7 +43,8 @@ from koordra.kubelet_plugin.device_documents import (
 from koordra.kubelet_plugin.guarded_nodes import guarded
 from koordra.kubelet_plugin.partitions import MigDevice, consumption, counter_sets, gpu_counters
 from koordra.quantity import canonical
-from koordra.topology.machine import Gpu, Machine, Nic, inferred_attribute, nvlink_domains, rails
+from koordra.topology.concluded import nvlink_domains, rails
+from koordra.topology.machine import Gpu, Machine, Nic, inferred_attribute
 from koordra.topology.nvlinks import published_links
 from koordra.topology.products import gpu_model, nic_model
 from koordra.topology.versions import cuda_semver
@@ -119,14 +120,27 @@ def _pool(one: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Everything that a slice says but its generation, by the slice's name."""
+    """Everything that a slice says but its generation, by the slice's name. The API server adds to a taint when it came,
+    which is nothing that we said."""
     return {
         one["metadata"]["name"]: (
-            {**one["spec"], "pool": {**_pool(one), "generation": 0}},
+            {
+                **one["spec"],
+                "pool": {**_pool(one), "generation": 0},
+                "devices": [_undated(device) for device in one["spec"].get("devices") or ()],
+            },
             [owner.get("uid") for owner in one["metadata"].get("ownerReferences", ())],
         )
         for one in slices
     }
+
+
+def _undated(device: Mapping[str, Any]) -> dict[str, Any]:
+    taints = [
+        {key: value for key, value in taint.items() if key != "timeAdded"}
+        for taint in device.get("taints") or ()
+    ]
+    return {**device, "taints": taints}
 
 
 def build_devices(
@@ -139,8 +153,8 @@ def build_devices(
     vfs: bool = False,
 ) -> list[dict[str, Any]]:
     """The devices alone, in the order in which they are published."""
-    domains, links = nvlink_domains(machine.gpus), published_links(machine.gpus)
-    rail_numbers = rails(machine.nics, machine.gpus)
+    domains, links = nvlink_domains(machine), published_links(machine.gpus)
+    rail_numbers = rails(machine)
     counts = partitions.functions(machine) if vfs else {}
     published: list[dict[str, Any]] = []
     for gpu in machine.gpus:

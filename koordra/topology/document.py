@@ -7,7 +7,8 @@
      "nvlinkCliques": [["<device>", "<device>"]]}
 
 What is not known is null. ``inferred`` names the fields that were concluded or laid over rather than read, and
-``inferredLevels`` the pairs whose level rests on such a field. ``distances`` is the node's SLIT row, by NUMA node.
+``inferredLevels`` the pairs whose level rests on such a field. ``distances`` is the node's SLIT row, in
+the order of ``numaNodes``.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from itertools import combinations
 from typing import Any
 
 from koordra.api import names
-from koordra.topology.machine import Device, Gpu, Machine, Nic, nvlink_domains, rails
+from koordra.topology.concluded import nvlink_domains, rails
+from koordra.topology.machine import Device, Gpu, Machine, Nic
 from koordra.topology.matrix import level_rests_on_guess, level_text
 from koordra.topology.usage import NOBODY, Usage, mig_summary
 
 
 def document(machine: Machine, usage: Usage = NOBODY) -> dict[str, Any]:
     """Every GPU and NIC with its place, and the level of every pair."""
-    domains, rail_numbers = nvlink_domains(machine.gpus), rails(machine.nics, machine.gpus)
+    domains, rail_numbers = nvlink_domains(machine), rails(machine)
     gpus = [_gpu(gpu, nvlink_domain=domains.get(gpu.location.bus_id), usage=usage) for gpu in machine.gpus]
     nics = [
-        _nic(nic, rail=rail_numbers.get(nic.location.bus_id), usage=usage)
+        _nic(nic, rail=rail_numbers.get(nic.parent or nic.location.bus_id), usage=usage)
         for nic in (*machine.nics, *machine.vfs)
     ]
     devices = list(machine.devices())
@@ -89,6 +91,7 @@ def _gpu(gpu: Gpu, *, nvlink_domain: str | None, usage: Usage) -> dict[str, Any]
         "architecture": gpu.architecture,
         "nvlinkDomain": nvlink_domain,
         "mig": mig_summary(gpu) or None,
+        "fabric": {"cluster": gpu.fabric.cluster, "clique": gpu.fabric.clique} if gpu.fabric else None,
         "faults": list(gpu.faults),
     }
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 
+from koordra.topology.concluded import inferred_parts
 from koordra.topology.graph import build
-from koordra.topology.machine import Device, Gpu, Machine
+from koordra.topology.machine import Device, Gpu, Machine, inferred_attribute
 from koordra.topology.matrix import device_state, labels
 from koordra.topology.usage import NOBODY, Usage, mig_summary
 
@@ -28,15 +29,21 @@ def dot(machine: Machine, usage: Usage = NOBODY) -> str:
     devices = {device.location.bus_id: device for device in machine.devices()}
     short = labels(machine)
     lines = ["graph machine {", '  node [fontname="Helvetica" fontsize=10];', '  edge [color="#3b4d63"];']
+    inferred = inferred_parts(machine)
     clustered: dict[str, list[str]] = {}
     roots = {part: device.location.root for device in devices.values() for part in device.location.path}
     for node, data in graph.nodes(data=True):
         if data["kind"] in {"machine", "socket", "numa"}:
             continue
         above = [other for other in graph.neighbors(roots[node]) if other.startswith("numa-")]
-        text = f"  {_quoted(node)} [{_attributes(node, str(data['kind']), devices.get(node), short, usage)}];"
+        kind = str(data["kind"])
+        attributes = _attributes(node, kind, devices.get(node), short, usage)
+        if node in inferred:
+            attributes = f"label={_quoted(f'{kind} {node} *')} shape=box style=dashed"
+        text = f"  {_quoted(node)} [{attributes}];"
         clustered.setdefault(above[0] if above else "", []).append(text)
-    for numa in machine.numa_nodes:
+    memory = machine.memory_only()
+    for numa in (node for node in machine.numa_nodes if node not in memory):
         inside = clustered.pop(f"numa-{numa.id}", [])
         label = f"NUMA {numa.id}" + (f", socket {numa.socket}" if numa.socket is not None else "")
         lines += [f"  subgraph cluster_numa_{numa.id} {{", f"    label={_quoted(label)};"]
@@ -55,13 +62,14 @@ def dot(machine: Machine, usage: Usage = NOBODY) -> str:
 def _attributes(node: str, kind: str, device: Device | None, short: dict[str, str], usage: Usage) -> str:
     style = _SHAPES.get(kind, "shape=box")
     if device is None:
-        return f"label={_quoted(f'{kind} {node}' if kind != 'root' else node)} {style}"
+        text = node if kind == "root" else f"{kind} {node}"
+        return f"label={_quoted(text)} {style}"
     what = device.product_name or "unknown" if isinstance(device, Gpu) else device.ib_device
     cut = mig_summary(device) if isinstance(device, Gpu) else ""
     words = [short.get(device.name, "VF"), device.name, what, cut, device_state(device, usage)]
     if device.inferred:
         style = style.replace("filled,rounded", "filled,rounded,dashed")
-        words.append(f"* {', '.join(sorted(device.inferred))}")
+        words.append(f"* {inferred_attribute(device)}")
     return f"label={_quoted(chr(10).join(word for word in words if word))} {style}"
 
 

@@ -13,7 +13,7 @@ domain only where the domain needs them. A device's ``path`` runs from the host 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +28,17 @@ ROOT_ID = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 def bus_order(address: str) -> tuple[int, ...]:
     """Sort key of a bus id, or of a card's address without the function: numerically, domain first."""
     return tuple(int(part, 16) for part in re.split(r"[:.]", address))
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers as the kernel lists CPUs: ``"0,2-33"``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
 
 
 class BridgeKind(StrEnum):
@@ -55,8 +66,8 @@ class DeviceNode:
 @dataclass(frozen=True, slots=True)
 class NumaNode:
     """``cpus`` is the kernel's list form ("0-55,112-167"), empty for memory-only nodes; ``distances`` is the
-    node's SLIT row by node number; ``socket`` is the CPUs' physical package, None where they disagree or
-    there are none."""
+    node's SLIT row, in the order of the machine's nodes (their numbers may have gaps); ``socket`` is the CPUs'
+    physical package, None where they disagree or there are none."""
 
     id: int
     cpus: str
@@ -66,9 +77,12 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
+    """``concluded`` where the kind could not be read and follows from the place in the tree."""
+
     bus_id: str
     path: tuple[str, ...]
     kind: BridgeKind
+    concluded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +228,22 @@ Device = Gpu | Nic
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a node said of itself and nobody else could conclude alike, not seeing its whole machine: bus id and NVLink
+    domain, bus id and rail."""
+
+    nvlink_domains: tuple[tuple[str, str], ...] = ()
+    rails: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One node. Devices are in bus order; ``vfs`` are Nics whose ``parent`` is one of ``nics``.
 
     ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
     GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are
-    guarded and given to nobody. ``cuda_version`` is NVML's number (12040 is CUDA 12.4).
+    guarded and given to nobody. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``told`` is for a machine that
+    is seen through its ResourceSlices, None where the machine itself was read.
     """
 
     numa_nodes: tuple[NumaNode, ...] = ()
@@ -234,6 +258,7 @@ class Machine:
     boot_id: str | None = None
     gpu_management: tuple[DeviceNode, ...] = ()
     sub_functions: tuple[SubFunction, ...] = ()
+    told: Told | None = None
 
     def devices(self) -> Iterator[Device]:
         """GPUs, then NICs, then virtual functions."""
@@ -247,6 +272,19 @@ class Machine:
 
     def numa(self, number: int | None) -> NumaNode | None:
         return next((node for node in self.numa_nodes if node.id == number), None)
+
+    def distance(self, one: int, other: int) -> int | None:
+        """The SLIT distance between two NUMA nodes."""
+        place = next((index for index, node in enumerate(self.numa_nodes) if node.id == other), None)
+        node = self.numa(one)
+        if node is None or place is None or len(node.distances) != len(self.numa_nodes):
+            return None
+        return node.distances[place]
+
+    def memory_only(self) -> tuple[NumaNode, ...]:
+        """NUMA nodes with neither CPUs nor devices: the memory of Grace's GPUs (up to 32 nodes of a board), of CXL cards."""
+        used = {device.location.numa for device in self.devices()}
+        return tuple(node for node in self.numa_nodes if not node.cpus and node.id not in used)
 
     def cpus_near(self, device: Device) -> str | None:
         """The CPU list of the device's NUMA node ("0-55,112-167"), None where unknown."""
@@ -317,51 +355,3 @@ def level(a: Device, b: Device) -> tuple[Level, int]:
         if links:
             return Level.NV, links
     return pcie_level(a, b), 0
-
-
-def nvlink_domains(gpus: tuple[Gpu, ...]) -> dict[str, str]:
-    """GPU bus id -> name of the set of GPUs that NVLink joins, directly or not ("nvlink-0", in bus order).
-
-    GPUs without NVLink are left out.
-    """
-    domains: dict[str, str] = {}
-    for gpu in gpus:
-        if gpu.location.bus_id in domains:
-            continue
-        members, frontier = {gpu.location.bus_id}, [gpu]
-        while frontier:
-            here = frontier.pop()
-            for other in gpus:
-                if other.location.bus_id not in members and nvlinks_between(here, other):
-                    members.add(other.location.bus_id)
-                    frontier.append(other)
-        if len(members) > 1:
-            label = f"nvlink-{len(set(domains.values()))}"
-            domains.update(dict.fromkeys(members, label))
-    return domains
-
-
-def rails(nics: tuple[Nic, ...], gpus: tuple[Gpu, ...]) -> dict[str, int]:
-    """NIC bus id -> rail number, for NICs whose switch also carries a GPU. Inferred, never read.
-
-    A rail is a card: in bus order, the n-th card that shares a switch with a GPU is on rail n, and both ports of
-    a dual-port card are on the same one. That is how HGX and DGX machines are cabled (one card per rail, one
-    leaf switch per rail); nothing in the machine can confirm the cable. Machines whose switch groups carry
-    unequal numbers of cards are cabled in ways that cannot be guessed and get no rails.
-    """
-    with_gpu = {gpu.location.switches[0] for gpu in gpus if gpu.location.switches}
-    cards: dict[str, list[str]] = {}
-    for nic in nics:
-        if nic.location.switches and nic.location.switches[0] in with_gpu:
-            group = cards.setdefault(nic.location.switches[0], [])
-            if nic.location.card not in group:
-                group.append(nic.location.card)
-    if len({len(group) for group in cards.values()}) != 1:
-        return {}
-    number = {
-        card: index
-        for index, card in enumerate(
-            sorted((card for group in cards.values() for card in group), key=bus_order)
-        )
-    }
-    return {nic.location.bus_id: number[nic.location.card] for nic in nics if nic.location.card in number}

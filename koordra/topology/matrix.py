@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from koordra.topology.concluded import rails
 from koordra.topology.levels import Level, level_label
-from koordra.topology.machine import Device, Gpu, Machine, Nic, level, level_is_inferred, rails
+from koordra.topology.machine import Device, Gpu, Machine, Nic, level, level_is_inferred
 from koordra.topology.usage import NOBODY, Usage, mig_summary
 
 _LEGEND = """\
@@ -90,13 +91,13 @@ def device_state(device: Device, usage: Usage) -> str:
 
 
 def _device_lines(machine: Machine, usage: Usage) -> str:
-    short, rail_numbers = labels(machine), rails(machine.nics, machine.gpus)
+    short, rail_numbers = labels(machine), rails(machine)
     rows = []
     for gpu in machine.gpus:
         what = gpu.product_name or "unknown"
         rows.append([short[gpu.name], gpu.name, what, mig_summary(gpu), "", device_state(gpu, usage)])
     for nic in (*machine.nics, *machine.vfs):
-        rail = rail_numbers.get(nic.location.bus_id)
+        rail = rail_numbers.get(nic.parent or nic.location.bus_id)
         rows.append(
             [
                 short.get(nic.name, "VF"),

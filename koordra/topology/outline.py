@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from koordra.topology.concluded import inferred_parts
 from koordra.topology.graph import MACHINE, build, tree
-from koordra.topology.machine import BUS_ID, Device, Gpu, Machine, bus_order
+from koordra.topology.machine import BUS_ID, Device, Gpu, Machine, bus_order, number_ranges
 from koordra.topology.matrix import device_state, labels, port_text
 from koordra.topology.usage import NOBODY, Usage, mig_summary
 
@@ -13,6 +14,8 @@ def outline(machine: Machine, usage: Usage = NOBODY) -> str:
     graph = tree(build(machine))
     short = labels(machine)
     devices = {device.location.bus_id: device for device in machine.devices()}
+    memory = {f"numa-{node.id}" for node in machine.memory_only()}
+    inferred = inferred_parts(machine)
     lines: list[str] = []
 
     def visit(node: str, parent: str | None, prefix: str, joint: str) -> None:
@@ -21,15 +24,22 @@ def outline(machine: Machine, usage: Usage = NOBODY) -> str:
         text = (
             _device_text(device, short, usage)
             if device
-            else _text(node, str(data["kind"]), str(data.get("cpus", "")))
+            else _text(node, str(data["kind"]), str(data.get("cpus", ""))) + "  *" * (node in inferred)
         )
         lines.append(f"{prefix}{joint}{text}")
-        children = sorted((child for child in graph.neighbors(node) if child != parent), key=_order)
+        children = sorted(
+            (child for child in graph.neighbors(node) if child not in memory | {parent}), key=_order
+        )
         inside = prefix + {"": "", "├─ ": "│  ", "└─ ": "   "}[joint]
         for child in children:
             visit(child, node, inside, "└─ " if child == children[-1] else "├─ ")
 
     visit(MACHINE, None, "", "")
+    if memory:
+        numbers = number_ranges(node.id for node in machine.memory_only())
+        lines.append(f"memory only: NUMA node{'s' if len(memory) > 1 else ''} {numbers}")
+    if any(device.inferred for device in devices.values()):
+        lines.append("* inferred or laid over, not read from the machine")
     return "\n".join(lines) + "\n"
 
 

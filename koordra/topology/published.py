@@ -24,6 +24,7 @@ from koordra.topology.machine import (
     NumaNode,
     NvLink,
     RdmaPort,
+    Told,
     bus_order,
 )
 from koordra.topology.nvlinks import links_between_published
@@ -52,6 +53,10 @@ def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, fro
     nics = [_nic(values[device.name]) for device in of_type.get(names.TYPE_NIC, ())]
     vfs = [_vf(device.name, values) for device in of_type.get(names.TYPE_VF, ())]
     first = next(iter(values.values()), {})
+    told = Told(
+        nvlink_domains=_by_bus_id(values.values(), names.ATTR_NVLINK_DOMAIN),
+        rails=_by_bus_id(values.values(), names.ATTR_RAIL),
+    )
     machine = Machine(
         numa_nodes=_numa_nodes(values.values()),
         bridges=_bridges([*gpus, *nics, *vfs]),
@@ -59,8 +64,18 @@ def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, fro
         nics=tuple(sorted(nics, key=lambda nic: bus_order(nic.location.bus_id))),
         vfs=tuple(sorted(vfs, key=lambda nic: bus_order(nic.location.bus_id))),
         driver_version=attribute(first, names.ATTR_DRIVER_VERSION_TEXT),
+        told=told,
     )
     return machine, frozenset(values)
+
+
+def _by_bus_id(devices: Iterable[Attributes], name: str) -> tuple[tuple[str, Any], ...]:
+    """Bus id and value of an attribute, of those that have it."""
+    return tuple(
+        (str(values.get(names.STANDARD_PCI_BUS_ID)), value)
+        for values in devices
+        if (value := attribute(values, name)) is not None
+    )
 
 
 def _plain(device: PublishedDevice) -> Attributes:
@@ -100,8 +115,12 @@ def _gpu(device: PublishedDevice, values: Attributes, others: Mapping[str, Attri
         minor=attribute(values, names.ATTR_MINOR),
         memory_bytes=int(memory.value) if memory else None,
         nvlinks=_nvlinks(values, others),
-        faults=tuple(taint.value for taint in device.taints if taint.key == names.UNHEALTHY_TAINT),
+        faults=_faults(device),
     )
+
+
+def _faults(device: PublishedDevice) -> tuple[str, ...]:
+    return tuple(taint.value for taint in device.taints if taint.key == names.UNHEALTHY_TAINT)
 
 
 def _card(values: Attributes) -> dict[str, Any]:
@@ -136,16 +155,18 @@ def _nvlinks(values: Attributes, others: Mapping[str, Attributes]) -> tuple[NvLi
 
 def _partitioned(parts: Iterable[PublishedDevice], values: Mapping[str, Attributes]) -> list[Gpu]:
     """Cards that are seen through their MIG instances only."""
-    cards: dict[str, list[Attributes]] = {}
+    cards: dict[str, list[PublishedDevice]] = {}
     for part in parts:
-        cards.setdefault(str(values[part.name].get(names.STANDARD_PCI_BUS_ID)), []).append(values[part.name])
+        cards.setdefault(str(values[part.name].get(names.STANDARD_PCI_BUS_ID)), []).append(part)
     found = []
-    for instances in cards.values():
+    for devices in cards.values():
+        instances = [values[part.name] for part in devices]
         profiles = sorted({str(attribute(part, names.ATTR_PROFILE)) for part in instances})
         found.append(
             Gpu(
                 **_card(instances[0]),
                 mig_enabled=True,
+                faults=tuple(dict.fromkeys(fault for part in devices for fault in _faults(part))),
                 mig_profiles=tuple(
                     MigProfile(number, name, memory_bytes=0, compute_slices=0, most=0, placements=())
                     for number, name in enumerate(profiles)

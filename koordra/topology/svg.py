@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
+from koordra.topology.concluded import rails
 from koordra.topology.drawing.devices import DeviceArtist
 from koordra.topology.drawing.legend import Legend
 from koordra.topology.drawing.nvlinks import draw_nvlinks, nvlink_height
@@ -31,7 +32,7 @@ from koordra.topology.drawing.pen import (
     text_width,
 )
 from koordra.topology.drawing.plan import MARGIN, Panel, Plan, Rows, plan
-from koordra.topology.machine import Machine, rails
+from koordra.topology.machine import Machine
 from koordra.topology.products import nic_model
 from koordra.topology.usage import NOBODY, Usage
 
@@ -41,7 +42,7 @@ _STYLES: Final = {"socket": SOCKET, "numa": NUMA, "root": ROOT}
 
 def svg(machine: Machine, usage: Usage = NOBODY, *, title: str = "", subtitle: str = "") -> str:
     """The picture as text that ends with a newline. ``title`` names the machine, ``subtitle`` says what it is."""
-    numbers = rails(machine.nics, machine.gpus)
+    numbers = rails(machine)
     marks = bool(numbers) or any(device.inferred for device in machine.devices())
     held = any(usage.holders_of(device) for device in machine.devices())
     legend = Legend(machine, rails=len(numbers), marks=marks, held=held)
@@ -142,8 +143,7 @@ def _between_sockets(pen: Pen, placed: Plan, machine: Machine) -> None:
         if one.number is None or other.number is None:
             continue
         pen.rect(left - 3, y - 6, right - left + 6, 12, fill=INK, radius=6)
-        node = machine.numa(one.panels[0].number)
-        far = other.panels[0].number
-        if node and far is not None and far < len(node.distances):
-            text = str(node.distances[far])
-            pen.text((left + right) / 2, y + 24, text, size=13, bold=True, anchor="middle")
+        near, far = one.panels[0].number, other.panels[0].number
+        distance = machine.distance(near, far) if near is not None and far is not None else None
+        if distance is not None:
+            pen.text((left + right) / 2, y + 24, str(distance), size=13, bold=True, anchor="middle")

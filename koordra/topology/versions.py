@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
-_VERSION = re.compile(r"v?([0-9]{1,9})(?:\.([0-9]{1,9}))?(?:\.([0-9]{1,9}))?(.*)", re.ASCII | re.DOTALL)
+_VERSION = re.compile(
+    r"v?([0-9]{1,9})(?![0-9])(?:\.([0-9]{1,9}))?(?:\.([0-9]{1,9}))?(.*)", re.ASCII | re.DOTALL
+)
 _LONGEST = 64
 
 

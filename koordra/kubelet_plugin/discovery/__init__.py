@@ -114,7 +114,7 @@ def _unplaced(
         Problem(
             f"PCI device {bus_id}",
             "numaNode",
-            f"its NUMA node is unknown and the machine has {len(nodes)}",
+            f"its NUMA node is not known, of the {len(nodes)} that the machine shows",
             "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none",
         )
         for bus_id, (location, _) in locations.items()

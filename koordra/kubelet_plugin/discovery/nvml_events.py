@@ -120,9 +120,9 @@ class XidEvents:
             finally:
                 with contextlib.suppress(nvml.NVMLError):
                     nvml.nvmlEventSetFree(events)
-        except nvml.NVMLError as error:
+        except (nvml.NVMLError, ValueError, TypeError, AttributeError) as error:
             log.warning("xid_events_failed", error=str(error))
-            # A lost card or an unloaded driver ends the waiting: worth a look, and worth another try later.
+            # A lost card, an unloaded driver or a garbled answer ends the waiting: worth a look, and another try later.
             self._tell(HardwareChanged(f"NVML: {error}"))
             return False
         return bool(cards)

@@ -8,15 +8,20 @@ by which the physical function points back.
 The verbs node of ``mlx5_0`` is the ``uverbsN`` whose ``ibdev`` says ``mlx5_0``; N is a matter of probing order and is
 never derived from the name. The node under /dev must carry the numbers that sysfs gives for it: a stale node under the
 right name would hand a tenant somebody else's device.
+
+Who a NIC is, its node GUID says. Drivers that have none to give (EFA) leave it at zero; then the interface identifier of
+the port's first GID, which comes from the card's MAC address, stands in. Not for a virtual function: there zero means that
+nobody has set it up yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from koordra.kubelet_plugin.discovery.device_nodes import device_node, kernel_numbers
+from koordra.kubelet_plugin.discovery.interfaces import netdev
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.problems import Problem
 from koordra.kubelet_plugin.discovery.sysfs import PciFunction
@@ -26,7 +31,6 @@ _CLASS = "sys/class/infiniband"
 _VERBS = "sys/class/infiniband_verbs"
 _MAD = "sys/class/infiniband_mad"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
-_NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
 _GUID = re.compile(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", re.ASCII)
 _RATE = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)? Gb/sec(?: .*)?", re.ASCII)
 _GID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}", re.ASCII)
@@ -78,8 +82,9 @@ def rdma_nics(
         if function.class_code is not None and function.class_code >> 16 == _NETWORK_CONTROLLER
         if (children := _virtual_functions(root, function.directory))
     }
+    problems = _astray(root, functions.values(), nodes)
     sharing = {bus_id for bus_id in names.values() if list(names.values()).count(bus_id) > 1}
-    nics, problems = [], []
+    nics: list[Nic] = []
     for name, bus_id in names.items():
         if bus_id not in functions or bus_id not in locations:
             problems.append(
@@ -122,6 +127,29 @@ def rdma_nics(
     return nics, problems
 
 
+def _astray(root: MachineRoot, functions: Iterable[PciFunction], nodes: CharacterDevices) -> list[Problem]:
+    """RDMA devices that are announced and lead nowhere. Those that lead to no PCI function are not astray."""
+    listed = root.names(_CLASS)
+    lost = [
+        name
+        for name in listed
+        if (root.link(f"{_CLASS}/{name}") or "").split("/")[-2:] != ["infiniband", name]
+    ]
+    below = {
+        name
+        for function in functions
+        if function.base_class is not None and function.base_class >> 8 == _NETWORK_CONTROLLER
+        for name in root.names(f"{function.directory}/infiniband")
+    }
+    lost += sorted((below | nodes.verbs.keys()) - set(listed))
+    remedy = "check that sysfs is mounted completely; the device is left out"
+    return [
+        _problem(name, "path", f"/{_CLASS}/{name} does not link to a device", remedy)
+        for name in lost
+        if _NAME.fullmatch(name)
+    ]
+
+
 def _nic(
     root: MachineRoot,
     name: str,
@@ -138,6 +166,9 @@ def _nic(
         what = f"its physical function {parent} has no virtfn link to it"
         problems.append(_problem(name, "parent", what, "check sysfs; the virtual function is not offered"))
     guid = (root.line(f"{base}/node_guid") or "").lower()
+    ports, port_problems = _ports(root, name, base)
+    if guid == _NO_GUID and parent is None:
+        guid = _interface_id(ports)
     if not _GUID.fullmatch(guid) or guid == _NO_GUID:
         remedy = (
             "check the NIC's firmware" if parent is None else "set it: ip link set PF vf N node_guid GUID"
@@ -146,7 +177,6 @@ def _nic(
             _problem(name, "uuid", "node_guid is missing or no GUID", f"{remedy}; it is not offered")
         )
         guid = ""
-    ports, port_problems = _ports(root, name, base)
     verbs, verbs_problems = _verbs_node(root, name, nodes.verbs.get(name, ()))
     where, inferred = location
     nic = Nic(
@@ -155,7 +185,7 @@ def _nic(
         vendor=_hex(function.vendor),
         device_id=_hex(function.device),
         guid=guid or None,
-        netdev=_netdev(root, base, function.directory),
+        netdev=netdev(root, base, function.directory),
         ports=ports,
         verbs=verbs,
         management_nodes=_management_nodes(root, nodes.management.get(name, ())),
@@ -166,6 +196,12 @@ def _nic(
         vf_index=vf_index,
     )
     return nic, problems + port_problems + verbs_problems
+
+
+def _interface_id(ports: tuple[RdmaPort, ...]) -> str:
+    """The lower half of the first port's first GID, written as a GUID; empty where there is none."""
+    gid = ports[0].gid if ports else None
+    return ":".join(gid.split(":")[4:]) if gid else ""
 
 
 def _ports(root: MachineRoot, name: str, base: str) -> tuple[tuple[RdmaPort, ...], list[Problem]]:
@@ -237,27 +273,6 @@ def _by_ib_device(root: MachineRoot, directory: str, names: re.Pattern[str]) -> 
         if owner:
             found[owner] = (*found.get(owner, ()), f"{directory}/{entry}")
     return found
-
-
-def interfaces(root: MachineRoot, directory: str) -> list[str]:
-    """The network interfaces of one function."""
-    return [name for name in root.names(f"{directory}/net") if _NETDEV.fullmatch(name)]
-
-
-def _netdev(root: MachineRoot, base: str, directory: str) -> str | None:
-    """The network interface of the first port, None where several could be meant.
-
-    RoCE names it beside the port's first GID. Otherwise it is the function's only interface; a NIC in switchdev mode
-    shows representors of its VFs beside it, which carry a physical port name like pf0vf3.
-    """
-    named = root.line(f"{base}/ports/1/gid_attrs/ndevs/0")
-    if named and _NETDEV.fullmatch(named):
-        return named
-    candidates = interfaces(root, directory)
-    if len(candidates) > 1:
-        labels = {name: root.line(f"{directory}/net/{name}/phys_port_name") or "" for name in candidates}
-        candidates = [name for name, label in labels.items() if re.fullmatch(r"(?:p\d+)?", label)]
-    return candidates[0] if len(candidates) == 1 else None
 
 
 def _physical_function(root: MachineRoot, function: PciFunction) -> str | None:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 
 from koordra.kubelet_plugin.discovery.device_nodes import device_node
+from koordra.kubelet_plugin.discovery.interfaces import interfaces
 from koordra.kubelet_plugin.discovery.machine_root import MachineRoot
-from koordra.kubelet_plugin.discovery.rdma import CharacterDevices, interfaces
+from koordra.kubelet_plugin.discovery.rdma import CharacterDevices
 from koordra.topology.machine import BUS_ID, Location
 from koordra.topology.partitions import SubFunction
 

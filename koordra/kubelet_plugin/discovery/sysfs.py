@@ -6,8 +6,10 @@ the device last. Only the text of the link is used, so a link that loops or lead
 
 A PCIe switch shows as an upstream port with downstream ports below it. Which bridge is which is written in the PCIe
 capability of its configuration space (device/port type: 4 root port, 5 upstream, 6 downstream), of which only the
-first 64 bytes are readable without privileges. Without it the place decides: below a host bridge sits a root port,
-below that an upstream port, then upstream and downstream alternate, since every link of a tree has two ends.
+first 64 bytes are readable without privileges. A bridge that shows all of its capabilities and not this one is a
+conventional one, of an emulator. Where they cannot be read the place decides: below a host bridge sits a root port, below
+that an upstream port, then upstream and downstream alternate, since every link of a tree has two ends. A switch that was
+found so is marked as inferred.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ _CPUS = "sys/devices/system/cpu"
 _CPULIST = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?(?:,[0-9]{1,6}(?:-[0-9]{1,6})?)*", re.ASCII)
 _NODE_NAME = re.compile(r"node([0-9]{1,5})", re.ASCII)
 _MOST_CPUS = 1 << 16
+_NOT_TOLD = -1
 
 _PCIE_CAPABILITY = 0x10
+_HAS_CAPABILITIES = 0x10  # of the status register
 _PORT_TYPES = {4: BridgeKind.ROOT_PORT, 5: BridgeKind.UPSTREAM, 6: BridgeKind.DOWNSTREAM}
 
 
@@ -107,7 +111,9 @@ def bridges(root: MachineRoot, functions: Iterable[PciFunction]) -> dict[str, Br
                 continue
             path = function.path[: index + 1]
             kind = _kind_by_capability(root.data(f"{prefix}{'/'.join(path)}/config"))
-            found[bus_id] = Bridge(bus_id=bus_id, path=path, kind=kind or _kind_by_place(path))
+            found[bus_id] = Bridge(
+                bus_id=bus_id, path=path, kind=kind or _kind_by_place(path), concluded=kind is None
+            )
     return dict(sorted(found.items(), key=lambda item: bus_order(item[0])))
 
 
@@ -115,12 +121,14 @@ def _kind_by_capability(config: bytes | None) -> BridgeKind | None:
     """Device/port type from the PCIe capability; None where it cannot be read (PCI Express base spec 7.5.3.2)."""
     if config is None or len(config) <= 0x40 or config[:2] == b"\xff\xff":
         return None
+    if not config[0x06] & _HAS_CAPABILITIES:
+        return BridgeKind.OTHER
     pointer, visited = config[0x34] & 0xFC, 0
     while 0x40 <= pointer < len(config) - 3 and visited < 48:
         if config[pointer] == _PCIE_CAPABILITY:
             return _PORT_TYPES.get((config[pointer + 2] >> 4) & 0xF, BridgeKind.OTHER)
         pointer, visited = config[pointer + 1] & 0xFC, visited + 1
-    return None
+    return BridgeKind.OTHER if pointer == 0 else None
 
 
 def _kind_by_place(path: tuple[str, ...]) -> BridgeKind:
@@ -143,18 +151,20 @@ def locate(
 ) -> tuple[Location, frozenset[str]]:
     """Where a function sits, and which of that was concluded rather than read.
 
-    numa_node is -1 where firmware says nothing. On a machine with a single NUMA node there is only one answer.
+    numa_node is -1 where firmware says nothing. On a machine with a single NUMA node there is only one answer then; a
+    number that is no node's is none, since it is the list of nodes that may be incomplete.
     """
     numa = root.integer(f"{function.directory}/numa_node")
     inferred: frozenset[str] = frozenset()
     known = {node.id: node for node in numa_nodes}
+    if numa == _NOT_TOLD and len(known) == 1:
+        numa, inferred = next(iter(known)), frozenset({"numa"})
     if numa not in known:
         numa = None
-        if len(known) == 1:
-            numa, inferred = next(iter(known)), frozenset({"numa"})
-    switches = tuple(
-        part for part in function.path[:-1] if part in bridges and bridges[part].kind is BridgeKind.UPSTREAM
-    )
+    above = [bridges[part] for part in function.path[:-1] if part in bridges]
+    switches = tuple(bridge.bus_id for bridge in above if bridge.kind is BridgeKind.UPSTREAM)
+    if len(above) > 1 and any(bridge.concluded for bridge in above):
+        inferred |= {"pcieSwitch"}
     location = Location(
         bus_id=function.bus_id,
         path=function.path,

@@ -7,7 +7,8 @@
 * Devices come in bursts (a card with 128 virtual functions takes seconds to appear), so a reading waits until nothing
   has been announced for ``settle`` seconds, but never longer than ``longest``.
 * An Xid is told at once, from the last reading; the reading that follows says whether the card is still there.
-* While a card is faulty the machine is read every ``recheck`` seconds, since a recovery announces nothing.
+* While a card is faulty, or the driver has it and it does not answer whole, the machine is read every ``recheck``
+  seconds, since a recovery announces nothing.
 * The glance is taken before each reading: what changes while the machine is read shows at the next one.
 
 The driver's side is one line: ``MachineWatcher.of(root).run(stop, on_change)``.
@@ -37,6 +38,7 @@ from koordra.kubelet_plugin.discovery.netlink import LinkChanges, Uevents
 from koordra.kubelet_plugin.discovery.nvml_events import XidEvents
 from koordra.kubelet_plugin.discovery.vitals import look
 from koordra.logs import get_logger
+from koordra.topology.machine import Gpu
 
 log = get_logger(__name__)
 
@@ -153,7 +155,8 @@ class MachineWatcher:
         self._faults = health.settled(self._faults, self._found, now=now)
         self._first_event = None
         self._glanced_at, self._glance_at = now, now + self._rhythm.glance
-        self._read_at = now + (self._rhythm.recheck if self._faults else self._rhythm.full)
+        ailing = bool(self._faults) or any(map(_ailing, self._found.machine.gpus))
+        self._read_at = now + (self._rhythm.recheck if ailing else self._rhythm.full)
 
     def _hear(self, source: EventSource) -> None:
         now = self._clock()
@@ -178,3 +181,8 @@ class MachineWatcher:
             self._first_event = now
         calm = min(now + self._rhythm.settle, self._first_event + self._rhythm.longest)
         self._read_at = min(self._read_at, calm) if self._read_at <= now else calm
+
+
+def _ailing(gpu: Gpu) -> bool:
+    """Whether the card may recover by itself or by a reset. One that the driver does not have (vfio) may not."""
+    return bool(gpu.faults) or (gpu.minor is not None and not gpu.certain)

@@ -137,11 +137,12 @@ class DeviceArtist:
         self._box(tile, y, height, colours=NIC if self._usage.is_offered(nic) else OFF, faulty=False)
         rail = self._rails.get(nic.location.bus_id)
         label = self._short[nic.name]
-        size = 10.5 if half else 14.0
+        # Beside a rail's badge half a tile has room for NIC9, hardly for NIC10.
+        size = (10.5 if len(label) < 5 else 9.5) if half else 14.0
         self._pen.text(x, y + 18, label if half else label.replace("NIC", "NIC "), size=size, bold=True)
         if rail is not None:
             self._rail(rail, tile, y, half=half)
-        detail = 9.0 if half else 11.0
+        detail = 9.0 if half else 10.4
         self._pen.text(x, y + 34, fitting((nic.ib_device,), room, detail), size=detail)
         port = nic.port
         rate = f"{port.rate_gbps}G" if port and port.rate_gbps else "down"
@@ -216,7 +217,7 @@ class DeviceArtist:
         self._pen.rect(tile.x + 4, bottom - _RIBBON - 3, tile.width - 8, _RIBBON, fill=fill, radius=4)
         self._pen.note(", ".join(holders) or texts[0])
         size = 9.0 if tile.width < NIC_SIZE[0] else 10.5
-        text = fitting(texts, tile.width - 14, size, bold=True)
+        text = fitting(texts, tile.width - 24, size, bold=True)
         white = fill != HELD
         self._pen.text(
             tile.x + tile.width / 2, bottom - 9.5, text, size=size, fill=PAPER if white else INK, bold=True,

@@ -23,7 +23,7 @@ from koordra.topology.drawing.pen import (
     SWITCH,
     Pen,
 )
-from koordra.topology.machine import Device, Machine, nvlinks_between, pcie_level
+from koordra.topology.machine import Device, Machine, NumaNode, nvlinks_between, pcie_level
 from koordra.topology.matrix import labels, level_rests_on_guess
 
 _NARROWEST: Final = 38.0
@@ -50,7 +50,15 @@ class Legend:
         self._machine, self._rails, self._marks, self._held = machine, rails, marks, held
         self._rows: Sequence[Device] = machine.gpus or machine.nics
         self._columns: Sequence[Device] = machine.nics if machine.gpus and machine.nics else self._rows
-        self._slit = [node for node in machine.numa_nodes if node.distances]
+        self._slit = self._with_distances(machine)
+
+    @staticmethod
+    def _with_distances(machine: Machine) -> list[NumaNode]:
+        """The NUMA nodes whose distances are shown: those with CPUs or devices, if all is known about them."""
+        memory = machine.memory_only()
+        shown = [node for node in machine.numa_nodes if node not in memory]
+        known = all(machine.distance(one.id, other.id) is not None for one in shown for other in shown)
+        return shown if known else []
 
     @property
     def width(self) -> float:
@@ -115,7 +123,8 @@ class Legend:
         for row, node in enumerate(self._slit):
             top = y + 46 + row * _CELL_HEIGHT
             pen.text(left - 8, top + 15, f"NUMA {node.id}", size=11, bold=True, anchor="end")
-            for column, distance in enumerate(node.distances[: len(self._slit)]):
+            for column, other in enumerate(self._slit):
+                distance = self._machine.distance(node.id, other.id) or 0
                 fill = next(shade for least, shade in _SHADES if distance > least)
                 at = left + column * _SLIT_CELL
                 pen.rect(
@@ -165,7 +174,7 @@ class Legend:
             "held": (self._held, "held by a claim"),
             "fault": (any(gpu.faults for gpu in machine.gpus), "unhealthy"),
             "off": (any(not gpu.certain for gpu in machine.gpus), "not offered"),
-            "dashed": (any(device.inferred for device in machine.devices()), "place laid over *"),
+            "dashed": (any(device.inferred for device in machine.devices()), "place inferred *"),
             "vf": (machine.vfs, "virtual function"),
         }
         return [(kind, text) for kind, (present, text) in shown.items() if present]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order
+from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order, number_ranges
 
 MARGIN: Final = 40.0
 HEADER: Final = 124.0
@@ -122,17 +122,24 @@ def plan(machine: Machine, *, least_width: float) -> Plan:
 
 
 def _sockets(machine: Machine) -> list[Panel]:
-    """Sockets with all their NUMA nodes, also those without a device; devices of no known node come last."""
+    """Sockets with all their NUMA nodes, also those without a device. All memory-only nodes are one panel; devices of no
+    known node come last."""
     devices: list[Device] = [*machine.gpus, *machine.nics]
     panels: dict[int | None, Panel] = {}
+    memory = machine.memory_only()
     for node in machine.numa_nodes:
-        label = "memory only" if node.socket is None else f"Socket {node.socket}"
+        if node in memory:
+            continue
+        label = "Socket unknown" if node.socket is None else f"Socket {node.socket}"
         socket = panels.setdefault(node.socket, Panel("socket", label, number=node.socket))
         here = [device for device in devices if device.location.numa == node.id]
         cpus = f"   CPUs {node.cpus}" if node.cpus else ""
         numa = Panel("numa", f"NUMA {node.id}{cpus}", number=node.id)
         numa.panels = _roots(here)
         socket.panels.append(numa)
+    if memory:
+        label = f"NUMA {number_ranges(node.id for node in memory)}"
+        panels[-2] = Panel("socket", "Memory", panels=[Panel("numa", label)])
     known = {node.id for node in machine.numa_nodes}
     astray = [device for device in devices if device.location.numa not in known]
     if astray:

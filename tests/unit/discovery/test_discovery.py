@@ -15,6 +15,7 @@ import pytest
 from koordra.kubelet_plugin.discovery import Discovery, discover
 from koordra.kubelet_plugin.discovery.nvml import GpuFacts, NvmlFacts
 from koordra.topology.machine import Gpu, Nic
+from koordra.topology.matrix import matrix
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.machines import catalogue
@@ -86,10 +87,29 @@ def test_an_empty_root_is_a_problem_not_an_error(tmp_path: Path) -> None:
 
 
 def test_bridges_are_told_by_place_when_the_capability_cannot_be_read(h100: Path) -> None:
-    expected = discover(h100).machine
+    """As anybody but root finds them. What follows from a place is marked."""
+    expected = list(discover(h100).machine.devices())
     for config in (h100 / "sys/devices").rglob("config"):
         config.write_bytes(config.read_bytes()[:64])
-    assert discover(h100).machine == expected
+    found = discover(h100).machine
+    assert [device.location for device in found.devices()] == [device.location for device in expected]
+    assert not any("pcieSwitch" in device.inferred for device in expected)
+    assert {device.inferred for device in found.devices() if device.location.switches} == {
+        frozenset({"pcieSwitch"})
+    }
+    near = matrix(found).partition("Legend")[0].splitlines()[1]
+    assert "PXB*" in near
+    assert "NODE " in near, "a level that no switch decides is read"
+
+
+def test_bridges_of_an_emulator_are_no_switches(h100: Path) -> None:
+    """QEMU's pci-bridge: capabilities can be read, and PCI Express is none of them."""
+    for config in (h100 / "sys/devices").rglob("config"):
+        written = bytearray(config.read_bytes())
+        written[0x06] = 0
+        config.write_bytes(written)
+    found = discover(h100).machine
+    assert not any(device.location.switches or device.inferred for device in found.devices())
 
 
 def test_without_nvml_the_driver_tells_who_but_not_how_large(h100: Path) -> None:
@@ -331,3 +351,25 @@ def test_sixteen_gpus_sixteen_nics_and_128_vfs_within_half_a_second(tmp_path: Pa
     assert found.machine == machine
     assert (len(machine.gpus), len(machine.nics), len(machine.vfs)) == (16, 16, 128)
     assert spent < 0.5
+
+
+def test_a_numa_node_that_is_not_listed_is_not_guessed(h100: Path) -> None:
+    """The list of nodes is what is torn here: one node is left of two, and it is not everybody's."""
+    before = {device.name: device.location.numa for device in discover(h100).machine.devices()}
+    shutil.rmtree(h100 / "sys/devices/system/node/node1")
+    found = discover(h100)
+    for device in found.machine.devices():
+        assert device.location.numa == (0 if before[device.name] == 0 else None)
+        assert "numa" not in device.inferred
+    assert {field for _, field in problems(found)} == {"numaNode"}
+
+
+def test_on_a_machine_with_one_numa_node_there_is_one_answer(h100: Path) -> None:
+    shutil.rmtree(h100 / "sys/devices/system/node/node1")
+    for told in (h100 / "sys/devices").rglob("numa_node"):
+        told.write_text("-1\n")
+    found = discover(h100)
+    assert {(device.location.numa, device.inferred) for device in found.machine.devices()} == {
+        (0, frozenset({"numa"}))
+    }
+    assert not found.problems

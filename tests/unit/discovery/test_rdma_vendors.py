@@ -107,6 +107,64 @@ def test_any_vendor(
     assert attributes["koordra.io/linkLayer"] == layer
 
 
+def test_a_nic_whose_driver_gives_no_node_guid_is_known_by_its_gid(tree: Tree) -> None:
+    """EFA leaves node_guid at zero; the GID comes from the card's MAC address."""
+    directory = tree.function("pci0000:00/0000:00:05.0", vendor="0x1d0f", device="0xefa1")
+    tree.rdma(directory, "rdmap0s5", guid="0000:0000:0000:0000", layer="Unknown")
+    gid = "sys/class/infiniband/rdmap0s5/ports/1/gids/0"
+    assert not only(discover(tree.root)).publishable, "both are zero: nobody knows who it is"
+    tree.file(gid, "fe80:0000:0000:0000:0c3a:8eff:fe4b:1b2d")
+    found = discover(tree.root)
+    assert found.problems == ()
+    assert only(found).guid == "0c3a:8eff:fe4b:1b2d"
+    assert only(found).publishable
+
+
+def test_a_virtual_function_that_nobody_has_set_up_is_not_offered_for_its_gid(tree: Tree) -> None:
+    directory = with_vfs(tree, count=1)
+    vf = tree.root / directory.replace("05.0", "05.1") / "infiniband/mlx5_1"
+    (vf / "node_guid").write_text("0000:0000:0000:0000\n")
+    (found,) = discover(tree.root).machine.vfs
+    assert (found.guid, found.publishable) == (None, False)
+
+
+def test_an_rdma_device_that_leads_nowhere_is_reported(tree: Tree) -> None:
+    for number in (5, 6):
+        directory = tree.function(f"pci0000:00/0000:00:0{number}.0", vendor="0x15b3", device="0x101d")
+        tree.rdma(directory, f"mlx5_{number}", guid=f"b83f:d203:0000:000{number}")
+    (tree.root / "sys/class/infiniband/mlx5_5").unlink()
+    (tree.root / "sys/class/infiniband/mlx5_6").unlink()
+    tree.link("sys/class/infiniband/mlx5_6", "mlx5_6")
+    tree.link("sys/class/infiniband/rxe0", "../../devices/virtual/infiniband/rxe0")
+    found = discover(tree.root)
+    assert not found.machine.nics
+    assert [(problem.object, problem.field) for problem in found.problems] == [
+        ("RDMA device mlx5_5", "path"),
+        ("RDMA device mlx5_6", "path"),
+    ]
+
+
+def test_without_the_class_directories_the_devices_are_missed(tree: Tree) -> None:
+    with_vfs(tree, count=1)
+    shutil.rmtree(tree.root / "sys/class")
+    found = discover(tree.root)
+    assert not found.machine.nics
+    assert {problem.object for problem in found.problems} == {"RDMA device mlx5_0", "RDMA device mlx5_1"}
+
+
+def test_the_interface_of_a_nic_among_partitions_and_second_ports(tree: Tree) -> None:
+    directory = tree.function("pci0000:00/0000:00:05.0", vendor="0x15b3", device="0x101b")
+    tree.rdma(directory, "mlx5_0", guid="b83f:d203:0000:0001", layer="InfiniBand")
+    tree.file(f"{directory}/net/ib0/dev_port", "0")
+    tree.file(f"{directory}/net/ib0.8001/dev_port", "0")
+    tree.file(f"{directory}/net/ib0.8001/parent", "ib0")
+    assert only(discover(tree.root)).netdev == "ib0"
+    tree.file(f"{directory}/net/ib1/dev_port", "1")
+    assert only(discover(tree.root)).netdev == "ib0"
+    tree.file(f"{directory}/net/ib1/dev_port", "0")
+    assert only(discover(tree.root)).netdev is None, "two could be meant"
+
+
 def test_one_card_two_drivers_of_one_function_are_not_told_apart(tree: Tree) -> None:
     directory = tree.function("pci0000:00/0000:00:05.0", vendor="0x8086", device="0x1592")
     tree.rdma(directory, "irdma0", guid="0200:00ff:fe00:0001")

@@ -89,7 +89,7 @@ class Watch:
 
     def until(self, condition: Callable[[Discovery], object]) -> Discovery:
         """The first reading told that meets the condition."""
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 30.0
         while time.monotonic() < deadline:
             met = next((found for found in self.told if condition(found)), None)
             if met is not None:
@@ -245,6 +245,27 @@ def test_a_card_falls_off_the_bus_and_comes_back(root: Path, watching: Callable[
     rewrite_nvml(root, lambda document: document["gpus"][0].pop("errors"))
     back = watch.next(lambda found: found.machine.gpus[0].publishable and not found.machine.gpus[0].faults)
     assert back == discover(root)
+
+
+def test_a_fault_that_only_a_reading_shows_is_over_as_soon_as_a_reading_says_so(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    """No Xid was heard (it came before the start), and a reset announces nothing that a glance could see."""
+    rewrite_nvml(root, lambda document: document["gpus"][0].update(faults=["NeedsReset"]))
+    watch = watching(root, replace(DEAF, recheck=0.05))
+    assert taints(watch.told[0], "gpu-0000-0f-00-0") == ["NeedsReset"]
+    rewrite_nvml(root, lambda document: document["gpus"][0].pop("faults"))
+    watch.next(lambda found: not taints(found, "gpu-0000-0f-00-0"))
+
+
+def test_a_card_that_the_driver_has_and_that_does_not_answer_whole_is_asked_again(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    rewrite_nvml(root, lambda document: document["gpus"][0].update(errors={"memory": "Unknown Error"}))
+    watch = watching(root, replace(DEAF, recheck=0.05))
+    assert not watch.told[0].machine.gpus[0].publishable
+    rewrite_nvml(root, lambda document: document["gpus"][0].pop("errors"))
+    watch.next(lambda found: found.machine.gpus[0].publishable)
 
 
 def test_numbers_that_change_at_reboot_are_not_news_for_the_slices(

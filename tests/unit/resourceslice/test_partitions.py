@@ -340,6 +340,15 @@ class TestGenerations:
         old, new = slices(node(gpus=1), generation=7), slices(node(gpus=1), generation=1)
         assert next_generation(old, new) == 7
 
+    def test_when_the_api_server_saw_a_taint_first_is_no_change(self) -> None:
+        """It answers with the time of each taint. A plugin that starts again must not write all slices for that."""
+        old, new = slices(node(gpus=2), generation=7), slices(node(gpus=2), generation=1)
+        for device in old[0]["spec"]["devices"]:
+            device["taints"] = [{**taint, "timeAdded": "2026-01-01T00:00:00Z"} for taint in device["taints"]]
+        assert next_generation(old, new) == 7
+        del old[0]["spec"]["devices"][0]["taints"]
+        assert next_generation(old, new) == 8
+
     @pytest.mark.parametrize(
         "changed",
         [

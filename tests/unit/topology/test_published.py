@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from koordra.api import names
 from koordra.kubelet_plugin.resourceslice import build_slices
 from koordra.topology.document import document
-from koordra.topology.machine import Machine, level, pcie_level
+from koordra.topology.machine import Machine, NvLink, Told, level, pcie_level
 from koordra.topology.matrix import matrix
 from koordra.topology.nvlinks import links_between_published, published_links
 from koordra.topology.published import machine_of_slices
@@ -100,7 +101,7 @@ def test_only_the_newest_generation_of_this_driver_counts() -> None:
     seen, offered = machine_of_slices([*old, *new, *foreign])
     assert not seen.gpus
     assert offered == {"nic-0000-18-00-0", "nic-0000-af-00-0"}
-    assert machine_of_slices([]) == (Machine(), frozenset())
+    assert machine_of_slices([]) == (Machine(told=Told()), frozenset())
 
 
 def claim(name: str, *devices: str, pool: str = "node-a", driver: str = "koordra.io") -> dict[str, Any]:
@@ -159,3 +160,37 @@ def test_virtual_functions_are_found_at_their_physical_one() -> None:
     assert [(vf.name, vf.parent, vf.vf_index) for vf in seen.vfs] == [
         (vf.name, vf.parent, vf.vf_index) for vf in there.vfs
     ]
+
+
+def test_rails_and_nvlink_domains_are_those_that_the_node_tells() -> None:
+    """A card that is not offered is not seen from here; the numbers of the others must not shift."""
+    there = catalogue.machine("gpu16-nic16")
+    dead = tuple(replace(gpu, memory_bytes=None) if n < 2 else gpu for n, gpu in enumerate(there.gpus))
+    on_node = {one["name"]: one for one in document(replace(there, gpus=dead))["devices"]}
+    seen, offered = machine_of_slices(slices(replace(there, gpus=dead)))
+    from_here = document(seen, Usage(offered=offered))["devices"]
+    assert [one["rail"] for one in from_here if one["type"] == "nic"] == list(range(16))
+    assert {one["name"] for one in from_here} < set(on_node)
+    for one in from_here:
+        for field in ("rail", "nvlinkDomain", "inferred"):
+            assert one.get(field) == on_node[one["name"]].get(field), (one["name"], field)
+
+
+def test_nvlink_domains_keep_their_numbers() -> None:
+    there = catalogue.machine("v100x8-sxm2")
+    pairs = {0: 1, 1: 0, 2: 3, 3: 2}
+    gpus = tuple(
+        replace(gpu, nvlinks=(NvLink(there.gpus[pairs[n]].location.bus_id, 2, to_switch=False),))
+        for n, gpu in enumerate(there.gpus[:4])
+    )
+    bridged = replace(there, gpus=(replace(gpus[0], uuid=None), replace(gpus[1], uuid=None), *gpus[2:]))
+    seen, _ = machine_of_slices(slices(bridged))
+    assert [gpu["nvlinkDomain"] for gpu in document(seen)["devices"][:2]] == ["nvlink-1"] * 2
+
+
+def test_a_partitioned_card_shows_why_it_is_out_of_work() -> None:
+    there = catalogue.machine("mig-a100")
+    sick = replace(there, gpus=tuple(replace(gpu, faults=("Xid48",)) for gpu in there.gpus))
+    seen, offered = machine_of_slices(slices(sick, mig=True))
+    assert {gpu.faults for gpu in seen.gpus} == {("Xid48",)}
+    assert matrix(seen, Usage(offered=offered)).count("unhealthy: Xid48") == len(seen.gpus)

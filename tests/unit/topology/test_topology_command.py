@@ -127,9 +127,14 @@ class Api(BaseHTTPRequestHandler):
     """An API server that lists ResourceSlices and claims."""
 
     lists: ClassVar[dict[str, list[dict[str, Any]]]] = {}
+    forbidden: ClassVar[set[str]] = set()
 
     def do_GET(self) -> None:
-        items = self.lists.get(self.path.partition("?")[0].rpartition("/")[2], [])
+        resource = self.path.partition("?")[0].rpartition("/")[2]
+        if resource in self.forbidden:
+            self.send_error(403)
+            return
+        items = self.lists.get(resource, [])
         body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -181,6 +186,21 @@ def test_a_node_is_seen_through_the_api(kubeconfig: Path) -> None:
     unknown = CliRunner().invoke(command, ["--node", "node-b", "--kubeconfig", str(kubeconfig)])
     assert isinstance(unknown.exception, InvalidInput)
     assert "Node node-b" in str(unknown.exception)
+
+
+def test_who_may_not_see_the_claims_sees_the_machine(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = build_slices(
+        catalogue.machine("t4x4-1nic"), node_name="node-a", node_uid=None, mode="joint", generation=1
+    )
+    monkeypatch.setattr(Api, "lists", {"resourceslices": slices})
+    monkeypatch.setattr(Api, "forbidden", {"resourceclaims"})
+    result = run("--node", "node-a", "--kubeconfig", str(kubeconfig), "-o", "json")
+    document = json.loads(result.stdout)
+    assert len(document["devices"]) == 5
+    assert [problem["field"] for problem in document["problems"]] == ["holders"]
+    assert "Node node-a: holders: not shown" in result.stderr
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
