@@ -1,11 +1,15 @@
 """The plain backtracking that upstream's structured allocator does, over the same plain objects that `plan()` gets.
 
 Requests in order, per request one device after the other, per device the pools' devices in order; a candidate is held against
-use, selectors of class and request (evaluated once for each request and device), counters and constraints, in that order; on
-failure one step back. Devices of one request are chosen in ascending order (kubernetes#133678). No bounds, no symmetry, nothing
-remembered. Only what the benchmarks need is there: exact counts, firstAvailable, matchAttribute, counters.
+use, selectors of class and request, counters and constraints, in that order; on failure one step back. As upstream does:
 
-It reads the objects and evaluates selectors with the same code as koordra, so that the ratio is that of the searches.
+- a selector is compiled once, and evaluated once for each request and device that the search gets to (not once for each
+  device that looks the same, which is koordra's cache);
+- devices of one request are chosen in ascending order (kubernetes#133678);
+- once a claim has too many devices, the search goes back to the last request that has another alternative (#130593).
+
+No bounds, no symmetry, nothing remembered. Only what the benchmarks need is there: exact counts, firstAvailable,
+matchAttribute, counters. Objects are read by koordra's code on both sides.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered
-from koordra.allocator.selectors import matches
+from koordra.allocator.selectors import evaluated
 from koordra.api import objects as api
 from koordra.api.claims import Alternative, DeviceClass
 
@@ -28,8 +32,12 @@ class GaveUp(Exception):
     """More candidates were looked at than the benchmark has time for."""
 
 
+class _TooMany(Exception):
+    """The claim would have more devices than a claim may have."""
+
+
 class Plain:
-    """One claim on one node. `looked_at` counts candidates; GaveUp at `most`."""
+    """One claim on one node. `looked_at` counts candidates, `dead_ends` steps back; GaveUp at `most`."""
 
     def __init__(
         self, manifests: Sequence[Mapping[str, Any]], *, most: int | None = None, features: Sequence[str] = ()
@@ -47,19 +55,30 @@ class Plain:
         self.common: list[list[frozenset[Any]]] = [[] for _ in claim.constraints]
         self.used: set[int] = set()
         self.fitting: dict[tuple[str, str, int], bool] = {}
-        self.looked_at, self.most = 0, most
+        self.looked_at, self.evaluated, self.dead_ends, self.most = 0, 0, 0, most
         assert api.name(node)
 
     def run(self) -> bool:
-        return self._request(0, 0)
+        try:
+            return self._request(0, 0)
+        except _TooMany:
+            return False
 
     def _request(self, index: int, taken: int) -> bool:
         if index == len(self.requests):
             return True
-        request = self.requests[index]
-        for wanted in request.alternatives:
-            if taken + wanted.count <= LIMIT and self._device(index, wanted, 0, 0, taken):
-                return True
+        too_many = True
+        for wanted in self.requests[index].alternatives:
+            if taken + wanted.count > LIMIT:
+                continue
+            try:
+                if self._device(index, wanted, 0, 0, taken):
+                    return True
+            except _TooMany:
+                continue
+            too_many = False
+        if too_many:
+            raise _TooMany
         return False
 
     def _device(self, index: int, wanted: Alternative, chosen: int, first: int, taken: int) -> bool:
@@ -79,14 +98,26 @@ class Plain:
             added = self._constrain(name, offered)
             if added is not None:
                 self.used.add(device)
-                if self._device(index, wanted, chosen + 1, device + 1, taken):
-                    return True
-                self.used.discard(device)
-                for constraint in added:
-                    self.common[constraint].pop()
-            for key, amount in counted.items():
-                self.left[key] += amount
+                try:
+                    if self._device(index, wanted, chosen + 1, device + 1, taken):
+                        return True
+                except _TooMany:
+                    self._take_back(device, added, counted)
+                    raise
+                self._take_back(device, added, counted)
+            else:
+                self._take_back(device, (), counted)
+        self.dead_ends += 1
         return False
+
+    def _take_back(
+        self, device: int, added: Sequence[int], counted: Mapping[tuple[str, str], Decimal]
+    ) -> None:
+        self.used.discard(device)
+        for constraint in added:
+            self.common[constraint].pop()
+        for key, amount in counted.items():
+            self.left[key] += amount
 
     def _fits(self, name: str, wanted: Alternative, device: int) -> bool:
         key = (name, wanted.name, device)
@@ -94,11 +125,13 @@ class Plain:
         if found is None:
             offered, device_class = self.devices[device], self.classes[wanted.device_class]
             assert isinstance(device_class, DeviceClass)
-            found = all(matches(text, offered.class_facts) for text in device_class.selectors) and all(
-                matches(text, offered.facts) for text in wanted.selectors
-            )
+            found = all(self.evaluate(text, offered) for text in (*device_class.selectors, *wanted.selectors))
             self.fitting[key] = found
         return found
+
+    def evaluate(self, expression: str, offered: Offered) -> bool:
+        self.evaluated += 1
+        return evaluated(expression, offered.facts)
 
     def _count(self, offered: Offered) -> dict[tuple[str, str], Decimal] | None:
         taken = {

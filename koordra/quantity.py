@@ -30,17 +30,18 @@ _EXACT = Context(prec=64, traps=[Inexact])
 _MAX_TEXT = 64
 
 
-@lru_cache(maxsize=65536)
-def parse(text: str | int) -> Decimal:
-    """The exact value of a quantity as Kubernetes writes it.
+def parse(text: str | float) -> Decimal:
+    """The exact value of a quantity as Kubernetes writes it; numbers without quotes count as they are written.
 
     Raises InvalidQuantity for anything the API server would refuse.
     """
-    if isinstance(text, bool) or not isinstance(text, str | int):
-        raise InvalidQuantity(
-            f"a quantity is text or a whole number, not {text!r}", remedy='write it like "10Gi"'
-        )
-    spelled = str(text)
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise InvalidQuantity(f"a quantity is text or a number, not {text!r}", remedy='write it like "10Gi"')
+    return _parse(text if isinstance(text, str) else repr(text))
+
+
+@lru_cache(maxsize=65536)
+def _parse(spelled: str) -> Decimal:
     found = _FORM.fullmatch(spelled) if len(spelled) <= _MAX_TEXT else None
     if found is None:
         raise InvalidQuantity(

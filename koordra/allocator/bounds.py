@@ -1,12 +1,15 @@
 """Counting before searching: which devices can matter at all, and whether there are enough of them.
 
-Two steps, both of which only ever remove what no solution can contain:
+Three steps, all of which only ever remove what no solution can contain:
 
 1. Values. A matchAttribute over some requests needs one value (of a list: one element) that every one of those requests finds
-   on enough of its devices. Devices without such a value are left out for these requests, and that is repeated until nothing changes, since
-   leaving a device out for one constraint can take a value away from another. A JointAllocation of pairing PerDevice or
-   Together is treated alike: a GPU in a scope without any eligible NIC is left out.
-2. Matching. Every device wanted by a request with a fixed count is a place to fill; a place may be filled by the devices
+   on enough of its devices, and all of them together on devices with room for all. Devices without such a value are left out for these
+   requests, and that is repeated until nothing changes, since leaving a device out for one constraint can take a value away
+   from another. A JointAllocation of pairing PerDevice or Together is treated alike: a GPU in a scope without any eligible NIC
+   is left out.
+2. Counters. A partition that takes so much of a counter that even the cheapest devices for all other places no longer fit is
+   left out: of eight partitions, seven of which are wanted, the one that is too large is never tried.
+3. Matching. Every device wanted by a request with a fixed count is a place to fill; a place may be filled by the devices
    left for the request; a dedicated device fills one place, a shared one as many as its room allows. If the largest matching
    leaves a place empty, nothing fits: eight pairs over seven complete switch groups are refused here, not after 8! tries.
 
@@ -15,11 +18,10 @@ Only requests with one alternative, a fixed count and no admin access take part;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from koordra.allocator import constraints as rules
 from koordra.allocator.constraints import Values
 from koordra.allocator.inventory import GPU, NIC
 from koordra.allocator.joint import Rule, Tally
@@ -70,36 +72,35 @@ def narrow(
     found: Candidates,
     *,
     joint_rules: Sequence[Rule],
-    lists: bool,
-    with_constraints: bool = True,
+    without: frozenset[tuple[int, int]] = frozenset(),
 ) -> Candidates:
-    """The candidates without those that no constraint can accept."""
-    left = {wanted: list(devices) for wanted, devices in found.items()}
+    """The candidates without those that no solution can contain; `without` are constraints (claim, own place) to overlook."""
+    left = dict(found)
+    rooms = _rooms(state, left)
+    _keep_affordable(state, left, rooms)
     changed = True
     while changed:
         changed = False
-        if with_constraints:
-            for claim in claims:
-                for constraint in claim.constraints:
-                    if constraint.match_attribute:
-                        changed |= _keep_common_values(claim, constraint, state, left, lists=lists)
+        for position, claim in enumerate(claims):
+            for index, constraint in enumerate(claim.constraints):
+                if constraint.match_attribute and (position, index) not in without:
+                    changed |= _keep_common_values(claim, constraint, state, left, rooms=rooms)
         for rule in joint_rules:
             if rule.scope is not None:
                 changed |= _keep_scopes(rule, state, left)
+        if changed:
+            _keep_affordable(state, left, rooms)
     return left
 
 
 def enough(state: NodeState, left: Candidates) -> bool:
     """Whether all places of the fixed requests can be filled at the same time."""
-    places: list[Wanted] = []
-    wanting: dict[int, list[Wanted]] = {}
-    for wanted, devices in left.items():
-        places += [wanted] * wanted.spec.count
-        if len(devices) < wanted.spec.count:
-            return False
-        for device in devices:
-            wanting.setdefault(device, []).append(wanted)
-    rooms = {device: _places_on(state, device, wanting[device]) for device in wanting}
+    if any(len(devices) < wanted.spec.count for wanted, devices in left.items()):
+        return False
+    places = [wanted for wanted in left for _ in range(wanted.spec.count)]
+    rooms = _rooms(state, left)
+    if len(places) > sum(rooms.values()):
+        return False
     filled_by: dict[int, list[int]] = {device: [] for device in rooms}
 
     def fill(place: int, seen: set[int]) -> bool:
@@ -119,10 +120,43 @@ def enough(state: NodeState, left: Candidates) -> bool:
     return all(fill(place, set()) for place in range(len(places)))
 
 
+def settled(claims: Sequence[AskedClaim], state: NodeState, left: Candidates) -> bool:
+    """Whether the claims take all there is to take, so that every solution leaves the same behind and costs the same.
+
+    That is so when every request is a fixed one, there are just as many places as the devices have room for, and of a
+    device everyone takes the same amount.
+    """
+    if len(left) < sum(len(claim.requests) for claim in claims):
+        return False
+    if sum(wanted.spec.count for wanted in left) < sum(_rooms(state, left).values()):
+        return False
+    amounts: dict[int, object] = {}
+    return all(
+        amounts.setdefault(device, demand.key) == demand.key
+        for wanted, devices in left.items()
+        for device in devices
+        if state.shared[device] and (demand := state.demand(wanted, device)) is not None
+    )
+
+
+def _rooms(state: NodeState, left: Candidates) -> dict[int, int]:
+    """How many places each device can fill at most."""
+    wanting: dict[int, list[Wanted]] = {}
+    for wanted, devices in left.items():
+        for device in devices:
+            wanting.setdefault(device, []).append(wanted)
+    return {device: _places_on(state, device, requests) for device, requests in wanting.items()}
+
+
 def _keep_common_values(
-    claim: AskedClaim, constraint: Constraint, state: NodeState, left: Candidates, *, lists: bool
+    claim: AskedClaim,
+    constraint: Constraint,
+    state: NodeState,
+    left: Candidates,
+    *,
+    rooms: Mapping[int, int],
 ) -> bool:
-    """Leave only devices whose value every covered request finds often enough. True if something was left out."""
+    """Leave only devices with a value that all covered requests find often enough. True if something was left out."""
     covered = [
         request.alternatives[0]
         for request in claim.requests
@@ -130,24 +164,71 @@ def _keep_common_values(
     ]
     if not covered:
         return False
-    values: dict[int, Values] = {
-        device: rules.values_of(constraint, state.devices[device], lists=lists)
-        for device in {device for wanted in covered for device in left[wanted]}
+    lists = {id(left[wanted]): left[wanted] for wanted in covered}
+    values = {
+        device: state.values(constraint.match_attribute, device)
+        for devices in lists.values()
+        for device in devices
     }
-    common: set[Any] | None = None
-    for devices, count in {(tuple(left[wanted]), wanted.spec.count) for wanted in covered}:
-        supply: dict[Any, int] = {}
-        for device in devices:
-            for value in values[device]:
-                supply[value] = supply.get(value, 0) + 1
-        sufficient = {value for value, times in supply.items() if times >= count}
-        common = sufficient if common is None else common & sufficient
+    common = _sufficient(values, rooms, sum(wanted.spec.count for wanted in covered))
+    for key, devices in lists.items():
+        most = max(wanted.spec.count for wanted in covered if id(left[wanted]) == key)
+        common &= _sufficient({device: values[device] for device in devices}, {}, most)
+    kept = {
+        key: [device for device in devices if not values[device].isdisjoint(common)]
+        for key, devices in lists.items()
+    }
     changed = False
     for wanted in covered:
-        kept = [device for device in left[wanted] if not values[device].isdisjoint(common or ())]
-        changed |= len(kept) < len(left[wanted])
-        left[wanted] = kept
+        fewer = kept[id(left[wanted])]
+        if len(fewer) < len(left[wanted]):
+            left[wanted], changed = fewer, True
     return changed
+
+
+def _sufficient(values: Mapping[int, Values], rooms: Mapping[int, int], places: int) -> set[Any]:
+    """The values whose devices have room for so many places; a device without a figure has one."""
+    supply: dict[Any, int] = {}
+    for device, found in values.items():
+        room = rooms.get(device, 1)
+        for value in found:
+            supply[value] = supply.get(value, 0) + room
+    return {value for value, room in supply.items() if room >= places}
+
+
+def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int]) -> None:
+    """Leave out devices that take so much of a counter that too little is left for all other places, however cheap."""
+    candidates = {device for devices in left.values() for device in devices}
+    places = sum(wanted.spec.count for wanted in left)
+    dear: set[int] = set()
+    for (pool, counter), takes in _takers(state, candidates).items():
+        # A shared device pays once for all its places, and devices that do not take of the counter pay nothing.
+        free = sum(rooms[device] for device in candidates if device not in takes)
+        needed = max(0, places - free)
+        paying = sorted(takes.values())
+        cheapest = sum(paying[:needed], Decimal(0))
+        for device, amount in takes.items():
+            spared = min(amount, paying[min(needed, len(paying)) - 1]) if needed else Decimal(0)
+            if cheapest - spared + amount > state.counters[pool].get(counter, Decimal(0)):
+                dear.add(device)
+    if dear:
+        lists = {id(devices): [d for d in devices if d not in dear] for devices in left.values()}
+        left.update({wanted: lists[id(devices)] for wanted, devices in left.items()})
+
+
+def _takers(
+    state: NodeState, candidates: Iterable[int]
+) -> dict[tuple[int, tuple[str, str]], dict[int, Decimal]]:
+    """Per pool and counter: the dedicated candidates that take of it, and how much."""
+    found: dict[tuple[int, tuple[str, str]], dict[int, Decimal]] = {}
+    for device in candidates:
+        if state.shared[device]:
+            continue
+        for set_name, counters in state.devices[device].device.consumes_counters.items():
+            for name, amount in counters.items():
+                if amount > 0:
+                    found.setdefault((state.pool_of[device], (set_name, name)), {})[device] = amount
+    return found
 
 
 def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:

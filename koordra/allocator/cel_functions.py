@@ -3,11 +3,12 @@
 Values of both kinds travel through the CEL library as messages of a private proto package; the one field holds the exact value
 as text and cannot be named by an expression. Functions raise ValueError for what is a run-time error in Kubernetes.
 
-Source: k8s.io/apiserver/pkg/cel/library (quantity, semver, regex) and k8s.io/dynamic-resource-allocation/cel (includes).
+Source: k8s.io/apiserver/pkg/cel/library (quantity, semver, regex, lists), cel-go's sets extension, and k8s.io/dynamic-resource-allocation/cel (includes).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -111,8 +112,59 @@ def includes(value: Any, wanted: Any) -> bool:
         return bool(type(value) is type(wanted) and value == wanted)
     if len(value) > _MAX_INCLUDES:
         raise ValueError("'includes' function cannot be applied to lists longer than 48 values")
-    plain = [item.value() if hasattr(item, "plain_value") else item for item in value]
-    return any(type(item) is type(wanted) and item == wanted for item in plain)
+    return any(type(item) is type(wanted) and item == wanted for item in _plain(value))
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """CEL's equality of two elements: numbers by value, nothing else across types."""
+    if isinstance(left, list | dict) or isinstance(right, list | dict):
+        raise ValueError("elements that are lists or maps cannot be compared here")
+    if isinstance(left, _Quantity | _Semver) and isinstance(right, _Quantity | _Semver):
+        return type(left) is type(right) and compare(left, right) == 0
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _plain(items: Any) -> list[Any]:
+    return [item.value() if hasattr(item, "plain_value") else item for item in items]
+
+
+def _contains(items: Any, wanted: Any) -> bool:
+    have = _plain(items)
+    return all(any(_equal(one, other) for other in have) for one in _plain(wanted))
+
+
+def _intersects(items: Any, others: Any) -> bool:
+    have = _plain(items)
+    return any(_equal(one, other) for one in _plain(others) for other in have)
+
+
+def _of_one_kind(items: Any, kinds: tuple[type, ...]) -> list[Any]:
+    plain = _plain(items)
+    if plain and not any(all(type(item) is kind for item in plain) for kind in kinds):
+        raise ValueError("no such overload: the elements are not all of one comparable type")
+    return plain
+
+
+def _extreme(name: str, choose: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
+    def found(items: Any) -> Any:
+        plain = _of_one_kind(items, (int, float, str, bool))
+        if not plain:
+            raise ValueError(f"{name} called on empty list")
+        return choose(plain)
+
+    return found
+
+
+def _is_sorted(items: Any) -> bool:
+    plain = _of_one_kind(items, (int, float, str, bool))
+    return all(one <= other for one, other in itertools.pairwise(plain))
+
+
+def _sum(items: Any) -> Any:
+    total = sum(_of_one_kind(items, (int, float)))
+    if isinstance(total, int) and not -(2**63) <= total < 2**63:
+        raise ValueError("integer overflow")
+    return total
 
 
 def to_int(message: Any) -> int:
@@ -160,12 +212,19 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("string", "string"), "strings", find_all),
         (("string", "string", "int"), "strings", find_all),
     ),
+    "isSorted": ((("list",), "bool", _is_sorted),),
+    "sum": ((("list",), "dyn", _sum),),
+    "min": ((("list",), "dyn", _extreme("min", min)),),
+    "max": ((("list",), "dyn", _extreme("max", max)),),
 }
 
 FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     "quantity": ((("string",), _Q, lambda text: quantity_message(parse(text))),),
     "isQuantity": ((("string",), "bool", lambda text: is_valid(lambda: parse(text))),),
     "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
+    "sets.contains": ((("list", "list"), "bool", _contains),),
+    "sets.equivalent": ((("list", "list"), "bool", lambda a, b: _contains(a, b) and _contains(b, a)),),
+    "sets.intersects": ((("list", "list"), "bool", _intersects),),
     "isSemver": (
         (("string",), "bool", lambda text: is_valid(lambda: semver(text))),
         (("string", "bool"), "bool", lambda text, loose: is_valid(lambda: semver(text, loose))),

@@ -7,17 +7,18 @@ only who uses it; an unreadable ResourceSlice makes its pool invalid. What would
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from koordra.allocator.features import TAINT_RULES, Features
+from koordra.allocator.features import Features
 from koordra.allocator.inventory import Inventory
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.api.slices import DeviceTaintRule
 from koordra.errors import InvalidManifest, PlanError
 
 
@@ -32,6 +33,8 @@ class Cluster:
     pending: dict[str, ResourceClaim] = field(default_factory=dict)
     refused: dict[str, ClaimRefused] = field(default_factory=dict)
     allocated: dict[str, Allocation] = field(default_factory=dict)
+    consumers: dict[str, set[str]] = field(default_factory=dict)
+    """Of claims that somebody uses: the consumers that `status.reservedFor` names, by uid."""
 
     @classmethod
     def of(
@@ -43,7 +46,7 @@ class Cluster:
         for manifest in manifests:
             by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
         for kind, entries in by_kind.items():
-            by_kind[kind] = sorted(entries, key=lambda obj: (objects.key(obj), objects.uid(obj)))
+            by_kind[kind] = _ordered(entries)
         for node in by_kind.get("Node", ()):
             found.nodes[objects.name(node)] = node
         found.pods = by_kind.get("Pod", [])
@@ -73,6 +76,7 @@ class Cluster:
             raise PlanError(str(error)) from error
         if allocation is not None:
             self.allocated[key] = allocation
+            self.consumers[key] = _consumers(claim)
         elif not objects.is_deleting(claim):
             try:
                 self.pending[key] = replace(ResourceClaim.from_dict(claim), name=key.partition("/")[2])
@@ -84,6 +88,14 @@ class Cluster:
                 )
 
 
+def _consumers(claim: Mapping[str, Any]) -> set[str]:
+    """Raises nothing: what is no entry uses nothing."""
+    entries = objects.status_of(claim).get("reservedFor")
+    if not isinstance(entries, Sequence):
+        return set()
+    return {str(entry.get("uid") or entry.get("name")) for entry in entries if isinstance(entry, Mapping)}
+
+
 def read_inventory(
     manifests: Iterable[Mapping[str, Any]], *, features: str | Iterable[str] | None = None
 ) -> Inventory:
@@ -91,17 +103,17 @@ def read_inventory(
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for manifest in manifests:
         by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
-    for kind in _OF_INVENTORY:
-        by_kind[kind] = sorted(by_kind.get(kind, ()), key=lambda obj: (objects.key(obj), objects.uid(obj)))
-    return _inventory(by_kind, Features.of(features))
+    return _inventory(
+        {kind: _ordered(by_kind.get(kind, [])) for kind in _OF_INVENTORY}, Features.of(features)
+    )
 
 
 _OF_INVENTORY: Final = ("ResourceSlice", "DeviceTaintRule")
 
 
 def _inventory(by_kind: Mapping[str, Sequence[Mapping[str, Any]]], features: Features) -> Inventory:
-    slices, rules = by_kind.get("ResourceSlice", ()), _taint_rules(by_kind, features)
-    return Inventory.of(slices, features=features, rules=rules)
+    found = [entry for kind in _OF_INVENTORY for entry in by_kind.get(kind, ())]
+    return Inventory.of(found, features=features)
 
 
 def _refuse_twice(
@@ -116,16 +128,38 @@ def _refuse_twice(
         raise PlanError("the inventory was read for other feature gates; read it with those of the plan")
 
 
-def _taint_rules(
-    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], features: Features
-) -> list[DeviceTaintRule]:
-    if TAINT_RULES not in features:
-        return []
-    rules = []
-    for manifest in by_kind.get("DeviceTaintRule", ()):
-        try:
-            rules.append(DeviceTaintRule.from_dict(manifest))
-        except InvalidManifest as error:
-            # A rule that cannot be read might taint anything; planning on without it would ignore an administrator.
-            raise PlanError(str(error)) from error
-    return rules
+def _ordered(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """By name. Of an object that is there several times (by uid, or word by word) the newest is kept.
+
+    Claims, pods and slices without a uid may share a name: those are manifests of a what-if, each an object of its own. Slices
+    among them stay in the order given, which is all the order they have.
+    """
+    ordered = sorted(entries, key=_identity)
+    if all(_identity(one) != _identity(other) for one, other in itertools.pairwise(ordered)):
+        return ordered
+    found: list[Mapping[str, Any]] = []
+    for _, same in itertools.groupby(ordered, key=_identity):
+        versions = list(same)
+        kind, one = versions[0].get("kind"), bool(objects.uid(versions[0]))
+        if kind == "ResourceSlice" and not one:
+            found += versions
+            continue
+        versions.sort(key=_newness)
+        found += versions if kind in _MADE_OFTEN and not one else versions[-1:]
+    return found
+
+
+_MADE_OFTEN: Final = ("ResourceClaim", "Pod")
+
+
+def _identity(obj: Mapping[str, Any]) -> tuple[str, str]:
+    return objects.key(obj), objects.uid(obj)
+
+
+def _newness(obj: Mapping[str, Any]) -> tuple[object, ...]:
+    version = objects.resource_version(obj)
+    return (
+        int(version) if version.isdecimal() else -1,
+        "allocation" in objects.status_of(obj),
+        json.dumps(obj, sort_keys=True, default=str),
+    )

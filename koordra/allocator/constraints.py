@@ -25,12 +25,12 @@ def attribute_of(constraint: Constraint) -> str:
     return constraint.match_attribute or constraint.distinct_attribute
 
 
-def values_of(constraint: Constraint, offered: Offered, *, lists: bool) -> Values:
-    """The device's values of the constrained attribute; empty when it can never be accepted."""
-    attribute = offered.facts.attributes.get(attribute_of(constraint))
-    if attribute is None or (attribute.is_list and not lists):
+def values_of(attribute: str, offered: Offered, *, lists: bool) -> Values:
+    """The device's values of a constrained attribute; empty when it can never be accepted."""
+    found = offered.facts.attributes.get(attribute)
+    if found is None or (found.is_list and not lists):
         return frozenset()
-    return attribute.elements
+    return found.elements
 
 
 def after(constraint: Constraint, state: State, values: Values) -> State | None:

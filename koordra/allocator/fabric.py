@@ -4,12 +4,13 @@ Both are read from what the cards publish (`koordra.topology.nvlinks`); a MIG sl
 
 The partitions are those that Koordinator's built-in table has for eight Hopper GPUs: pairs, fours, all, and each card
 by itself. Which of them a claim may have is the node's word, in the label `koordra.io/gpu-partition-policy`
-(Koordinator's own label is read as well):
+(Koordinator's own label is read as well), and the claim's, in GpuConfig's `partition`:
 
     Prefer   (default)  a partition is better than another set, see score.py
     Honor               the whole cards of a claim are one of the partitions, or the claim does not fit here
 
-Cards that are shared do not count: a tenant of half a card uses no NVLink. A node without a table demands nothing.
+The stricter of the two holds. Cards that are shared do not count: a tenant of half a card uses no NVLink. A node without a
+table demands nothing by itself; a claim that demands partitions gets single cards there.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ from koordra.topology.shapes import shape_of_devices
 
 if TYPE_CHECKING:
     from koordra.allocator.inventory import Offered
-
-POLICY_LABELS: Final = ("koordra.io/gpu-partition-policy", "node.koordinator.sh/gpu-partition-policy")
-HONOR: Final = "Honor"
+    from koordra.allocator.requests import AskedClaim
 
 _PUBLISHED: Final = (
     names.ATTR_NVLINK_DOMAIN,
@@ -145,15 +144,20 @@ def _wiring(published: tuple[tuple[Any, ...], ...]) -> tuple[Links, tuple[int, .
 
 def honors_partitions(labels: Mapping[str, Any]) -> bool:
     """Whether the node demands partitions; koordra's label wins over Koordinator's."""
-    said = next((labels[name] for name in POLICY_LABELS if name in labels), None)
-    return said == HONOR
+    said = next((labels[name] for name in names.PARTITION_POLICY_LABELS if name in labels), None)
+    return said == names.PARTITION_HONOR
 
 
 @dataclass(slots=True)
 class Demanded:
-    """The whole cards that each claim has so far, and whether they can still become a partition."""
+    """The whole cards that each claim has so far, and whether they can still become a partition.
+
+    `claims` are the positions of those of whom it is demanded; `cards` what it is about.
+    """
 
     fabric: Fabric
+    claims: frozenset[int]
+    cards: frozenset[int]
     held: dict[int, frozenset[int]] = field(default_factory=dict)
 
     def allows(self, claim: int, device: int, *, fewest: int, most: int) -> bool:
@@ -175,6 +179,24 @@ class Demanded:
     def complete(self) -> bool:
         """Whether what every claim has is a partition."""
         return all(len(cards) < 2 or cards in self.fabric.partitions for cards in self.held.values())
+
+
+def demanded_of(
+    claims: Sequence[AskedClaim], devices: Sequence[Offered], fabric: Fabric, *, by_node: bool
+) -> Demanded | None:
+    """Of whom partitions are demanded on a node; None where that is nobody."""
+    by_node = by_node and bool(fabric.partitions)
+    demanding = frozenset(
+        position for position, claim in enumerate(claims) if by_node or claim.demands_partition
+    )
+    if not demanding:
+        return None
+    cards = fabric.cards or [
+        position
+        for position, offered in enumerate(devices)
+        if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
+    ]
+    return Demanded(fabric, demanding, frozenset(cards))
 
 
 def spelled_sizes(sizes: Iterable[int]) -> str:

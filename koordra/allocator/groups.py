@@ -5,6 +5,7 @@
   by one, and the first that fits pins the claim for the others.
 - A pod whose claim is not made yet (from its template) is not planned in part. A claim that a pod names and that is not
   among the objects is somebody else's concern.
+- A claim has at most 256 consumers. A pod that would be one more of a claim is left out of its group.
 - Claims of pods that have ended or are being deleted are left alone.
 - Pending claims that no pod refers to form one group (a what-if of several claims), except those marked Immediate, each
   of which is planned for itself.
@@ -16,10 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
+
+MAX_CONSUMERS: Final = 256
+"""Entries that `status.reservedFor` of a claim may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,26 @@ def group_of(
     )
     placed = tuple(key for pod in pods for key in claim_keys(pod) if key in allocated)
     return Group(tuple(claims[key] for key in keys), tuple(pods), missing, placed)
+
+
+def one_too_many(group: Group, consumers: Mapping[str, set[str]]) -> dict[str, str]:
+    """Pods of the group that some claim has no place for, with that claim; earlier pods of the group come first."""
+    now = {key: set(users) for key, users in consumers.items()}
+    late = {}
+    for pod in group.pods:
+        keys, who = claim_keys(pod), identity_of(pod)
+        full = [key for key in keys if len(now.get(key, set()) - {who}) >= MAX_CONSUMERS]
+        if full:
+            late[objects.key(pod)] = full[0]
+            continue
+        for key in keys:
+            now.setdefault(key, set()).add(who)
+    return late
+
+
+def identity_of(pod: Mapping[str, Any]) -> str:
+    """As `status.reservedFor` names the pod; a manifest that was never applied has only its name."""
+    return objects.uid(pod) or objects.name(pod)
 
 
 def claim_keys(pod: Mapping[str, Any]) -> list[str]:

@@ -49,11 +49,11 @@ def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Na
     for pool in pools:
         if pool.others or pool.trouble:
             return None
-        key = (pool, read)
-        kind = inventory.likes.get(key)
+        of_pool = inventory.likes.setdefault(pool, {})
+        kind = of_pool.get(read)
         if kind is None:
             published = _published(pool, read)
-            kind = inventory.likes[key] = inventory.likes.setdefault(published, len(inventory.likes))
+            kind = of_pool[read] = inventory.kinds.setdefault(published, len(inventory.kinds))
         found.append((kind, _taken_of(pool, taken)))
     return tuple(found)
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from koordra.allocator import constraints as rules
 from koordra.allocator import features as gates
 from koordra.allocator.capacity import Demand
 from koordra.allocator.eligibility import Verdict, judge
-from koordra.allocator.fabric import NO_FABRIC, Fabric, fabric_of
+from koordra.allocator.fabric import NO_FABRIC, Demanded, Fabric, demanded_of, fabric_of
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered, Pool, Taken, available_counters
-from koordra.allocator.requests import Wanted
+from koordra.allocator.requests import AskedClaim, Wanted
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class NodeState:
     holders: list[int] = field(default_factory=list)
     counters: list[dict[tuple[str, str], Decimal]] = field(default_factory=list)
     verdicts: dict[tuple[object, int, bool], Verdict] = field(default_factory=dict)
+    _values: dict[tuple[str, int], rules.Values] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sharing = gates.CONSUMABLE_CAPACITY in self.features
@@ -60,6 +62,20 @@ class NodeState:
                 wanted, self.devices[device], features=self.features, own_driver_only=own_driver_only
             )
             self.verdicts[key] = found
+        return found
+
+    def demanded_of(self, claims: Sequence[AskedClaim]) -> Demanded | None:
+        """Whose cards have to be partitions here, by the node's word or the claim's; nothing is held yet."""
+        return demanded_of(claims, self.devices, self.fabric, by_node=self.honors_partitions)
+
+    def values(self, attribute: str, device: int) -> rules.Values:
+        """The device's values of an attribute that a constraint is about, read once."""
+        found = self._values.get((attribute, device))
+        if found is None:
+            lists = gates.LIST_ATTRIBUTES in self.features
+            found = self._values[attribute, device] = rules.values_of(
+                attribute, self.devices[device], lists=lists
+            )
         return found
 
     def demand(self, wanted: Wanted, device: int) -> Demand | None:

@@ -16,15 +16,15 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from koordra.allocator.bounds import candidates_of, enough, narrow
-from koordra.allocator.diagnosis import Told, reasons_on_node
-from koordra.allocator.features import LIST_ATTRIBUTES
+from koordra.allocator.bounds import candidates_of, enough, narrow, settled
+from koordra.allocator.diagnosis import reasons_on_node
 from koordra.allocator.inventory import GPU, NIC, Inventory, Pool, Taken
 from koordra.allocator.joint import Member, Rule, members_of, rule_for, rungs
 from koordra.allocator.likeness import likeness, read_by
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
+from koordra.allocator.relaxation import Told
 from koordra.allocator.requests import AskedClaim
 from koordra.allocator.score import RUNG, Cost
 from koordra.allocator.search import Search
@@ -47,7 +47,7 @@ class NodeAnswer:
 
 
 _Tried = tuple[list[Rule], tuple[object, ...]]
-"""The rules of the first rung that was tried on a node that did not fit, and the node's form with them."""
+"""The rules of the last rung that was tried on a node that did not fit, where only what is Required is left, and the node's form."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,10 @@ class _Rung:
 
 
 class Placement:
-    """A group of claims that is to be placed under one policy (None is first fit)."""
+    """A group of claims that is to be placed under one policy (None is first fit).
+
+    `several`: more nodes than one will be asked, so that it is worth to remember what they said.
+    """
 
     def __init__(
         self,
@@ -70,11 +73,13 @@ class Placement:
         *,
         policy: PlacementPolicy | None,
         inventory: Inventory,
+        several: bool = True,
     ) -> None:
         self.asked = asked
         self.siblings = siblings
         self.policy = None if policy is None else _said(asked, policy)
         self.inventory = inventory
+        self.several = several
         self.features = inventory.features
         self.read = read_by(asked)
         self.answered: dict[Hashable, _Tried | None] = {}
@@ -87,7 +92,7 @@ class Placement:
         self, name: str, pools: Sequence[Pool], taken: Taken, *, honors_partitions: bool
     ) -> NodeAnswer:
         """The best placement on the node, or why there is none."""
-        alike = likeness(self.inventory, pools, taken, self.read)
+        alike = likeness(self.inventory, pools, taken, self.read) if self.several else None
         key = None if alike is None else (alike, honors_partitions)
 
         def state() -> NodeState:
@@ -149,7 +154,7 @@ class Placement:
         forced = next((rung.error for _, rung in tried if rung.error is not None), None)
         if forced is not None:
             raise forced
-        self.last_tried = tried[0][0], tried[0][1].form
+        self.last_tried = tried[-1][0], tried[-1][1].form
         reasons = partial(self._told_again, name, state, self.last_tried)
         invalid = next((pool for pool in state.pools if pool.trouble and not pool.incomplete), None)
         if invalid is None:
@@ -172,7 +177,7 @@ class Placement:
             search.check_beforehand()
             counted = self._count(search, state, joint_rules)
             form: tuple[object, ...] = ()
-            if self.policy is not None:
+            if self.policy is not None and self.several:
                 form = (climb, tuple(joint_rules), state.honors_partitions, search.start_form())
                 if form in self.known:
                     return _Rung(self.known[form], form, repeated=True)
@@ -191,8 +196,8 @@ class Placement:
         found = candidates_of(self.asked, state)
         if found is None:
             return True
-        lists = LIST_ATTRIBUTES in self.features
-        search.candidates = narrow(self.asked, state, found, joint_rules=joint_rules, lists=lists)
+        search.candidates = narrow(self.asked, state, found, joint_rules=joint_rules)
+        search.settled = settled(self.asked, state, search.candidates)
         return enough(state, search.candidates)
 
 

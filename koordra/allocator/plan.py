@@ -21,15 +21,25 @@ from typing import Any
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.groups import Group, claim_keys, group_of, groups_of, siblings_in
+from koordra.allocator.groups import (
+    MAX_CONSUMERS,
+    Group,
+    claim_keys,
+    group_of,
+    groups_of,
+    identity_of,
+    one_too_many,
+    siblings_in,
+)
 from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.offer import Offer, Plan
+from koordra.allocator.pairing_level import level_of
 from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, told_in_order
 from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
-from koordra.allocator.score import policy_of, worst_pair
-from koordra.api import names, objects
+from koordra.allocator.score import policy_of
+from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.api.claims import ResourceClaim
 from koordra.api.parameters import PlacementPolicy
@@ -50,7 +60,10 @@ def plan(
 
     `policy`    one of score.POLICIES; `FirstFit` answers exactly as upstream's allocator
     `features`  upstream's gate names, default those on in 1.37
-    `inventory` slices and taint rules read beforehand (`read_inventory`), which `objects` then do not hold
+    `inventory` slices and taint rules read beforehand (`read_inventory`), which `objects` then do not hold. Who plans
+                again and again reads them once, tells the inventory each slice or rule that changed (`put`) or went
+                (`remove`), as a watch delivers them, and passes Nodes, DeviceClasses, Pods and ResourceClaims as `objects`:
+                then a plan costs what its claims and the nodes that changed cost. No change while a plan is made
     `exclude`   per pod (`namespace/name`), nodes not to use and why
     Raises PlanError for an unknown policy or gate, and for input that upstream answers with an error when nothing else
     could be planned; with `report_errors` such errors are always reasons of their claims.
@@ -111,6 +124,9 @@ class _Planning:
                 [Reason(None, None, None, Cause.CONSTRAINT_VIOLATED.value, text) for text in group.missing],
             )
             return None
+        late = one_too_many(group, self.cluster.consumers)
+        if late:
+            return self._place_without(group, late)
         try:
             asked = [self._resolved(claim, position) for position, claim in enumerate(group.claims)]
             answers = self._answers(group, asked)
@@ -146,6 +162,23 @@ class _Planning:
         for key, own in told.items():
             table[key] = own or _waiting_for(told)
         return None
+
+    def _place_without(self, group: Group, late: Mapping[str, str]) -> ClaimRefused | None:
+        """Pods for which a claim of theirs has no room stay out; claims that only they use wait for that."""
+        claims = {claim.key: claim for claim in group.claims}
+        rest = [pod for pod in group.pods if objects.key(pod) not in late]
+        others = group_of(rest, claims, frozenset(self.cluster.allocated))
+        refused = self._place(others) if others.claims else None
+        served = {claim.key for claim in others.claims}
+        for pod in group.pods:
+            full = late.get(objects.key(pod))
+            if full is None:
+                continue
+            detail = f"pod {objects.key(pod)}: ResourceClaim {full} has {MAX_CONSUMERS} consumers, which is the most that it can have"
+            reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, detail)
+            own = [claims[key] for key in claim_keys(pod) if key in claims and key not in served]
+            self._unsatisfiable(Group(tuple(own)), [reason])
+        return refused
 
     def _hopeless(self, group: Group) -> list[ResourceClaim]:
         """Claims of a group without pods that fit nowhere even by themselves; they should not stop the others."""
@@ -217,10 +250,12 @@ class _Planning:
             self.result.allocations[key] = allocation.to_dict()
             self.result.scores[key] = -offer.cost
             self.result.nodes[key] = offer.node
-            level = _level(offer.devices_of(position))
+            level = level_of(offer.devices_of(position))
             self.result.levels[key] = level
             self.taken.add(allocation.results, holder=key)
         for pod in group.pods:
+            for key in claim_keys(pod):
+                self.cluster.consumers.setdefault(key, set()).add(identity_of(pod))
             if not objects.spec_of(pod).get("nodeName"):
                 self._load(offer.node, pod)
 
@@ -228,7 +263,13 @@ class _Planning:
 
     def _answers(self, group: Group, asked: Sequence[AskedClaim]) -> dict[str, NodeAnswer]:
         """What the nodes say, by name in order; first fit asks no further than the first that fits."""
-        placement = Placement(asked, siblings_in(group), policy=self.policy, inventory=self.cluster.slices)
+        placement = Placement(
+            asked,
+            siblings_in(group),
+            policy=self.policy,
+            inventory=self.cluster.slices,
+            several=len(self.cluster.nodes) > 1,
+        )
         answers: dict[str, NodeAnswer] = {}
         for name in sorted(self.cluster.nodes):
             answers[name] = self._ask(name, group, placement)
@@ -266,8 +307,9 @@ class _Planning:
         for key in group.allocated:
             selector = self.cluster.allocated[key].node_selector
             if selector is not None and not selector_matches(selector, node):
+                where = _pinned_node(self.cluster.allocated[key]) or "other nodes"
                 found.append(
-                    (Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on other nodes")
+                    (Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on {where}")
                 )
         return [Reason(name, None, None, cause.value, text) for cause, text in dict.fromkeys(found)]
 
@@ -310,26 +352,3 @@ def _pinned_node(allocation: Allocation) -> str:
             if entry.get("key") == "metadata.name" and len(entry.get("values") or ()) == 1:
                 return str(entry["values"][0])
     return ""
-
-
-def _level(devices: Sequence[Mapping[str, Any]]) -> str | None:
-    gpus = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_GPU, names.TYPE_MIG)]
-    nics = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_NIC, names.TYPE_VF)]
-    worst = worst_pair(gpus, nics)
-    return None if worst is None else str(worst)
-
-
-def worst_level(claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -> str | None:
-    """The worst GPU-NIC level of a claim that has its allocation, from published attributes; None without NIC or GPU."""
-    allocation = Allocation.of_claim(claim)
-    if allocation is None:
-        return None
-    wanted = {result.device for result in allocation.results}
-    newest: dict[Any, tuple[int, Mapping[str, Any]]] = {}
-    index = Inventory.of(slices, features=Features())
-    for entries in index.by_pool.values():
-        for entry in entries:
-            for identity, plain in index.plain_devices(entry):
-                if identity in wanted and entry.generation >= newest.get(identity, (-1, {}))[0]:
-                    newest[identity] = (entry.generation, plain)
-    return _level([newest[result.device][1] for result in allocation.results if result.device in newest])

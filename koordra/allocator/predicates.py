@@ -23,13 +23,25 @@ _UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 
 
 def selector_matches(selector: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """A core/v1 NodeSelector: any term; a term is all of its expressions and fields; an empty term matches nothing."""
-    return any(_term_matches(term, node) for term in selector.get("nodeSelectorTerms") or ())
+    """A core/v1 NodeSelector: any term; a term is all of its expressions and fields; an empty term matches nothing.
+
+    So does one that cannot be read.
+    """
+    return any(_term_matches(term, node) for term in _mappings(selector.get("nodeSelectorTerms")) or ())
+
+
+def _mappings(value: object) -> Sequence[Mapping[str, Any]] | None:
+    """A list of objects; None where it is something else."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, Mapping) for entry in value):
+        return None
+    return value
 
 
 def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not expressions and not fields:
+    expressions, fields = _mappings(term.get("matchExpressions")), _mappings(term.get("matchFields"))
+    if expressions is None or fields is None or not (expressions or fields):
         return False
     labels = objects.labels_of(node)
     own = {"metadata.name": objects.name(node)}
@@ -41,6 +53,8 @@ def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 def _requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     value = labels.get(str(requirement.get("key")))
     values: Sequence[str] = requirement.get("values") or ()
+    if not isinstance(values, list | tuple):
+        return False
     match requirement.get("operator"):
         case "In":
             return value in values
@@ -53,7 +67,7 @@ def _requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, st
         case "Gt" | "Lt" as operator:
             try:
                 have, limit = int(value or ""), int(values[0])
-            except (ValueError, IndexError):
+            except (ValueError, IndexError, TypeError):
                 return False
             return have > limit if operator == "Gt" else have < limit
         case _:
@@ -177,7 +191,7 @@ def _terms_text(selector: Mapping[str, Any]) -> str:
     terms = []
     for term in selector.get("nodeSelectorTerms") or ():
         parts = [
-            f"{entry.get('key')} {entry.get('operator')} {','.join(entry.get('values') or ())}".strip()
+            f"{entry.get('key')} {entry.get('operator')} {','.join(map(str, entry.get('values') or ()))}".strip()
             for entry in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
         ]
         terms.append(" and ".join(parts))

@@ -10,9 +10,10 @@ words, so that there is nothing else to learn:
     opaque parameters that are misspelt            ConstraintViolated  (what they demand is not known)
     a gate that is off                             FeatureDisabled
 
-ReservedForFull is a word that no clause of plan() says: it is for cards that are kept free for claims of whole cards although
-a share would fit. Nothing is kept free here, so that what fits is never refused; a policy that reserves (for claims that starve
-behind smaller ones) will put such cards out of reach through `exclude` or a taint, and says this word for it.
+Two words are about claims that several pods share:
+
+    SharedClaimPinned   a claim of the pod is allocated on another node, so the pod's other claims cannot be here
+    ReservedForFull     a claim of the pod has as many consumers as `status.reservedFor` can name
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from koordra.api.parameters import (
     GpuConfig,
     JointAllocation,
     Parameters,
+    PartitionPolicy,
     PlacementPolicy,
     RdmaConfig,
     RdmaMode,
@@ -77,7 +78,10 @@ class AskedRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskedClaim:
-    """`own_driver_only`: some request is for koordra's classes, so devices of other drivers may not be mixed in."""
+    """`own_driver_only`: some request is for koordra's classes, so devices of other drivers may not be mixed in.
+
+    `demands_partition`: its whole GPUs are one partition of the NVLink fabric, whatever the node's label says.
+    """
 
     claim: ResourceClaim
     requests: tuple[AskedRequest, ...]
@@ -86,6 +90,7 @@ class AskedClaim:
     joint_requests: tuple[frozenset[int], ...] = ()
     placement: PlacementPolicy = field(default_factory=PlacementPolicy)
     own_driver_only: bool = False
+    demands_partition: bool = False
 
 
 def resolve(
@@ -125,6 +130,7 @@ def resolve(
         joint_requests=joint_requests,
         placement=placement,
         own_driver_only=own,
+        demands_partition=_demands_partition(claim, requests),
     )
 
 
@@ -319,6 +325,19 @@ def _decoded(claim: ResourceClaim, entry: Configuration, *, owner: str) -> Param
         return decode(entry.parameters, object=owner, field=f"{entry.where}.opaque.parameters")
     except InvalidInput as error:
         raise refusal(claim.key, Cause.CONSTRAINT_VIOLATED, str(error)) from error
+
+
+def _demands_partition(claim: ResourceClaim, requests: Sequence[AskedRequest]) -> bool:
+    """The last word of class and claim about any of the requests; one request that demands it is enough."""
+    for wanted in (wanted for request in requests for wanted in request.alternatives):
+        said = [
+            parameters.partition
+            for parameters in _parameters_of(claim, wanted.device_class, wanted.base, wanted.label)
+            if isinstance(parameters, GpuConfig) and parameters.partition is not None
+        ]
+        if said and said[-1] is PartitionPolicy.HONOR:
+            return True
+    return False
 
 
 def _claim_parameters(

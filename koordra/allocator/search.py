@@ -17,7 +17,8 @@ What keeps it fast. None of this loses a solution:
    constraint, have the same completions, so a position is entered once per state. States are compared up to symmetry
    (`symmetry.py`): eight equal switch groups of which one is half used are one state, whichever it is. Of devices that are
    interchangeable in a state only the first is tried.
-3. A JointAllocation counts what is still lacking and stops a branch when too few NICs are to come; where partitions of the
+3. A claim that has more devices than a claim may have is left at once for the last request with another alternative.
+4. A JointAllocation counts what is still lacking and stops a branch when too few NICs are to come; where partitions of the
    NVLink fabric are demanded (`fabric.py`), a branch stops when a claim's cards fit into none.
 
 Scored policies. The walk goes on after the first solution; every complete choice is given to the objective, which depends
@@ -35,10 +36,8 @@ from decimal import Decimal
 from typing import Final
 
 from koordra.allocator import constraints as rules
-from koordra.allocator import features as gates
 from koordra.allocator.capacity import Demand
 from koordra.allocator.device_tree import Orbits
-from koordra.allocator.fabric import Demanded
 from koordra.allocator.inventory import GPU
 from koordra.allocator.joint import Member, Rule, Tally
 from koordra.allocator.node_state import NodeState
@@ -64,7 +63,11 @@ Objective = Callable[["Search"], int]
 
 
 class Search:
-    """One walk over one node for one group of claims. `strict`: selector errors end it, as upstream does."""
+    """One walk over one node for one group of claims.
+
+    `strict`: selector errors end it, as upstream does. `settled`: all complete choices cost the same (`bounds.settled`).
+    `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
+    """
 
     def __init__(
         self,
@@ -74,29 +77,40 @@ class Search:
         joint_rules: Sequence[Rule] = (),
         objective: Objective | None = None,
         strict: bool = True,
-        without_constraints: bool = False,
+        in_any_order: bool = False,
+        without_constraints: frozenset[tuple[int, int]] = frozenset(),
         without_partitions: bool = False,
         candidates: Mapping[Wanted, Sequence[int]] | None = None,
         budget: int = BUDGET,
         codes: dict[Hashable, int] | None = None,
     ) -> None:
         self.claims = claims
+        self.settled = False
         self.state = state
         self.objective = objective
         self.strict = strict
+        self.in_any_order = in_any_order
         self.budget = budget
         self.tried = 0
-        self.lists = gates.LIST_ATTRIBUTES in state.features
-        self.constraints = [() if without_constraints else claim.constraints for claim in claims]
-        self.requests = walking_order(claims, tied=objective is not None and not without_constraints)
+        self.constraints = [
+            tuple(
+                constraint
+                for index, constraint in enumerate(claim.constraints)
+                if (position, index) not in without_constraints
+            )
+            for position, claim in enumerate(claims)
+        ]
+        self.requests = walking_order(claims, tied=objective is not None or in_any_order)
         self.candidates = candidates or {}
         self.tallies = [Tally(rule) for rule in joint_rules if rule.scope is not None]
         self.nics_after = nics_after(self.requests, claims, state, self.tallies)
-        honored = state.honors_partitions and not without_partitions
-        self.demanded = Demanded(state.fabric) if honored and state.fabric.partitions else None
-        self.cards_after = cards_after(self.requests, claims, state) if self.demanded is not None else []
+        self.demanded = None if without_partitions else state.demanded_of(claims)
+        self.cards_after = (
+            cards_after(self.requests, claims, state, self.demanded.cards)
+            if self.demanded is not None
+            else []
+        )
         self.constraint_states: list[list[rules.State]] = [[() for _ in found] for found in self.constraints]
-        self._constrained_values: dict[tuple[int, int, int], rules.Values] = {}
         self.placed: list[Placed] = []
         self.per_claim = [0] * len(claims)
         self.allocating: dict[int, list[int]] = {}
@@ -109,6 +123,7 @@ class Search:
         self.shares_before = list(state.holders)
         self.counters_before = [dict(left) for left in state.counters]
         self.forced_error: ClaimRefused | None = None
+        self.too_many: int | None = None
         self._stack: list[Generator[Position, None, None]] = []
 
     # --- the walk ---------------------------------------------------------------------------------------------------
@@ -120,6 +135,7 @@ class Search:
         entered: set[tuple[object, ...]] = set()
         dead_ends = 0
         limit = self.budget
+        thorough = self.in_any_order or (self.objective is not None and not self.settled)
         start = Position(0)
         self.check_beforehand()
         if start.request >= len(self.requests):
@@ -142,13 +158,15 @@ class Search:
                 if self.objective is None:
                     return Outcome(found, tried=self.tried)
                 price = self.objective(self)
+                if self.settled:
+                    return Outcome(found, price, tried=self.tried)
                 if best is None:
                     limit = min(limit, self.tried + REFINEMENT)
                 if best is None or price < cost:
                     best, cost = found, price
                 continue
             fresh = following.alternative is not None or self.requests[following.request][2].prioritized
-            if fresh and (self.objective is not None or dead_ends > _PATIENCE):
+            if fresh and (thorough or dead_ends > _PATIENCE):
                 key = self._key(following)
                 if key in entered:
                     continue
@@ -167,8 +185,7 @@ class Search:
         """What upstream finds before it searches: `All` requests it cannot count, and claims that ask for too much."""
         for claim in self.claims:
             least = sum(
-                min(len(self._all_of(w)) if w.takes_all else w.spec.count for w in request.alternatives)
-                for request in claim.requests
+                min(self._needed(wanted) for wanted in request.alternatives) for request in claim.requests
             )
             if least > MAX_RESULTS:
                 detail = f"number of requested devices {least} exceeds the claim limit of {MAX_RESULTS}"
@@ -179,10 +196,7 @@ class Search:
         claim, index, request = self.requests[at.request]
         orbits, tried_orbits = self._orbits, set[Hashable]()
         if at.alternative is None:
-            for number in range(len(request.alternatives)):
-                if request.prioritized:
-                    self.tried += 1
-                yield from self._settled(Position(at.request, number))
+            yield from self._alternatives(at)
             return
         wanted = request.alternatives[at.alternative]
         devices = self._all_of(wanted) if wanted.takes_all else None
@@ -202,22 +216,43 @@ class Search:
             if undo is None:
                 continue
             try:
-                yield from self._settled(Position(at.request, at.alternative, at.placed + 1))
+                yield from self._onward(Position(at.request, at.alternative, at.placed + 1))
             finally:
                 undo()
+            too_many, self.too_many = self.too_many, None
+            if too_many == claim:
+                # No other device makes the claim smaller; only another alternative does.
+                self.too_many = claim
+                return
 
-    def _settled(self, at: Position) -> Iterator[Position]:
+    def _alternatives(self, at: Position) -> Iterator[Position]:
+        """The first position of each alternative. Tells the frames below when the claim is too large with any of them."""
+        claim, _, request = self.requests[at.request]
+        all_too_many = True
+        for number, wanted in enumerate(request.alternatives):
+            if request.prioritized:
+                self.tried += 1
+            if self.per_claim[claim] + self._needed(wanted) > MAX_RESULTS:
+                continue
+            yield from self._onward(Position(at.request, number))
+            all_too_many = all_too_many and self.too_many == claim
+            self.too_many = None
+        if all_too_many:
+            self.too_many = claim
+
+    def _onward(self, at: Position) -> Iterator[Position]:
         """The position itself, or the next request's once this one has all its devices."""
         assert at.alternative is not None
-        claim, _, request = self.requests[at.request]
-        wanted = request.alternatives[at.alternative]
-        needed = len(self._all_of(wanted)) if wanted.takes_all else wanted.spec.count
-        if wanted.takes_all and not needed:
-            return
+        wanted = self.requests[at.request][2].alternatives[at.alternative]
+        needed = self._needed(wanted)
         if at.placed >= needed:
-            yield Position(at.request + 1)
-        elif self.per_claim[claim] + needed - at.placed <= MAX_RESULTS:
+            if needed or not wanted.takes_all:
+                yield Position(at.request + 1)
+        else:
             yield at
+
+    def _needed(self, wanted: Wanted) -> int:
+        return len(self._all_of(wanted)) if wanted.takes_all else wanted.spec.count
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
@@ -261,7 +296,7 @@ class Search:
         )
         if not all(tally.allows(offered, nics_to_come=to_come) for tally in concerned):
             return None
-        if self._takes_card(device, demand):
+        if self._takes_card(claim, device, demand):
             rest = max(0, wanted.spec.count - at.placed - 1)
             fewest, most = self.cards_after[at.request]
             assert self.demanded is not None
@@ -269,9 +304,9 @@ class Search:
                 return None
         return self._apply(wanted, device, demand, counted=counted, new_states=new_states, tallies=concerned)
 
-    def _takes_card(self, device: int, demand: Demand) -> bool:
-        """Whether partitions are demanded here and the demand takes a card of the fabric as a whole."""
-        if self.demanded is None or device not in self.demanded.fabric.place:
+    def _takes_card(self, claim: int, device: int, demand: Demand) -> bool:
+        """Whether partitions are demanded of the claim and the demand takes a card as a whole."""
+        if self.demanded is None or claim not in self.demanded.claims or device not in self.demanded.cards:
             return False
         capacity = self.state.devices[device].device.capacity.get(names.CAPACITY_MEMORY)
         taken = demand.amounts.get(names.CAPACITY_MEMORY)
@@ -309,7 +344,7 @@ class Search:
             tally.add(offered)
         once = ((claim, wanted.request), device)
         self.by_request[once] = 1
-        card = self._takes_card(device, demand)
+        card = self._takes_card(claim, device, demand)
         if card and self.demanded is not None:
             self.demanded.add(claim, device)
 
@@ -344,14 +379,8 @@ class Search:
         return states
 
     def values_of(self, claim: int, index: int, device: int) -> rules.Values:
-        """The device's values under one constraint, looked up once."""
-        found = self._constrained_values.get((claim, index, device))
-        if found is None:
-            found = rules.values_of(
-                self.constraints[claim][index], self.state.devices[device], lists=self.lists
-            )
-            self._constrained_values[claim, index, device] = found
-        return found
+        """The device's values under one constraint."""
+        return self.state.values(rules.attribute_of(self.constraints[claim][index]), device)
 
     def _all_of(self, wanted: Wanted) -> list[int]:
         """The devices of an `All` request: all that match and could hold the demand when idle."""

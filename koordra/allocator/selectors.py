@@ -72,6 +72,17 @@ def matches(expression: str, device: DeviceFacts) -> bool:
     return outcome
 
 
+def evaluated(expression: str, device: DeviceFacts) -> bool:
+    """`matches` without the cache of results: what the cache saves can be measured against it."""
+    program = _program(expression)
+    if isinstance(program, str):
+        raise SelectorError(f"CEL compile error in {expression.strip()!r}: {program}")
+    outcome = _outcome.__wrapped__(program, _values_read(program, device))
+    if isinstance(outcome, str):
+        raise SelectorError(f"CEL runtime error in {expression.strip()!r}: {outcome}")
+    return outcome
+
+
 def compile_error(
     expression: str, *, consumable_capacity: bool = True, list_attributes: bool = True
 ) -> str | None:
@@ -107,6 +118,9 @@ def _program(
     if len(expression.encode()) > _MAX_EXPRESSION:
         return f"the expression is longer than {_MAX_EXPRESSION} bytes"
     tokens = tokens_of(expression)
+    if any(tokens[at : at + 3] == (".", "reverse", "(") for at in range(len(tokens))):
+        # Of a later version of the strings library than Kubernetes has.
+        return "undeclared reference to 'reverse'"
     if EXACT_FIELD in tokens:
         return f"undefined field '{EXACT_FIELD}'"
     if nesting(tokens) > _MAX_NESTING:
@@ -208,6 +222,7 @@ def _environment(consumable_capacity: bool, list_attributes: bool) -> Any:
         "string": kind.STRING,
         "strings": kind.List(kind.STRING),
         "list": kind.LIST,
+        "dyn": kind.DYN,
         "quantity": kind("kubernetes.Quantity"),
         "semver": kind("kubernetes.Semver"),
     }
@@ -218,7 +233,7 @@ def _environment(consumable_capacity: bool, list_attributes: bool) -> Any:
             name,
             [
                 cel.Overload(
-                    f"koordra_{name}_{next(numbers)}",
+                    f"koordra_{name.replace('.', '_')}_{next(numbers)}",
                     return_type=kinds[result],
                     parameters=[kinds[argument] for argument in arguments],
                     is_member=member,

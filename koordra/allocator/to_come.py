@@ -30,10 +30,9 @@ def nics_after(
 
 
 def cards_after(
-    requests: Sequence[Entry], claims: Sequence[AskedClaim], state: NodeState
+    requests: Sequence[Entry], claims: Sequence[AskedClaim], state: NodeState, cards: Iterable[int]
 ) -> list[tuple[int, int]]:
-    """Per request in walking order: the fewest and the most cards of the fabric that later requests of its claim take."""
-    cards = state.fabric.cards
+    """Per request in walking order: the fewest and the most of the cards that later requests of its claim take."""
     bounds = []
     for _, _, request in requests:
         counts = [

@@ -26,11 +26,27 @@ JOINT_GATE: Final = "koordra.io/joint-allocation"
 MODE_LABEL: Final = "koordra.io/allocation-mode"
 """Node label that picks `joint` (default) or `native` allocation for the node's devices."""
 
+PARTITION_POLICY_LABELS: Final = (
+    DRIVER + "/gpu-partition-policy",
+    "node.koordinator.sh/gpu-partition-policy",
+)
+"""Node labels that say whether whole GPUs are given out as partitions of the NVLink fabric only; the first one present counts."""
+
+PARTITION_HONOR: Final = "Honor"
+
 MODE_JOINT: Final = "joint"
 MODE_NATIVE: Final = "native"
 
 ALLOCATOR_CONTROLLER: Final = "controller"
 ALLOCATOR_SCHEDULER: Final = "scheduler"
+ALLOCATOR_NOBODY: Final = "none"
+"""Values of the attribute koordra.io/allocator. `none` is the quarantine between the modes: nobody gives the device out."""
+
+QUARANTINE_TAINT: Final = "koordra.io/quarantine"
+"""Device taint (NoSchedule) of a device that changes hands between joint and native allocation."""
+
+QUARANTINE_SEEN: Final = "koordra.io/quarantine-seen"
+"""Node annotation by the controller: the pool generation whose quarantine it has seen and acts on."""
 
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Builtin claim finalizer; with it kube-controller-manager frees the claim when its last pod ends."""

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 def metadata(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     """The object's metadata, empty where it has none."""
     found = obj.get("metadata")
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, (dict, Mapping)) else {}
 
 
 def name(obj: Mapping[str, Any]) -> str:
@@ -54,22 +54,22 @@ def is_deleting(obj: Mapping[str, Any]) -> bool:
 
 def annotations_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
     found = metadata(obj).get("annotations")
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, (dict, Mapping)) else {}
 
 
 def labels_of(obj: Mapping[str, Any]) -> Mapping[str, str]:
     found = metadata(obj).get("labels")
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, (dict, Mapping)) else {}
 
 
 def spec_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     found = obj.get("spec")
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, (dict, Mapping)) else {}
 
 
 def status_of(obj: Mapping[str, Any]) -> Mapping[str, Any]:
     found = obj.get("status")
-    return found if isinstance(found, Mapping) else {}
+    return found if isinstance(found, (dict, Mapping)) else {}
 
 
 def pod_is_finished(pod: Mapping[str, Any]) -> bool:

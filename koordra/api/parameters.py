@@ -4,8 +4,8 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
 
     JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each other
     PlacementPolicy   node, device                  where to put them when several places fit
-    GpuConfig         isolation, coresPolicy, priority, memoryPercent
-    RdmaConfig        mode, memlock                 how a NIC is handed to the container
+    GpuConfig         isolation, coresPolicy, priority, memoryPercent, partition, numaAffinity
+    RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's network
 
 Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or value is an
 InvalidParameters that names it and lists what is allowed. The tables below are the only description of the fields; the
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from koordra.api.rdma_network import RdmaNetwork, decode_network, network_schema
 from koordra.errors import InvalidParameters
 
 API_VERSION: Final = "koordra.io/v1alpha1"
@@ -70,6 +71,13 @@ class CoresPolicy(StrEnum):
     ELASTIC = "Elastic"
 
 
+class PartitionPolicy(StrEnum):
+    """HONOR: the claim's whole GPUs are one partition of the node's NVLink fabric, or the claim waits. PREFER: better so."""
+
+    HONOR = "Honor"
+    PREFER = "Prefer"
+
+
 class RdmaMode(StrEnum):
     """SHARED: the physical function, with other claims. EXCLUSIVE: the physical function alone."""
 
@@ -92,20 +100,28 @@ class PlacementPolicy:
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """`isolation` names a backend (`none` where absent); `memory_percent` 1..100 of the card that is chosen."""
+    """`isolation` names a backend (`none` where absent); `memory_percent` 1..100 of the card that is chosen.
+
+    `partition` is about all whole GPUs of the claim; it does not lift what the node demands by its label.
+    `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA node.
+    """
 
     isolation: str | None = None
     cores_policy: CoresPolicy | None = None
     priority: int | None = None
     memory_percent: int | None = None
+    partition: PartitionPolicy | None = None
+    numa_affinity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaConfig:
-    """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA needs."""
+    """`memlock`: whether the container may lock memory without limit, which registering memory for RDMA needs.
+    `network`: what the pod's network interface on the NIC looks like (rdma_network.py)."""
 
     mode: RdmaMode | None = None
     memlock: bool = True
+    network: RdmaNetwork | None = None
 
 
 Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
@@ -113,13 +129,15 @@ Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field: its name in JSON and in the dataclass, and either an enum of words, an int range, a bool or a name."""
+    """One field: its name in JSON and in the dataclass, and either an enum of words, an int range, the `network` object
+    or a bool."""
 
     json: str
     attribute: str
     words: type[StrEnum] | tuple[str, ...] | None = None
     whole: tuple[int, int] | None = None
     required: bool = False
+    network: bool = False
 
     def allowed(self) -> tuple[str, ...]:
         if self.words is None:
@@ -155,11 +173,17 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             _Field("coresPolicy", "cores_policy", words=CoresPolicy),
             _Field("priority", "priority", whole=(0, 100)),
             _Field("memoryPercent", "memory_percent", whole=(1, 100)),
+            _Field("partition", "partition", words=PartitionPolicy),
+            _Field("numaAffinity", "numa_affinity"),
         ),
     ),
     "RdmaConfig": _Kind(
         RdmaConfig,
-        (_Field("mode", "mode", words=RdmaMode), _Field("memlock", "memlock")),
+        (
+            _Field("mode", "mode", words=RdmaMode),
+            _Field("memlock", "memlock"),
+            _Field("network", "network", network=True),
+        ),
     ),
 }
 
@@ -215,6 +239,8 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
 
 
 def _value(entry: _Field, value: object, *, object: str, field: str) -> Any:
+    if entry.network:
+        return decode_network(value, object=object, field=field)
     if entry.words is not None:
         if value not in entry.allowed():
             raise InvalidParameters(
@@ -256,7 +282,9 @@ def schema() -> dict[str, Any]:
 def _kind_schema(name: str, kind: _Kind) -> dict[str, Any]:
     properties: dict[str, Any] = {"apiVersion": {"const": API_VERSION}, "kind": {"const": name}}
     for entry in kind.fields:
-        if entry.words is not None:
+        if entry.network:
+            properties[entry.json] = network_schema()
+        elif entry.words is not None:
             properties[entry.json] = {"enum": list(entry.allowed())}
         elif entry.whole is not None:
             properties[entry.json] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}

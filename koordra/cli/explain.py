@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     help="YAML or JSON with the objects to plan with ('-' is stdin). Repeatable.",
 )
 @click.option("--policy", default="koordra", show_default=True, help="The placement policy to explain.")
+@click.option(
+    "--features", metavar="GATES", help="Feature gates that are on, joined by '+'. Default: those of 1.37."
+)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(claims: Sequence[str], files: Sequence[str], policy: str, output: str) -> None:
+def command(
+    claims: Sequence[str], files: Sequence[str], policy: str, features: str | None, output: str
+) -> None:
     """Why each claim waits: per node and device the clause that failed, with both figures, and the nearest miss.
 
     CLAIM is a name or namespace/name; without one, every pending claim in the files is explained.
     """
     from koordra.allocator import plan
-    from koordra.cli.plan import read_objects
+    from koordra.cli.manifests import read_objects
 
-    found = plan(read_objects(files), policy=policy, report_errors=True)
+    found = plan(read_objects(files), policy=policy, features=features, report_errors=True)
     told = [entry for entry in explained(found) if not claims or _is_meant(entry, claims)]
     _complain_about_unknown(claims, told)
     if output == "json":

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +22,7 @@ MOST_REASONS = 6
     multiple=True,
     required=True,
     metavar="FILE",
-    help="YAML or JSON with Nodes, ResourceSlices, DeviceClasses, claims, pods ... ('-' is stdin). Repeatable.",
+    help="YAML or JSON (or JSON lines) with Nodes, ResourceSlices, DeviceClasses, claims, pods ... ('-' is stdin). Repeatable.",
 )
 @click.option("--policy", default="koordra", show_default=True, help="koordra, Binpack, Spread, FirstFit ...")
 @click.option(
@@ -33,78 +31,29 @@ MOST_REASONS = 6
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
 )
-def command(files: Sequence[str], policy: str, features: str | None, output: str) -> None:
+@click.option(
+    "--defragment",
+    metavar="SHAPE",
+    help="Instead of planning: the fewest pods whose move frees a shape, e.g. gpus=8,nics=8,scope=Node. Moves nothing.",
+)
+def command(
+    files: Sequence[str], policy: str, features: str | None, output: str, defragment: str | None
+) -> None:
     """What-if, offline: plan the claims in the files against the nodes and slices in the files.
 
     Claims that have an allocation count as taken. Nothing is written anywhere.
     """
     from koordra.allocator import plan
+    from koordra.cli.manifests import read_objects
 
     manifests = read_objects(files)
+    if defragment is not None:
+        from koordra.cli.defragment import show
+
+        show(manifests, defragment, output)
+        return
     found = plan(manifests, policy=policy, features=features, report_errors=True)
     click.echo(_rendered(found, output), nl=False)
-
-
-def read_objects(files: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Every object of the files, Lists taken apart, claims made from templates, koordra's classes added where missing.
-
-    Raises InvalidManifest naming file and place.
-    """
-    from koordra.allocator.templates import with_template_claims
-
-    found = [entry for name in files for entry in _read(name)]
-    return [*with_template_claims(found), *_missing_classes(found)]
-
-
-def _read(name: str) -> list[Mapping[str, Any]]:
-    import yaml
-
-    from koordra.errors import InvalidManifest
-
-    try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        documents = list(yaml.safe_load_all(text))
-    except OSError as error:
-        raise InvalidManifest(f"cannot be read: {error.strerror}", object=name) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=name) from error
-    found: list[Mapping[str, Any]] = []
-    for number, document in enumerate(documents, start=1):
-        if document is not None:
-            found += _objects(document, where=f"{name} document {number}")
-    return found
-
-
-def _objects(document: object, *, where: str) -> list[Mapping[str, Any]]:
-    from koordra.errors import InvalidManifest
-
-    if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
-        raise InvalidManifest(
-            "is not a Kubernetes object", object=where, remedy="write apiVersion, kind and metadata"
-        )
-    items = document.get("items")
-    if document["kind"].endswith("List") and isinstance(items, list):
-        # kubectl leaves kind out of the items of typed lists.
-        kind = document["kind"].removesuffix("List")
-        return [
-            entry
-            for number, item in enumerate(items)
-            for entry in _objects(
-                {"kind": kind, **item} if kind and isinstance(item, Mapping) else item,
-                where=f"{where} items[{number}]",
-            )
-        ]
-    if not isinstance(document.get("metadata"), Mapping):
-        raise InvalidManifest("has no metadata", object=where, field="metadata", remedy="give it a name")
-    return [document]
-
-
-def _missing_classes(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """koordra's DeviceClasses that the objects ask for and do not bring along: those of every cluster with koordra."""
-    from koordra.allocator.classes import shipped_classes
-
-    there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
-    return [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]
 
 
 def _rendered(found: Plan, output: str) -> str:

@@ -207,10 +207,11 @@ class _Judge:
                 yield f"{key}: {attribute} is not distinct: {values}"
 
     def partition(self, key: str, results: list[Dict], node: str | None) -> Any:
-        """Where the node honors partitions, a claim's whole cards are one of eight Hopper cards' table."""
+        """Where the node honors partitions, a claim's whole cards are one of eight Hopper cards' table; also where the claim asks."""
         labels = self.nodes.get(node or "", {}).get("metadata", {}).get("labels", {})
         policies = [label for name, label in sorted(labels.items()) if name.endswith("/gpu-partition-policy")]
-        if policies[:1] != ["Honor"]:
+        by_node, by_claim = policies[:1] == ["Honor"], self.asks_for_partitions(key)
+        if not by_node and not by_claim:
             return
         cards = {
             where[2]: device
@@ -225,8 +226,18 @@ class _Judge:
             == amount(cards[r["device"]]["capacity"]["memory"]["value"])
         }
         table = hopper_partitions(cards)
-        if table and len(whole) > 1 and whole not in table:
+        if (table or by_claim) and len(whole) > 1 and whole not in table:
             yield f"{key}: {sorted(whole)} is no partition of {node}"
+
+    def asks_for_partitions(self, key: str) -> bool:
+        """The last GpuConfig of the claim that says something; the tests say it of whole claims only."""
+        said = [
+            parameters["partition"]
+            for entry in self.claims[key]["spec"]["devices"].get("config", [])
+            if (parameters := entry.get("opaque", {}).get("parameters", {})).get("kind") == "GpuConfig"
+            and "partition" in parameters
+        ]
+        return said[-1:] == ["Honor"]
 
     def values(self, result: Dict, attribute: str) -> frozenset[tuple[str, Any]]:
         device, spec = self.devices[result["driver"], result["pool"], result["device"]]

@@ -31,6 +31,9 @@ def examples(number: int) -> settings:
     return settings(max_examples=max(number, int(os.environ.get("KOORDRA_EXAMPLES") or 0)))
 
 
+POLICIES = ("Honor", "Prefer")
+
+
 @st.composite
 def nodes(draw: st.DrawFn, *, most: int) -> list[Dict]:
     gpus, nics = draw(st.integers(1, most)), draw(st.integers(0, most))
@@ -40,7 +43,7 @@ def nodes(draw: st.DrawFn, *, most: int) -> list[Dict]:
 @st.composite
 def wired(draw: st.DrawFn, gpus: int, nics: int) -> list[Dict]:
     """A node with so many devices, some way of NVLink, and sometimes a policy about its partitions."""
-    policy = draw(st.sampled_from([None, None, "Honor", "Prefer"]))
+    policy = draw(st.sampled_from([None, None, *POLICIES]))
     return machines.machine(
         gpus,
         nics,
@@ -213,7 +216,13 @@ def nvlinked(draw: st.DrawFn) -> list[Dict]:
     counts = draw(st.sampled_from([(2,), (3,), (4,), (5,), (1, 2), (2, 2), (2, 3), (4, 2)]))
     amounts = draw(st.sampled_from([{}, {}, {"memory": "40Gi"}]))
     wanted = [
-        machines.claim(f"c{number}", machines.request("gpu", "gpu", count, capacity=amounts))
+        machines.claim(
+            f"c{number}",
+            machines.request("gpu", "gpu", count, capacity=amounts),
+            configs=draw(
+                st.sampled_from([[], [], *([machines.config("GpuConfig", partition=p)] for p in POLICIES)])
+            ),
+        )
         for number, count in enumerate(counts)
     ]
     together = machines.pod("pod", *(entry["metadata"]["name"] for entry in wanted))

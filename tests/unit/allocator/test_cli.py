@@ -106,6 +106,65 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> N
         run(plan.command, "-f", str(tmp_path / "absent.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("manifest", "problem"),
+    [
+        (
+            "kind: Node\nmetadata: {name: n, labels: {rack: 5}}",
+            r"metadata.labels: 'rack': 5 is not a text; quote it",
+        ),
+        ("kind: Node\nmetadata: {name: [n]}", r"metadata.name: \['n'\] is not a text"),
+        ("kind: Node\nmetadata: {name: n}\nstatus: []", "status: is not an object"),
+        (
+            "kind: Pod\nmetadata: {name: p}\nspec: {resourceClaims: gpu}",
+            "spec.resourceClaims: is not a list of objects",
+        ),
+        (
+            "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{}, {resources: {requests: 1}}]}",
+            r"spec.containers\[1\].resources.requests: is not an object",
+        ),
+        (
+            "kind: List\nitems: [{kind: Node, metadata: {name: n}, spec: 3}]",
+            r"items\[0\]: spec: is not an object",
+        ),
+    ],
+)
+def test_wrong_shapes_are_told_with_their_place(tmp_path: Path, manifest: str, problem: str) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(manifest)
+    with pytest.raises(InvalidManifest, match=problem):
+        run(plan.command, "-f", str(file))
+
+
+def test_json_lines_are_as_good_as_yaml_and_twice_is_once(files: list[str], tmp_path: Path) -> None:
+    entries = [entry for name in files[1::2] for entry in yaml.safe_load_all(Path(name).read_text())]
+    lines = tmp_path / "all.json"
+    lines.write_text("\n".join(json.dumps(entry) for entry in entries))
+    expected = run(plan.command, *files).stdout
+    assert run(plan.command, "-f", str(lines)).stdout == expected
+    assert run(plan.command, *files, "-f", str(lines), *files).stdout == expected
+
+
+def test_dates_are_texts(tmp_path: Path) -> None:
+    """An unquoted date in opaque parameters comes out as it went in, as from the API server."""
+    dated = claim("a", request("gpu"))
+    dated["spec"]["devices"]["config"] = [
+        {"opaque": {"driver": "other.example.com", "parameters": {"since": "DATE"}}}
+    ]
+    file = tmp_path / "dated.yaml"
+    file.write_text(yaml.safe_dump_all([*machine(1, 0), dated]).replace("DATE", "2026-01-02"))
+    found = json.loads(run(plan.command, "-f", str(file), "-o", "json").stdout)
+    (config,) = found["allocations"]["default/a"]["devices"]["config"]
+    assert config["opaque"]["parameters"] == {"since": "2026-01-02"}
+
+
+def test_explain_under_other_gates(files: list[str]) -> None:
+    told = json.loads(
+        run(explain.command, *files, "--features", "DRAAdminAccess", "-o", "json", "large").stdout
+    )["claims"]
+    assert [reason["reason"] for reason in told[0]["reasons"]] == ["FeatureDisabled"]
+
+
 def test_an_unknown_policy(files: list[str]) -> None:
     with pytest.raises(PlanError, match="policies are koordra"):
         run(plan.command, *files, "--policy", "Best")

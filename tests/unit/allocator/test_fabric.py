@@ -12,6 +12,7 @@ from tests.conformance import checker
 from tests.unit.allocator.machines import (
     allocated,
     claim,
+    config,
     device_classes,
     devices_of,
     machine,
@@ -124,6 +125,40 @@ def test_shares_are_not_partitioned() -> None:
 def test_a_node_without_a_table_demands_nothing() -> None:
     assert len(chosen(planned(*machine(8, 0, links="switch", labels=HONOR), gpus(3)))) == 3
     assert len(chosen(planned(*machine(4, 0, links="hopper", labels=HONOR), gpus(3)))) == 3
+
+
+def partitioned(count: int, said: str, name: str = "a") -> Dict:
+    return claim(name, request("gpu", count=count), configs=[config("GpuConfig", partition=said)])
+
+
+def test_a_claim_can_demand_a_partition() -> None:
+    """Of a node that only prefers partitions; a neighbour in the same pod may have any set."""
+    node = machine(8, 0, links="hopper")
+    assert chosen(planned(*node, held(0, 2), partitioned(2, "Honor"))) == ["gpu-4", "gpu-5"]
+    found = planned(*node, held(0, 2, 4, 6), partitioned(2, "Honor"))
+    told = [r for r in found.unsatisfiable["default/a"] if r.device is None]
+    assert [r.reason for r in told] == ["PartitionMismatch"]
+    assert told[0].detail.endswith("it would fit without GpuConfig partition: Honor")
+    beside = planned(*node, held(0, 2), partitioned(2, "Honor"), gpus(3, "b"), pod("p", "a", "b"))
+    assert len(chosen(beside, "b")) == 3
+
+
+def test_a_claim_that_prefers_does_not_lift_what_the_node_demands() -> None:
+    found = planned(*machine(8, 0, links="hopper", labels=HONOR), partitioned(3, "Prefer"))
+    (told,) = [r for r in found.unsatisfiable["default/a"] if r.reason == "PartitionMismatch"]
+    assert told.detail.endswith("it would fit without koordra.io/gpu-partition-policy: Honor")
+
+
+@pytest.mark.parametrize("links", ["none", "switch", "bridges"])
+def test_where_there_are_no_partitions_a_demanding_claim_gets_single_cards(links: str) -> None:
+    node = machine(8, 0, links=links, labels=HONOR)
+    assert len(chosen(planned(*node, partitioned(1, "Honor")))) == 1
+    told = planned(*node, partitioned(2, "Honor")).unsatisfiable["default/a"][0]
+    assert (told.reason, "the node gives out 1 together; free are single cards only" in told.detail) == (
+        "PartitionMismatch",
+        True,
+    )
+    assert told.detail.endswith("it would fit without GpuConfig partition: Honor")
 
 
 @pytest.mark.parametrize(

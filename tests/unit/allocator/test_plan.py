@@ -207,8 +207,54 @@ def test_a_consumer_that_no_longer_fits_is_told_that_the_claim_is_pinned() -> No
     )
     assert (
         "SharedClaimPinned",
-        "ResourceClaim default/shared of the pod is allocated on other nodes",
+        "ResourceClaim default/shared of the pod is allocated on node-1",
     ) in reasons(found, "own")
+
+
+def consumed_by(number: int, allocation: dict[str, Any]) -> dict[str, Any]:
+    """The shared claim with that many consumers, the last of which is the pod `p`."""
+    found = allocated(claim("shared", request("gpu")), allocation)
+    users = [{"resource": "pods", "name": f"x{n}", "uid": f"x{n}"} for n in range(number - 1)]
+    found["status"]["reservedFor"] = [*users, {"resource": "pods", "name": "p", "uid": "uid-p"}]
+    return found
+
+
+def test_a_claim_has_at_most_256_consumers() -> None:
+    """Whoever is one of them already still is; others, of whom a second claim is waiting, are told."""
+    objects = machine(2, 0)
+    shared = planned(objects, claim("shared", request("gpu"))).allocations["default/shared"]
+    inside, outside = pod("p", "shared", "own"), pod("q", "shared", "other")
+    inside["metadata"]["uid"] = "uid-p"
+    for users, fits in ((255, {"default/own"}), (256, {"default/own"})):
+        found = planned(objects, consumed_by(users, shared), claim("own", request("gpu")), inside)
+        assert set(found.allocations) == fits
+    more = [claim("other", request("gpu", capacity={"memory": "1Gi"})), outside]
+    assert set(planned(objects, consumed_by(255, shared), more).allocations) == {"default/other"}
+    found = planned(objects, consumed_by(256, shared), more)
+    assert reasons(found, "other") == [
+        (
+            "ReservedForFull",
+            "pod default/q: ResourceClaim default/shared has 256 consumers, which is the most that it can have",
+        )
+    ]
+
+
+def test_consumers_that_are_planned_now_count_too() -> None:
+    """Two pods, one place left: the first by name gets it. Of 300 pods of one claim 256 may use it."""
+    objects = machine(3, 0)
+    shared = planned(objects, claim("shared", request("gpu"))).allocations["default/shared"]
+    pods = [pod(name, "shared", f"own-{name}") for name in "rq"]
+    found = planned(
+        objects, consumed_by(255, shared), [claim(f"own-{n}", request("gpu")) for n in "rq"], pods
+    )
+    assert set(found.allocations) == {"default/own-q"}
+    assert reasons(found, "own-r")[0][0] == "ReservedForFull"
+    crowd = [pod(f"p{n:03}", "shared", *(["late"] if n == 299 else [])) for n in range(300)]
+    claims = [claim("shared", request("gpu")), claim("late", request("gpu"))]
+    roomy = [node(allocatable={"pods": "1000"}), slice_of([gpu(n, place=place(n)) for n in range(3)])]
+    found = planned(roomy, claims, crowd)
+    assert set(found.allocations) == {"default/shared"}
+    assert reasons(found, "late")[0][0] == "ReservedForFull"
 
 
 def test_two_pods_of_one_claim_that_fit_nowhere_together_are_served_one_by_one() -> None:

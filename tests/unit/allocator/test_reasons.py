@@ -194,3 +194,36 @@ def test_reasons_are_told_once_and_in_order() -> None:
     everywhere = Reason(None, None, None, "SelectorError", "s")
     assert told_in_order([of_device, of_node, everywhere, of_device]) == (everywhere, of_node, of_device)
     assert str(of_device) == "node-1/gpu-0 (request gpu): Tainted: t"
+
+
+def test_what_is_only_preferred_is_never_at_fault() -> None:
+    """The NIC is under another root: without the constraint the JointAllocation would simply climb."""
+    devices = [gpu(0, place=place(0)), nic(0, place=place(1))]
+    wanted = claim(
+        "a",
+        request("gpu"),
+        request("nic", "nic"),
+        configs=[joint("PCIeSwitch", enforcement="Preferred")],
+        constraints=[{"matchAttribute": "resource.kubernetes.io/pcieRoot"}],
+    )
+    found = plan([*device_classes(), node(), slice_of(devices), wanted])
+    (told,) = [reason for reason in found.unsatisfiable["default/a"] if reason.device is None]
+    assert told.reason == "ConstraintViolated"
+    assert told.detail.endswith("it would fit without it")
+
+
+def test_two_clauses_that_are_both_at_fault_are_told_together() -> None:
+    devices = [gpu(0, place=place(0)), nic(0, place=place(4))]
+    wanted = claim(
+        "a",
+        request("gpu"),
+        request("nic", "nic"),
+        configs=[joint("NUMANode")],
+        constraints=[{"matchAttribute": "resource.kubernetes.io/pcieRoot"}],
+    )
+    found = plan([*device_classes(), node(), slice_of(devices), wanted])
+    told = [reason for reason in found.unsatisfiable["default/a"] if reason.device is None]
+    assert {reason.reason for reason in told} == {"TopologyScopeUnmet", "ConstraintViolated"}
+    assert {reason.detail.rpartition("; ")[2] for reason in told} == {
+        "it would fit without the JointAllocation and the constraints"
+    }

@@ -1,0 +1,57 @@
+"""Why one device cannot serve one request as things stand: the verdict, who uses it, what it lacks of amounts and counters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.reasons import Cause, figure
+from koordra.allocator.requests import Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why one device does not do; `lacking` of the capacity `name` is missing where it is a matter of amounts."""
+
+    cause: Cause
+    detail: str
+    name: str = ""
+    lacking: Decimal = Decimal(0)
+
+
+def device_reason(wanted: Wanted, device: int, state: NodeState, *, own_driver_only: bool) -> Miss | None:
+    """Why the device cannot serve the request as things stand; None when it can."""
+    offered = state.devices[device]
+    verdict = state.verdict(wanted, device, own_driver_only=own_driver_only)
+    if verdict.short_of is not None:
+        return _no_room(state, device, *verdict.short_of)
+    if verdict.cause is not None:
+        return Miss(verdict.cause, verdict.detail)
+    if wanted.spec.admin_access or verdict.demand is None:
+        return None
+    if state.busy[device]:
+        holder = state.taken.dedicated.get(offered.id)
+        by = f"by ResourceClaim {holder}" if holder else f"in {state.holders[device]} shares"
+        return Miss(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1, in use {by}")
+    for name, amount in sorted(verdict.demand.amounts.items()):
+        if amount > offered.device.capacity[name].value - state.used[device].get(name, Decimal(0)):
+            return _no_room(state, device, name, amount)
+    if not (state.shared[device] and state.holders[device]):
+        pool = state.pool_of[device]
+        for set_name, counters in sorted(offered.device.consumes_counters.items()):
+            for counter, amount in sorted(counters.items()):
+                available = max(state.counters[pool].get((set_name, counter), Decimal(0)), Decimal(0))
+                if amount > available:
+                    total = state.pools[pool].counters.get((set_name, counter), Decimal(0))
+                    free = f"free {figure(available)} of {figure(total)}"
+                    detail = f"counter {set_name}/{counter}: requested {figure(amount)}, {free}"
+                    return Miss(Cause.COUNTERS_EXHAUSTED, detail)
+    return None
+
+
+def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Miss:
+    total = state.devices[device].device.capacity[name].value
+    free = max(total - state.used[device].get(name, Decimal(0)), Decimal(0))
+    detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
+    return Miss(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)

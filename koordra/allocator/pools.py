@@ -1,0 +1,205 @@
+"""Pools: what a node sees of a driver's devices, gathered from ResourceSlices (source: dra.md 1.4 and upstream's pool gathering).
+
+- A slice counts for a node when its node name, selector or `allNodes` says so, when one of its devices does
+  (`perDeviceNodeSelection`), or when it holds shared counters.
+- Of a pool only the highest generation counts. When the slices for the node are not the whole pool, all slices of the
+  pool are consulted: a newer generation elsewhere makes the node's slices obsolete (the pool is not there), fewer slices than
+  `resourceSliceCount` make the pool incomplete (no device of it may be allocated).
+- A pool with a device name twice, a counter set twice, or a consumed counter that no set has, is invalid; so is one with a
+  slice that cannot be read. Other pools are not affected.
+- Order: slices by name; devices as listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.allocator import features as gates
+from koordra.allocator.features import Features
+from koordra.allocator.predicates import selector_matches
+from koordra.allocator.selectors import DeviceFacts
+from koordra.api import names, objects
+from koordra.api.devices import Attribute, Capacity, Device, DeviceID, NodeSelection, Taint
+from koordra.api.slices import DeviceTaintRule, ResourceSlice
+
+PoolID = tuple[str, str]
+
+GPU: Final = "gpu"
+NIC: Final = "nic"
+_KINDS: Final = {names.TYPE_GPU: GPU, names.TYPE_MIG: GPU, names.TYPE_NIC: NIC, names.TYPE_VF: NIC}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offered:
+    """A device as one node sees it. `taints` are the slice's and the rules', without koordra's joint taint.
+
+    `kind` is `gpu` (also for a MIG slice), `nic` (also for a VF), or "" for a device that is neither.
+    """
+
+    id: DeviceID
+    device: Device
+    facts: DeviceFacts
+    class_facts: DeviceFacts
+    plain: Mapping[str, Any]
+    selection: NodeSelection
+    here: bool
+    taints: tuple[Taint, ...]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from the pool."""
+
+    id: PoolID
+    devices: tuple[Offered, ...] = ()
+    others: tuple[tuple[DeviceID, Device], ...] = ()
+    counters: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
+    incomplete: bool = False
+    trouble: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(self.id)
+
+
+def pool_of(
+    key: PoolID,
+    kept: Sequence[ResourceSlice],
+    of_pool: Sequence[ResourceSlice],
+    node: Mapping[str, Any],
+    *,
+    features: Features,
+    rules: Sequence[DeviceTaintRule],
+) -> Pool | None:
+    """The pool as the node sees it, from the slices that concern the node (`kept`, of one generation) among all of the pool.
+
+    None where a newer generation made the node's slices obsolete.
+    """
+    kept = sorted(kept, key=lambda entry: entry.name)
+    everywhere = kept
+    if len(kept) != kept[0].slice_count:
+        if any(entry.generation > kept[0].generation for entry in of_pool):
+            return None
+        everywhere = [entry for entry in of_pool if entry.generation == kept[0].generation]
+        if len(everywhere) != kept[0].slice_count:
+            return Pool(
+                key,
+                incomplete=True,
+                trouble=f"generation {kept[0].generation} has {len(everywhere)} of {kept[0].slice_count} slices",
+            )
+    trouble = _invalid(kept, everywhere, counters=gates.PARTITIONABLE_DEVICES in features)
+    if trouble:
+        return Pool(key, trouble=trouble)
+    offered = tuple(
+        _offered(entry, device, node, rules)
+        for entry in kept
+        if not entry.shared_counters
+        for device in entry.devices
+    )
+    here = {device.id for device in offered}
+    return Pool(
+        key,
+        devices=offered,
+        others=tuple(
+            (identity, device)
+            for entry in everywhere
+            for device in entry.devices
+            if (identity := DeviceID(entry.driver, entry.pool, device.name)) not in here
+        ),
+        counters={
+            (set_name, counter): amount
+            for entry in kept
+            for set_name, counters in entry.shared_counters.items()
+            for counter, amount in counters.items()
+        },
+    )
+
+
+def _offered(
+    entry: ResourceSlice, device: Device, node: Mapping[str, Any], rules: Sequence[DeviceTaintRule]
+) -> Offered:
+    identity = DeviceID(entry.driver, entry.pool, device.name)
+    selection = device.selection if entry.per_device_selection else entry.selection
+    facts, class_facts, plain = facts_of(entry.driver, device)
+    added = tuple(
+        rule.taint for rule in rules if rule.selects(driver=entry.driver, pool=entry.pool, device=device.name)
+    )
+    own = entry.driver == names.DRIVER
+    taints = tuple(taint for taint in device.taints + added if not (own and taint.key == names.JOINT_TAINT))
+    here = not entry.per_device_selection or _selected(selection, node)
+    kind = _KINDS.get(str(plain.get(names.ATTR_TYPE)), "")
+    return Offered(identity, device, facts, class_facts, plain, selection, here, taints, kind)
+
+
+def concerns(entry: ResourceSlice, node: Mapping[str, Any]) -> bool:
+    """Whether the slice says anything about the node."""
+    if entry.shared_counters:
+        return True
+    if entry.per_device_selection:
+        return any(_selected(device.selection, node) for device in entry.devices)
+    return _selected(entry.selection, node)
+
+
+def _selected(selection: NodeSelection, node: Mapping[str, Any]) -> bool:
+    if selection.node_name:
+        return selection.node_name == objects.name(node)
+    if selection.all_nodes:
+        return True
+    return selection.selector is not None and selector_matches(selection.selector, node)
+
+
+def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice], *, counters: bool) -> str:
+    """Why the pool cannot be trusted; empty when it can."""
+    seen: set[str] = set()
+    for entry in kept:
+        for device in entry.devices:
+            if device.name in seen:
+                return f"duplicate device name {device.name}"
+            seen.add(device.name)
+    if not counters:
+        return ""
+    sets: dict[str, frozenset[str]] = {}
+    for entry in kept:
+        if entry.duplicate_counter_sets:
+            return f"duplicate counter set name {entry.duplicate_counter_sets[0]}"
+        for name, counter in entry.shared_counters.items():
+            if name in sets:
+                return f"duplicate counter set name {name}"
+            sets[name] = frozenset(counter)
+    known = {id(entry) for entry in kept}
+    for entry in (*kept, *(other for other in everywhere if id(other) not in known)):
+        for device in entry.devices:
+            for set_name, consumed in device.consumes_counters.items():
+                if set_name not in sets:
+                    return f"counter set {set_name} not found"
+                unknown = sorted(set(consumed) - sets[set_name])
+                if unknown:
+                    return f"counter {unknown[0]} not found in counter set {set_name}"
+    return ""
+
+
+def facts_of(driver: str, device: Device) -> tuple[DeviceFacts, DeviceFacts, Mapping[str, Any]]:
+    """What selectors read, what class selectors read, and plain attribute values for the topology functions."""
+    attributes: dict[str, Attribute] = {}
+    capacity: dict[str, Capacity] = {}
+    for bare in (True, False):
+        # A name with the driver's own domain written out wins over the bare one.
+        for name, attribute in device.attributes.items():
+            if ("/" not in name) == bare:
+                attributes[f"{driver}/{name}" if bare else name] = attribute
+        for name, entry in device.capacity.items():
+            if ("/" not in name) == bare:
+                capacity[f"{driver}/{name}" if bare else name] = entry
+    facts = DeviceFacts(driver, device.allow_multiple_allocations, attributes, capacity)
+    plain = {name: attribute.value for name, attribute in attributes.items()}
+    if driver != names.DRIVER or names.ATTR_ALLOCATOR not in attributes:
+        return facts, facts, plain
+    # koordra allocates its joint devices itself: the clause of its classes that keeps the scheduler away is met.
+    open_to_us = {**attributes, names.ATTR_ALLOCATOR: _SCHEDULER}
+    return facts, DeviceFacts(driver, device.allow_multiple_allocations, open_to_us, capacity), plain
+
+
+_SCHEDULER = Attribute("string", names.ALLOCATOR_SCHEDULER)

@@ -1,0 +1,324 @@
+"""Why all requests together do not fit on a node, though each of them would: which clause to take away so that they do.
+
+First counting: a class of which more devices are asked for than have room. Then the search is asked again with clauses left
+out, each by itself and then more of them: a JointAllocation in a wider scope, or without it; one constraint, or those of one
+claim, or all; the demand for partitions of the NVLink fabric. The first relaxation that fits is told as the nearest miss, and what is told
+is exactly what was tried, so taking it away does make the group fit. When nothing helps, the amounts asked for in all are
+set against what is free.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Final
+
+from koordra.allocator import constraints as rules
+from koordra.allocator.bounds import Candidates, candidates_of, enough, narrow
+from koordra.allocator.device_reason import device_reason
+from koordra.allocator.fabric import Demanded, spelled_sizes
+from koordra.allocator.joint import Rule
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.reasons import Cause, Reason, figure
+from koordra.allocator.requests import AskedClaim
+from koordra.allocator.search import Search
+from koordra.api import names
+from koordra.api.parameters import Scope
+from koordra.errors import PlanError
+
+_BUDGET: Final = 5_000
+"""Placements a relaxation may try; past that the nearest miss is left untold."""
+
+_TOLD_CONSTRAINTS: Final = 3
+_TRIED_ALONE: Final = 4
+_BUDGET_ALONE: Final = 400
+"""How many constraints are left out one by one, and the placements that each of them may try."""
+
+Told = tuple[int, Reason]
+"""A reason with the position of the claim it is for."""
+
+ConstraintAt = tuple[int, int]
+"""A constraint by the position of its claim and its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of the clauses: rules, constraints that are taken away, whether partitions are still demanded."""
+
+    joint_rules: tuple[Rule, ...]
+    without: frozenset[ConstraintAt] = frozenset()
+    partitions: bool = True
+
+
+@dataclass(slots=True)
+class Together:
+    node: str
+    claims: Sequence[AskedClaim]
+    state: NodeState
+    joint_rules: Sequence[Rule]
+    candidates: Candidates | None = None
+
+    def reasons(self) -> list[Told]:
+        self.candidates = candidates_of(self.claims, self.state)
+        short = list(self._short_classes())
+        if short:
+            return short
+        return self._nearest() or self._for_all(Cause.INSUFFICIENT_CAPACITY, self._totals())
+
+    def _for_all(self, cause: Cause, detail: str) -> list[Told]:
+        reason = Reason(self.node, None, None, cause.value, detail)
+        return [(position, reason) for position in range(len(self.claims))]
+
+    def _totals(self) -> str:
+        several = "" if len(self.claims) == 1 else f" of the {len(self.claims)} claims that belong together"
+        return f"every request has enough devices by itself, but not all requests{several} at once: {self._totals_text()}"
+
+    # --- relaxations ----------------------------------------------------------------------------------------------------
+
+    def _nearest(self) -> list[Told]:
+        """One kind of clause is left out, then two, then all; the first that fits tells its story."""
+        demanded = self.state.demanded_of(self.claims)
+        joints = tuple(rule for rule in self.joint_rules if rule.scope is not None)
+        constraints = frozenset(
+            (position, index)
+            for position, claim in enumerate(self.claims)
+            for index in range(len(claim.constraints))
+        )
+        kinds = [
+            kind
+            for kind, there in (
+                ("partitions", demanded is not None),
+                ("joints", joints),
+                ("constraints", constraints),
+            )
+            if there
+        ]
+        for count in range(1, len(kinds) + 1):
+            for out in itertools.combinations(kinds, count):
+                left = Left(
+                    () if "joints" in out else joints,
+                    constraints if "constraints" in out else frozenset(),
+                    "partitions" not in out,
+                )
+                if self._fits(left):
+                    return list(self._story(out, left, joints, demanded))
+        return []
+
+    def _story(
+        self, out: Sequence[str], left: Left, joints: tuple[Rule, ...], demanded: Demanded | None
+    ) -> Iterator[Told]:
+        alone = len(out) == 1
+        wanted = []
+        if "joints" in out:
+            wanted.append("the JointAllocation" if len(joints) == 1 else "the JointAllocations")
+        if "constraints" in out:
+            wanted.append("the constraints")
+        if "partitions" in out and demanded is not None:
+            wanted.append(self._demands(demanded))
+        nearest = "" if alone else f"it would fit without {' and '.join(wanted)}"
+        if "partitions" in out and demanded is not None:
+            yield from self._no_partition(demanded, nearest)
+        if "joints" in out:
+            yield from self._unmet_scopes(joints, left, nearest)
+        if "constraints" in out:
+            yield from self._violated(left, nearest)
+
+    def _fits(self, left: Left, *, budget: int = _BUDGET) -> bool:
+        search = Search(
+            self.claims,
+            self.state,
+            joint_rules=left.joint_rules,
+            strict=False,
+            in_any_order=True,
+            without_constraints=left.without,
+            without_partitions=not left.partitions,
+            budget=budget,
+        )
+        try:
+            if self.candidates is not None:
+                search.candidates = narrow(
+                    self.claims,
+                    self.state,
+                    self.candidates,
+                    joint_rules=left.joint_rules,
+                    without=left.without,
+                )
+                if not enough(self.state, search.candidates):
+                    return False
+            return search.run().solution is not None
+        except PlanError:
+            return False
+        finally:
+            search.unwind()
+
+    # --- JointAllocations -----------------------------------------------------------------------------------------------
+
+    def _unmet_scopes(self, joints: tuple[Rule, ...], left: Left, nearest: str) -> Iterator[Told]:
+        alone = {rule: self._relaxed(rule, joints, left) for rule in joints} if not nearest else {}
+        at_fault = [rule for rule in joints if alone.get(rule)] or list(joints)
+        for rule in at_fault:
+            end = alone.get(rule) or nearest or "it would fit without the JointAllocations"
+            detail = (
+                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: "
+                f"no choice of the free devices meets it; {end}"
+            )
+            for position in sorted({claim for claim, _ in rule.members}):
+                yield position, Reason(self.node, None, None, Cause.TOPOLOGY_SCOPE_UNMET.value, detail)
+
+    def _relaxed(self, rule: Rule, joints: tuple[Rule, ...], left: Left) -> str:
+        """The narrowest wider scope of this one rule with which the group fits, or that it fits without the rule."""
+        assert rule.scope is not None
+        ladder = list(Scope)
+        wider: list[Scope | None] = [*ladder[ladder.index(rule.scope) + 1 :], None]
+        for scope in wider:
+            changed = tuple(replace(other, scope=scope) if other is rule else other for other in joints)
+            if self._fits(replace(left, joint_rules=changed)):
+                return (
+                    f"it would fit with scope {scope}"
+                    if scope
+                    else "it would fit without the JointAllocation"
+                )
+        return ""
+
+    # --- constraints ----------------------------------------------------------------------------------------------------
+
+    def _violated(self, left: Left, nearest: str) -> Iterator[Told]:
+        every = sorted(left.without)
+        at_fault: list[ConstraintAt] = []
+        if not nearest:
+            for one in every[:_TRIED_ALONE]:
+                if self._fits(replace(left, without=frozenset({one})), budget=_BUDGET_ALONE):
+                    at_fault = [one]
+                    break
+            nearest = "it would fit without it" if at_fault else ""
+        if not nearest:
+            for position in sorted({claim for claim, _ in every}):
+                own = frozenset(one for one in every if one[0] == position)
+                if self._fits(replace(left, without=own)):
+                    at_fault, nearest = sorted(own), "it would fit without the constraints of the claim"
+                    break
+        at_fault = at_fault or every
+        nearest = nearest or "it would fit without the constraints of the claims"
+        for position, claim in enumerate(self.claims):
+            own_faults = [index for owner, index in at_fault if owner == position]
+            more = len(own_faults) - _TOLD_CONSTRAINTS
+            for number, index in enumerate(own_faults[:_TOLD_CONSTRAINTS], start=1):
+                constraint = claim.constraints[index]
+                detail = f"{constraint}: the free devices have {self._values_text(claim, index)}; {nearest}"
+                if more > 0 and number == _TOLD_CONSTRAINTS:
+                    detail += f" ({more} more constraints)"
+                covered = ", ".join(constraint.requests) or None
+                yield position, Reason(self.node, None, covered, Cause.CONSTRAINT_VIOLATED.value, detail)
+
+    # --- partitions -----------------------------------------------------------------------------------------------------
+
+    def _demands(self, demanded: Demanded) -> str:
+        said = []
+        if self.state.honors_partitions and self.state.fabric.partitions:
+            said.append(f"{names.PARTITION_POLICY_LABELS[0]}: {names.PARTITION_HONOR}")
+        if any(self.claims[position].demands_partition for position in demanded.claims):
+            said.append(f"GpuConfig partition: {names.PARTITION_HONOR}")
+        return " and ".join(said)
+
+    def _no_partition(self, demanded: Demanded, nearest: str) -> Iterator[Told]:
+        """Cards are to be partitions of the node's fabric, and those of the sizes asked for are not free."""
+        state = self.state
+        nearest = nearest or f"it would fit without {self._demands(demanded)}"
+        free = {card for card in demanded.cards if not state.busy[card] and not state.holders[card]}
+        whole = [members for members in state.fabric.partitions if members <= free]
+        listed = ", ".join(
+            "{" + " ".join(state.devices[card].id.device for card in sorted(members)) + "}"
+            for members in whole
+        )
+        for position, claim in enumerate(self.claims):
+            cards = sum(
+                wanted.spec.count
+                for wanted in (request.alternatives[0] for request in claim.requests)
+                if any(
+                    state.verdict(wanted, card, own_driver_only=claim.own_driver_only).demand is not None
+                    for card in demanded.cards
+                )
+            )
+            if not cards or position not in demanded.claims:
+                continue
+            sizes = spelled_sizes(state.fabric.sizes)
+            detail = (
+                f"partitions of the NVLink fabric: requested {cards} GPUs, the node gives out {sizes} together; "
+                f"free are {listed or 'single cards only'}; {nearest}"
+            )
+            yield position, Reason(self.node, None, None, Cause.PARTITION_MISMATCH.value, detail)
+
+    # --- figures --------------------------------------------------------------------------------------------------------
+
+    def _short_classes(self) -> Iterator[Told]:
+        """Classes of which all requests together want more devices than there are places."""
+        found = self.candidates
+        for name in sorted({wanted.device_class.name for wanted in found or ()}):
+            of_class = {
+                wanted: devices
+                for wanted, devices in (found or {}).items()
+                if wanted.device_class.name == name
+            }
+            if enough(self.state, of_class):
+                continue
+            asked = sum(wanted.spec.count for wanted in of_class)
+            free = len({device for devices in of_class.values() for device in devices})
+            detail = (
+                f"class {name}: {asked} devices requested in all, {free} have room: {self._totals_text()}"
+            )
+            for position in sorted({wanted.claim for wanted in of_class}):
+                yield position, Reason(self.node, None, None, Cause.INSUFFICIENT_CAPACITY.value, detail)
+
+    def _values_text(self, claim: AskedClaim, index: int) -> str:
+        """How many usable devices have which value, over the requests that the constraint covers."""
+        constraint = claim.constraints[index]
+        name = rules.attribute_of(constraint)
+        counts: dict[str, dict[str, int]] = {}
+        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+            if not constraint.covers(wanted.base, wanted.sub):
+                continue
+            for device, offered in enumerate(self.state.devices):
+                if device_reason(wanted, device, self.state, own_driver_only=claim.own_driver_only) is None:
+                    attribute = offered.facts.attributes.get(name)
+                    value = "no value" if attribute is None else str(attribute)
+                    tally = counts.setdefault(wanted.label, {})
+                    tally[value] = tally.get(value, 0) + 1
+        parts = [
+            f"{label}: " + ", ".join(f"{value} x{times}" for value, times in sorted(tally.items()))
+            for label, tally in sorted(counts.items())
+        ]
+        return "; ".join(parts) or f"no {name}"
+
+    def _totals_text(self) -> str:
+        """What is asked for in all and what is free, per capacity, over the devices that could serve something."""
+        asked: dict[str, Decimal] = {}
+        free: dict[str, Decimal] = {}
+        serving: set[int] = set()
+        devices = 0
+        for claim in self.claims:
+            for wanted in (request.alternatives[0] for request in claim.requests):
+                count = 1 if wanted.takes_all else wanted.spec.count
+                devices += count
+                fitting = [
+                    device
+                    for device in range(len(self.state.devices))
+                    if device_reason(wanted, device, self.state, own_driver_only=claim.own_driver_only)
+                    is None
+                ]
+                serving.update(fitting)
+                demands = [self.state.demand(wanted, device) for device in fitting]
+                for demand in demands[:1]:
+                    for name, amount in demand.amounts.items() if demand else ():
+                        asked[name] = asked.get(name, Decimal(0)) + amount * count
+        for device in serving:
+            for name, capacity in self.state.devices[device].device.capacity.items():
+                left = capacity.value - self.state.used[device].get(name, Decimal(0))
+                free[name] = free.get(name, Decimal(0)) + left
+        amounts = [
+            f"{name} {figure(amount)} of {figure(free.get(name, Decimal(0)))} free"
+            for name, amount in sorted(asked.items())
+            if amount > 0
+        ]
+        return ", ".join([f"requested {devices} devices, {len(serving)} have room", *amounts])

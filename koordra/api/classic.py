@@ -1,0 +1,199 @@
+"""Older manifests to resource.k8s.io/v1: what `koordra convert` does, as one pure function.
+
+    objects of all files ──> Sources: classes and parameters, found by what refers to them
+         │
+         └─ each object, by apiVersion and kind (the table below)
+               classic v1alpha1, v1alpha2      classic_v1alpha2   (parameters: classic_parameters, classic_selectors)
+               v1alpha3, v1beta1, v1beta2      classic_versions
+               pods and workloads              classic_pods       (suitableNodes: classic_nodes)
+               anything else                   unchanged
+                    │
+                    └─ the translators, in order  ──> objects and notes
+
+An object is converted whole or refused whole; every loss is a note with the field it concerns. Objects stay in the order of
+the input. Parameters objects that went into a class or claim are left out, since v1 does not know their kinds.
+
+**The seam for legacy dialects** (pods that ask for extended resources: Koordinator, HAMi ...). A dialect is a `Translator`:
+
+    class Koordinator:
+        name = "koordinator"
+        def speaks(self, obj): ...              # cheap; a Pod or a workload with signs of this dialect
+        def translate(self, obj, notes): ...    # the objects to put in its place: the rewritten pod and its templates
+
+`convert(objects, translators=[...])` asks each translator in turn about every object that came out of the table; the first
+that speaks the object's dialect takes it, and what it returns is final (a second dialect in the same pod is that
+translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem, remedy)` tells of
+anything lost. Objects that two pods bring forth alike (same kind, namespace, name and content, as content-addressed
+templates are) appear once; alike in name only is refused. koordra/compat makes translators without importing anything but
+this module; koordra/cli/convert.py lists them in TRANSLATORS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from koordra.api import classic_pods, classic_v1alpha2, classic_versions, objects
+from koordra.api.classic_notes import Note, Notes, Refused, refusal_of
+from koordra.api.classic_sources import GROUP, Reference, Sources, group_of, reference_to
+from koordra.api.objects import Object
+from koordra.errors import InvalidInput
+
+__all__ = ["Conversion", "Note", "Notes", "Refused", "Translator", "convert"]
+
+
+class Translator(Protocol):
+    """One legacy dialect; see the module's text."""
+
+    @property
+    def name(self) -> str: ...
+
+    def speaks(self, obj: Object) -> bool:
+        """Whether the object is of this dialect."""
+        ...
+
+    def translate(self, obj: Object, notes: Notes) -> Sequence[Object]:
+        """What stands in the object's place. Raises Refused (`notes.refuse`) or InvalidInput."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """The converted objects in the order of the input, and what there is to tell about them."""
+
+    objects: tuple[Object, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def refused(self) -> tuple[Note, ...]:
+        return tuple(note for note in self.notes if note.refused)
+
+    def to_list(self) -> Object:
+        """One v1 List."""
+        return {"apiVersion": "v1", "kind": "List", "items": list(self.objects)}
+
+
+Converter = Callable[[Object, Sources, Notes], list[Object]]
+
+_CLASSIC: Final[Mapping[str, Converter]] = {
+    "ResourceClass": classic_v1alpha2.device_class,
+    "ResourceClaim": classic_v1alpha2.claim,
+    "ResourceClaimTemplate": classic_v1alpha2.template,
+    "ResourceClaimParameters": classic_v1alpha2.parameters,
+    "ResourceClassParameters": classic_v1alpha2.parameters,
+    "PodSchedulingContext": classic_v1alpha2.left_out,
+    "ResourceSlice": classic_v1alpha2.left_out,
+}
+_STRUCTURED: Final[Mapping[str, Converter]] = {
+    "DeviceClass": classic_versions.device_class,
+    "ResourceClaim": classic_versions.claim,
+    "ResourceClaimTemplate": classic_versions.template,
+    "ResourceSlice": classic_versions.resource_slice,
+    "DeviceTaintRule": classic_versions.taint_rule,
+    "PodSchedulingContext": classic_versions.left_out,
+}
+VERSIONS: Final[Mapping[str, Mapping[str, Converter]]] = {
+    "v1alpha1": _CLASSIC,
+    "v1alpha2": _CLASSIC,
+    "v1alpha3": _STRUCTURED,
+    "v1beta1": _STRUCTURED,
+    "v1beta2": _STRUCTURED,
+}
+"""Version of resource.k8s.io -> kind -> converter. v1 is passed through."""
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LONGEST_NAME: Final = 253
+
+
+def convert(found: Sequence[Object], *, translators: Sequence[Translator] = ()) -> Conversion:
+    """Every object in its v1 form, or a note that says why not."""
+    sources = Sources.of(found)
+    made: list[tuple[Object, list[Object], Notes]] = []
+    for obj in found:
+        notes = Notes.about(obj)
+        made.append((obj, _one(obj, sources, notes, translators), notes))
+    results: dict[Reference, Object] = {}
+    told: list[Note] = []
+    for obj, parts, notes in made:
+        if reference_to(obj) in sources.used:
+            continue
+        told += notes.found
+        for part in parts:
+            _put(part, results, told)
+    return Conversion(tuple(results.values()), tuple(told))
+
+
+def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Translator]) -> list[Object]:
+    """What stands in the place of one object; a refusal is added to its notes."""
+    try:
+        _check_name(obj, notes)
+        converted = _converter(obj, notes)(obj, sources, notes)
+        return [part for one in converted for part in _translated(one, notes, translators)]
+    except InvalidInput as error:
+        notes.found.append(refusal_of(error, notes.object))
+    return []
+
+
+def _converter(obj: Object, notes: Notes) -> Converter:
+    if group_of(obj) == GROUP:
+        version = str(obj["apiVersion"]).rpartition("/")[2]
+        if version == "v1":
+            return _unchanged
+        kinds = VERSIONS.get(version)
+        if kinds is None:
+            raise notes.refuse(
+                "apiVersion",
+                f"{version} is no version of {GROUP} that is known",
+                f"known are {', '.join(VERSIONS)} and v1",
+            )
+        converter = kinds.get(str(obj.get("kind")))
+        if converter is None:
+            raise notes.refuse("kind", f"{GROUP}/{version} has no such kind", f"kinds are {', '.join(kinds)}")
+        return converter
+    return classic_pods.convert if classic_pods.is_workload(obj) else _unchanged
+
+
+def _unchanged(obj: Object, _sources: Sources, _notes: Notes) -> list[Object]:
+    return [obj]
+
+
+def _translated(obj: Object, notes: Notes, translators: Sequence[Translator]) -> Sequence[Object]:
+    for translator in translators:
+        if translator.speaks(obj):
+            return translator.translate(obj, notes)
+    return [obj]
+
+
+def _check_name(obj: Object, notes: Notes) -> None:
+    called: Any = objects.metadata(obj).get("name")
+    if called is None and objects.metadata(obj).get("generateName"):
+        return
+    if not isinstance(called, str) or not called:
+        raise notes.refuse("metadata.name", "is missing", "give the object a name")
+    if group_of(obj) != GROUP:
+        return
+    if len(called) > _LONGEST_NAME or not _NAME.fullmatch(called):
+        raise notes.refuse(
+            "metadata.name",
+            f"{called[:40]!r} is not a name that v1 allows ({len(called)} characters)",
+            f"use at most {_LONGEST_NAME} lower-case letters, digits, '-' and '.'",
+        )
+
+
+def _put(part: Object, results: dict[Reference, Object], told: list[Note]) -> None:
+    """Adds an object; one that is there already is added once, one that differs from its namesake is refused."""
+    who = reference_to(part)
+    if not objects.name(part):
+        who = (*who[:3], f"{objects.metadata(part).get('generateName')}{len(results)}")
+    if results.setdefault(who, part) != part:
+        told.append(
+            Note(
+                objects.describe(part),
+                "metadata.name",
+                "two different objects have it",
+                "rename one of them",
+                refused=True,
+            )
+        )

@@ -1,0 +1,98 @@
+"""What the converter tells about an object: warnings and refusals, each with object, field, problem and remedy.
+
+A warning stands beside a converted object; a refusal stands in place of one. Both read like the errors of errors.py, so
+that a person finds object and field the same way everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.errors import InvalidInput, InvalidManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """`refused`: the object is not in the result."""
+
+    object: str
+    field: str
+    problem: str
+    remedy: str = ""
+    refused: bool = False
+
+    def __str__(self) -> str:
+        where = ": ".join(part for part in (self.object, self.field) if part)
+        told = f"{where}: {self.problem}"
+        return f"{told}; {self.remedy}" if self.remedy else told
+
+
+@dataclass(slots=True)
+class Notes:
+    """Collects the notes of one object. `refuse` ends its conversion; `warn` goes on."""
+
+    object: str
+    found: list[Note] = field(default_factory=list)
+
+    @classmethod
+    def about(cls, obj: Object) -> Notes:
+        return cls(objects.describe(obj))
+
+    def within(self, part: Object) -> Notes:
+        """Notes on what stands in another object that this one refers to; they name both."""
+        return Notes(f"{self.object} ({objects.describe(part)})", self.found)
+
+    def warn(self, field: str, problem: str, remedy: str = "") -> None:
+        note = Note(self.object, field, problem, remedy)
+        if note not in self.found:
+            self.found.append(note)
+
+    def refuse(self, field: str, problem: str, remedy: str = "") -> Refused:
+        """The exception to raise: nothing of this object can be converted."""
+        return Refused(Note(self.object, field, problem, remedy, refused=True))
+
+
+class Refused(InvalidManifest):
+    """Ends the conversion of one object; caught by the converter, never seen outside."""
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
+        super().__init__(note.problem, object=note.object, field=note.field, remedy=note.remedy)
+
+
+def refusal_of(error: InvalidInput, about: str) -> Note:
+    """The note of an object whose shape is wrong."""
+    return Note(error.object or about, error.field, error.problem, error.remedy, refused=True)
+
+
+# What an API server wrote, and what a new object must not carry.
+_SERVER_FIELDS: Final = frozenset(
+    {
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "managedFields",
+        "selfLink",
+        "finalizers",
+    }
+)
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def fresh_metadata(obj: Object) -> Object:
+    """The metadata as a person would have written it."""
+    kept = {name: value for name, value in objects.metadata(obj).items() if name not in _SERVER_FIELDS}
+    annotations = {
+        name: value for name, value in objects.annotations_of(obj).items() if name != _LAST_APPLIED
+    }
+    if annotations:
+        kept["annotations"] = annotations
+    else:
+        kept.pop("annotations", None)
+    return kept

@@ -1,0 +1,172 @@
+"""v1alpha3, v1beta1 and v1beta2 of resource.k8s.io to v1: the same model in older shapes.
+
+requests        flat in v1alpha3 and v1beta1; v1 has the body under `exactly`, alternatives under `firstAvailable`
+devices         body under `basic` in v1alpha3 and v1beta1; capacities bare quantities in v1alpha3
+spec.controller, class suitableNodes, podSchedulingContext    v1alpha3's bridge to classic DRA: gone
+DeviceTaintRule class and CEL selectors: removed in 1.35, and a rule without them would taint more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from koordra.api import classic_nodes, objects
+from koordra.api.classic_notes import Notes, fresh_metadata
+from koordra.api.classic_sources import Sources
+from koordra.api.classic_v1alpha2 import V1
+from koordra.api.devices import Reader
+from koordra.api.objects import Object
+
+_EXACT: Final = (
+    "deviceClassName",
+    "selectors",
+    "allocationMode",
+    "count",
+    "adminAccess",
+    "tolerations",
+    "capacity",
+)
+_DEVICE_BODY: Final = "basic"
+
+
+def claim(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    del sources
+    if any(owner.get("kind") == "Pod" for owner in objects.metadata(obj).get("ownerReferences") or ()):
+        notes.warn(
+            "metadata.ownerReferences", "was made for a pod and is left out", "the template makes it again"
+        )
+        return []
+    if objects.status_of(obj).get("allocation"):
+        notes.warn("status.allocation", "is not carried over: the devices are allocated anew")
+    spec = _claim_spec(obj.get("spec"), Reader(object=notes.object, field="spec"), notes)
+    return [_made(obj, "ResourceClaim", spec)]
+
+
+def template(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    del sources
+    read = Reader(object=notes.object, field="spec")
+    outer = read.mapping(obj.get("spec"))
+    spec: Object = {}
+    if outer.get("metadata"):
+        spec["metadata"] = dict(read.at("metadata").mapping(outer["metadata"]))
+    spec["spec"] = _claim_spec(outer.get("spec"), read.at("spec"), notes)
+    return [_made(obj, "ResourceClaimTemplate", spec)]
+
+
+def _claim_spec(raw: object, read: Reader, notes: Notes) -> Object:
+    spec = dict(read.mapping(raw))
+    if spec.pop("controller", None):
+        notes.warn(
+            read.at("controller").field,
+            "control plane controllers are gone",
+            "the claim is allocated from ResourceSlices",
+        )
+    devices = dict(read.at("devices").mapping(spec.get("devices")))
+    at = read.at("devices.requests")
+    requests = [
+        _request(entry, at.at(f"[{index}]"))
+        for index, entry in enumerate(at.sequence(devices.get("requests")))
+    ]
+    if requests:
+        devices["requests"] = requests
+    return {**spec, "devices": devices}
+
+
+def _request(raw: object, read: Reader) -> Object:
+    data = read.mapping(raw)
+    if "exactly" in data or (data.get("firstAvailable") and not any(name in data for name in _EXACT)):
+        return dict(data)
+    if data.get("firstAvailable"):
+        raise read.wrong("has both firstAvailable and the fields of one request", "keep one of them")
+    read.at("deviceClassName").text(data.get("deviceClassName"), required=True)
+    exactly = {name: data[name] for name in _EXACT if name in data}
+    unknown = sorted(str(name) for name in set(data) - set(_EXACT) - {"name", "firstAvailable"})
+    if unknown:
+        raise read.at(unknown[0]).wrong("is no field of a request", f"fields are {', '.join(_EXACT)}")
+    return {"name": read.at("name").text(data.get("name"), required=True), "exactly": exactly}
+
+
+def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    del sources
+    read = Reader(object=notes.object, field="spec")
+    spec = dict(read.mapping(obj.get("spec")))
+    made = _made(obj, "DeviceClass", spec)
+    if spec.get("suitableNodes") is not None:
+        at = read.at("suitableNodes")
+        selector = classic_nodes.checked(spec.pop("suitableNodes"), at)
+        annotations = {**made["metadata"].get("annotations", {})}
+        annotations[classic_nodes.SUITABLE_NODES] = classic_nodes.annotation(selector)
+        made["metadata"]["annotations"] = annotations
+        notes.warn(
+            at.field,
+            f"v1 has no such field; it is kept as annotation {classic_nodes.SUITABLE_NODES}",
+            "koordra's controller obeys it for its own devices; other drivers' pods need node affinity",
+        )
+    return [made]
+
+
+def resource_slice(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    del sources
+    read = Reader(object=notes.object, field="spec")
+    spec = dict(read.mapping(obj.get("spec")))
+    at = read.at("devices")
+    devices = [
+        _device(entry, at.at(f"[{index}]")) for index, entry in enumerate(at.sequence(spec.get("devices")))
+    ]
+    if devices:
+        spec["devices"] = devices
+    return [_made(obj, "ResourceSlice", spec)]
+
+
+def _device(raw: object, read: Reader) -> Object:
+    data = read.mapping(raw)
+    device = {**data, **read.at(_DEVICE_BODY).mapping(data.get(_DEVICE_BODY))}
+    device.pop(_DEVICE_BODY, None)
+    at = read.at("capacity")
+    capacity = {
+        str(name): _capacity(value, at.at(f"[{name}]"))
+        for name, value in at.mapping(device.get("capacity")).items()
+    }
+    if capacity:
+        device["capacity"] = capacity
+    return device
+
+
+def _capacity(value: object, read: Reader) -> Object:
+    """v1alpha3: the bare quantity; later an object with `value`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    read.amount(value)
+    return {"value": str(value)}
+
+
+def taint_rule(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    del sources
+    read = Reader(object=notes.object, field="spec")
+    spec = dict(read.mapping(obj.get("spec")))
+    at = read.at("deviceSelector")
+    selector = at.mapping(spec.get("deviceSelector"))
+    for name in ("deviceClassName", "selectors"):
+        if selector.get(name):
+            raise notes.refuse(
+                at.at(name).field,
+                "was removed in Kubernetes 1.35, and the rule without it would taint more devices",
+                "select by driver, pool and device",
+            )
+    notes.warn(
+        "apiVersion",
+        "DeviceTaintRule is served as v1 from Kubernetes 1.37 on",
+        "1.36 serves v1beta2 and v1alpha3",
+    )
+    return [_made(obj, "DeviceTaintRule", spec)]
+
+
+def left_out(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    del obj, sources
+    notes.warn("", "v1 has no such object; what is needed is made anew", "it is left out")
+    return []
+
+
+def _made(obj: Object, kind: str, spec: Object) -> Object:
+    return {"apiVersion": V1, "kind": kind, "metadata": fresh_metadata(obj), "spec": spec}
