@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,12 @@ DEFAULT_ON: Final = frozenset(
 )
 """On by default in Kubernetes 1.37."""
 
+KNOWN: Final = (*sorted(DEFAULT_ON), LIST_ATTRIBUTES)
+"""The gates that make a difference here."""
+
+_FAMILY: Final = ("DRA", "DynamicResourceAllocation")
+_ALIKE: Final = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -50,15 +57,18 @@ class Features:
 
     @classmethod
     def of(cls, features: str | Iterable[str] | None) -> Features:
-        """None is 1.37's defaults; several names may be joined by `+`; names of other gates change nothing.
+        """None is 1.37's defaults; several names may be joined by `+`; other gates of DRA change nothing.
 
-        Raises PlanError for a name that is no gate's.
+        Raises PlanError for a name that is no gate's of DRA, or one of KNOWN misspelt: a gate that is thought to be on and
+        is not would make claims wait for no visible reason.
         """
         if features is None:
             return cls()
         names = [features] if isinstance(features, str) else list(features)
         on = {part.strip() for name in names for part in name.split("+") if part.strip()}
-        for name in sorted(on):
-            if not name[:1].isupper() or not name.isalnum():
-                raise PlanError(f"{name!r} is not a feature gate; write names like {CONSUMABLE_CAPACITY}")
+        for name in sorted(on.difference(KNOWN)):
+            alike = difflib.get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
+            if alike or not name.startswith(_FAMILY) or not name.isalnum():
+                hint = f"did you mean {alike[0]}?" if alike else f"write names like {CONSUMABLE_CAPACITY}"
+                raise PlanError(f"{name!r} is not a feature gate of DRA; {hint}")
         return cls(frozenset(on))

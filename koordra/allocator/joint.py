@@ -62,6 +62,10 @@ class Tally:
             return self.lacking - self._relief(key) <= nics_to_come
         return key is not None and self.lacking + self._burden(key) <= nics_to_come
 
+    def complete(self) -> bool:
+        """Whether the rule holds with what is there; being together is seen to device by device."""
+        return self.rule.pairing is Pairing.TOGETHER or not self.lacking
+
     def add(self, offered: Offered) -> None:
         key, kind = self.key(offered) or "", offered.kind
         if kind == GPU:

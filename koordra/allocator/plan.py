@@ -21,6 +21,7 @@ from typing import Any
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.fabric import honors_partitions
 from koordra.allocator.features import Features
+from koordra.allocator.fleet.ranked import ranked_nodes
 from koordra.allocator.groups import (
     MAX_CONSUMERS,
     Group,
@@ -102,6 +103,7 @@ class _Planning:
             node = self._node_of(pod)
             if node and not objects.pod_is_finished(pod):
                 self._load(node, pod)
+        self.ranked = ranked_nodes(cluster, policy, self.taken, self.node_load)
 
     def run(self) -> Plan:
         groups = groups_of(self.cluster.pending, self.cluster.pods, frozenset(self.cluster.allocated))
@@ -258,18 +260,22 @@ class _Planning:
                 self.cluster.consumers.setdefault(key, set()).add(identity_of(pod))
             if not objects.spec_of(pod).get("nodeName"):
                 self._load(offer.node, pod)
+        if self.ranked is not None:
+            self.ranked.took(offer.node)
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
     def _answers(self, group: Group, asked: Sequence[AskedClaim]) -> dict[str, NodeAnswer]:
-        """What the nodes say, by name in order; first fit asks no further than the first that fits."""
-        placement = Placement(
-            asked,
-            siblings_in(group),
-            policy=self.policy,
-            inventory=self.cluster.slices,
-            several=len(self.cluster.nodes) > 1,
-        )
+        """What the nodes say, by name in order; first fit asks no further than the first that fits.
+
+        In a large cluster the fleet says which node to ask first (`fleet/ranked.py`).
+        """
+        if self.ranked is not None:
+            best = self._placement(group, asked)
+            found = self.ranked.first(asked, group.pods, lambda name: self._ask(name, group, best))
+            if found is not None:
+                return found
+        placement = self._placement(group, asked)
         answers: dict[str, NodeAnswer] = {}
         for name in sorted(self.cluster.nodes):
             answers[name] = self._ask(name, group, placement)
@@ -277,17 +283,31 @@ class _Planning:
                 break
         return answers
 
+    def _placement(self, group: Group, asked: Sequence[AskedClaim]) -> Placement:
+        return Placement(
+            asked,
+            siblings_in(group),
+            policy=self.policy,
+            inventory=self.cluster.slices,
+            several=len(self.cluster.nodes) > 1,
+        )
+
     def _ask(self, name: str, group: Group, placement: Placement) -> NodeAnswer:
         node = self.cluster.nodes[name]
         refused = self._node_refusals(node, group)
         if refused:
             told = [(position, reason) for position in range(len(group.claims)) for reason in refused]
             return NodeAnswer(reasons=lambda: told)
-        return placement.on_node(
-            name,
-            self.cluster.slices.pools(node),
-            self.taken,
-            honors_partitions=honors_partitions(objects.metadata(node).get("labels") or {}),
+        pools = self.cluster.slices.pools(node)
+        honors = honors_partitions(objects.metadata(node).get("labels") or {})
+
+        def search() -> NodeAnswer:
+            return placement.on_node(name, pools, self.taken, honors_partitions=honors)
+
+        if self.ranked is None:
+            return search()
+        return self.ranked.answer(
+            name, placement.asked, placement.siblings, pools, search, honors_partitions=honors
         )
 
     def _node_refusals(self, node: Mapping[str, Any], group: Group) -> list[Reason]:

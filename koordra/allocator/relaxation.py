@@ -2,15 +2,15 @@
 
 First counting: a class of which more devices are asked for than have room. Then the search is asked again with clauses left
 out, each by itself and then more of them: a JointAllocation in a wider scope, or without it; one constraint, or those of one
-claim, or all; the demand for partitions of the NVLink fabric. The first relaxation that fits is told as the nearest miss, and what is told
-is exactly what was tried, so taking it away does make the group fit. When nothing helps, the amounts asked for in all are
-set against what is free.
+claim, or all; the demand for partitions of the NVLink fabric; at last the shared counters. The first relaxation that fits
+is told as the nearest miss, and what is told is exactly what was tried, so taking it away does make the group fit. When
+nothing helps, the amounts asked for in all are set against what is free.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
@@ -19,7 +19,8 @@ from koordra.allocator import constraints as rules
 from koordra.allocator.bounds import Candidates, candidates_of, enough, narrow
 from koordra.allocator.device_reason import device_reason
 from koordra.allocator.fabric import Demanded, spelled_sizes
-from koordra.allocator.joint import Rule
+from koordra.allocator.inventory import GPU, NIC
+from koordra.allocator.joint import Rule, Tally
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure
 from koordra.allocator.requests import AskedClaim
@@ -32,6 +33,7 @@ _BUDGET: Final = 5_000
 """Placements a relaxation may try; past that the nearest miss is left untold."""
 
 _TOLD_CONSTRAINTS: Final = 3
+_TOLD_COUNTERS: Final = 4
 _TRIED_ALONE: Final = 4
 _BUDGET_ALONE: Final = 400
 """How many constraints are left out one by one, and the placements that each of them may try."""
@@ -45,11 +47,13 @@ ConstraintAt = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left of the clauses: rules, constraints that are taken away, whether partitions are still demanded."""
+    """What is left of the clauses: rules, constraints that are taken away, whether partitions are still demanded and shared
+    counters count."""
 
     joint_rules: tuple[Rule, ...]
     without: frozenset[ConstraintAt] = frozenset()
     partitions: bool = True
+    counters: bool = True
 
 
 @dataclass(slots=True)
@@ -104,6 +108,8 @@ class Together:
                 )
                 if self._fits(left):
                     return list(self._story(out, left, joints, demanded))
+        if self._fits(Left(joints, counters=False)):
+            return self._for_all(Cause.COUNTERS_EXHAUSTED, self._exclusion())
         return []
 
     def _story(
@@ -134,10 +140,11 @@ class Together:
             in_any_order=True,
             without_constraints=left.without,
             without_partitions=not left.partitions,
+            without_counters=not left.counters,
             budget=budget,
         )
         try:
-            if self.candidates is not None:
+            if self.candidates is not None and left.counters:
                 search.candidates = narrow(
                     self.claims,
                     self.state,
@@ -161,11 +168,35 @@ class Together:
         for rule in at_fault:
             end = alone.get(rule) or nearest or "it would fit without the JointAllocations"
             detail = (
-                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: "
-                f"no choice of the free devices meets it; {end}"
+                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: {self._scope_text(rule)}; {end}"
             )
             for position in sorted({claim for claim, _ in rule.members}):
                 yield position, Reason(self.node, None, None, Cause.TOPOLOGY_SCOPE_UNMET.value, detail)
+
+    def _scope_text(self, rule: Rule) -> str:
+        """What the rule's requests ask for, and how the devices that would do lie in the scope."""
+        tally, asked, places = Tally(rule), {GPU: 0, NIC: 0}, dict[str, set[int]]()
+        devices = self.state.devices
+        for position, index in sorted(rule.members):
+            claim = self.claims[position]
+            wanted = claim.requests[index].alternatives[0]
+            own = claim.own_driver_only
+            usable = [
+                device
+                for device, offered in enumerate(devices)
+                if offered.kind in asked
+                and device_reason(wanted, device, self.state, own_driver_only=own) is None
+            ]
+            for kind in {devices[device].kind for device in usable[:1]}:
+                asked[kind] += len(usable) if wanted.takes_all else wanted.spec.count
+            for device in usable:
+                places.setdefault(tally.key(devices[device]) or "no known place", set()).add(device)
+        shapes: dict[str, int] = {}
+        for found in places.values():
+            text = _counted({kind: sum(devices[device].kind == kind for device in found) for kind in asked})
+            shapes[text] = shapes.get(text, 0) + 1
+        free = ", ".join(f"{times} x ({text})" for text, times in sorted(shapes.items()))
+        return f"requested {_counted(asked)}; free per {rule.scope}: {free}"
 
     def _relaxed(self, rule: Rule, joints: tuple[Rule, ...], left: Left) -> str:
         """The narrowest wider scope of this one rule with which the group fits, or that it fits without the rule."""
@@ -211,6 +242,43 @@ class Together:
                     detail += f" ({more} more constraints)"
                 covered = ", ".join(constraint.requests) or None
                 yield position, Reason(self.node, None, covered, Cause.CONSTRAINT_VIOLATED.value, detail)
+
+    # --- shared counters ------------------------------------------------------------------------------------------------
+
+    def _exclusion(self) -> str:
+        """Devices that exclude each other: for each request one that would do, with the counter it takes most of."""
+        state, told = self.state, []
+        for claim in self.claims:
+            for wanted in (request.alternatives[0] for request in claim.requests):
+                own = claim.own_driver_only
+                usable = (
+                    device
+                    for device, offered in enumerate(state.devices)
+                    if offered.device.consumes_counters
+                    and device_reason(wanted, device, state, own_driver_only=own) is None
+                )
+                device = next(usable, None)
+                if device is not None:
+                    text = f"{wanted.label}: {self._takes_text(device)}"
+                    told += [text] if text not in told else []
+        more = f"; {len(told) - _TOLD_COUNTERS} more requests" if len(told) > _TOLD_COUNTERS else ""
+        return (
+            "devices that take of the same counters exclude each other: "
+            f"{'; '.join(told[:_TOLD_COUNTERS])}{more}; all would fit if they did not"
+        )
+
+    def _takes_text(self, device: int) -> str:
+        offered, left = self.state.devices[device], self.state.counters[self.state.pool_of[device]]
+        takes = {
+            (set_name, counter): amount
+            for set_name, counters in offered.device.consumes_counters.items()
+            for counter, amount in counters.items()
+        }
+        most = max(sorted(takes), key=lambda one: takes[one] / (left.get(one) or Decimal(1)))
+        free = figure(left.get(most, Decimal(0)))
+        return (
+            f"{offered.id.device} takes {figure(takes[most])} of {'/'.join(most)}, of which {free} are free"
+        )
 
     # --- partitions -----------------------------------------------------------------------------------------------------
 
@@ -265,9 +333,8 @@ class Together:
                 continue
             asked = sum(wanted.spec.count for wanted in of_class)
             free = len({device for devices in of_class.values() for device in devices})
-            detail = (
-                f"class {name}: {asked} devices requested in all, {free} have room: {self._totals_text()}"
-            )
+            count = f"class {name}: {asked} devices requested in all, {free} have room"
+            detail = "; ".join([count, *self._amounts(name)[1]])
             for position in sorted({wanted.claim for wanted in of_class}):
                 yield position, Reason(self.node, None, None, Cause.INSUFFICIENT_CAPACITY.value, detail)
 
@@ -292,13 +359,21 @@ class Together:
         return "; ".join(parts) or f"no {name}"
 
     def _totals_text(self) -> str:
-        """What is asked for in all and what is free, per capacity, over the devices that could serve something."""
+        """What is asked for in all and what is free."""
+        (asked, room), amounts = self._amounts()
+        return "; ".join([f"devices: requested {asked}, {room} have room", *amounts])
+
+    def _amounts(self, of_class: str | None = None) -> tuple[tuple[int, int], list[str]]:
+        """Devices asked for and those that could serve something; both figures of the capacities that are short in all (of all
+        capacities where none is). `of_class`: only for requests for this class."""
         asked: dict[str, Decimal] = {}
         free: dict[str, Decimal] = {}
         serving: set[int] = set()
         devices = 0
         for claim in self.claims:
             for wanted in (request.alternatives[0] for request in claim.requests):
+                if of_class not in (None, wanted.device_class.name):
+                    continue
                 count = 1 if wanted.takes_all else wanted.spec.count
                 devices += count
                 fitting = [
@@ -316,9 +391,16 @@ class Together:
             for name, capacity in self.state.devices[device].device.capacity.items():
                 left = capacity.value - self.state.used[device].get(name, Decimal(0))
                 free[name] = free.get(name, Decimal(0)) + left
-        amounts = [
-            f"{name} {figure(amount)} of {figure(free.get(name, Decimal(0)))} free"
-            for name, amount in sorted(asked.items())
-            if amount > 0
+        short = [name for name, amount in asked.items() if amount > free.get(name, Decimal(0))]
+        figures = [
+            f"{name}: requested {figure(asked[name])}, free {figure(free.get(name, Decimal(0)))}"
+            for name in sorted(short or asked)
+            if asked[name] > 0
         ]
-        return ", ".join([f"requested {devices} devices, {len(serving)} have room", *amounts])
+        return (devices, len(serving)), figures
+
+
+def _counted(devices: Mapping[str, int]) -> str:
+    """`2 GPUs and 1 NIC`"""
+    words = ((devices[GPU], "GPU"), (devices[NIC], "NIC"))
+    return " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in words)

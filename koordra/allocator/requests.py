@@ -183,6 +183,8 @@ def _alternative(
     for parameters in _parameters_of(claim, device_class, request.name, label):
         if isinstance(parameters, GpuConfig) and parameters.memory_percent is not None:
             percent[names.CAPACITY_MEMORY] = parameters.memory_percent
+        if isinstance(parameters, GpuConfig) and parameters.exclusive:
+            whole.add(names.CAPACITY_SLOTS)
         if isinstance(parameters, RdmaConfig) and parameters.mode is RdmaMode.EXCLUSIVE:
             whole.add(names.CAPACITY_SHARE)
     return Wanted(

@@ -16,7 +16,7 @@ symmetry (`symmetry.py` relies on it).
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
 
 Policies turn the last two lines: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
-and does not mind broken groups. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
+and does not mind broken groups. On cards it counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
 as tie-break under Binpack and Spread of the device policy.
 """
 
@@ -164,12 +164,11 @@ class Cost:
         return sum(weight * len(members - held) for weight, members in self.before.whole if held & members)
 
     def _cards(self, search: Search) -> int:
-        """Thousandths left (or, spreading, used) of each shared device that the group uses."""
-        total = 0
-        for device in {entry.device for entry in search.placed if entry.shared}:
-            used = _used_share(search.state, device)
-            total += int(1000 * used) if self.device is DevicePolicy.SPREAD else int(1000 * (1 - used))
-        return total
+        """Thousandths left of each shared device that the group uses; spreading, what each share finds used, its own included."""
+        shared = [entry.device for entry in search.placed if entry.shared]
+        if self.device is DevicePolicy.SPREAD:
+            return sum(int(1000 * _used_share(search.state, device)) for device in shared)
+        return sum(int(1000 * (1 - _used_share(search.state, device))) for device in set(shared))
 
     def _node(self, search: Search) -> int:
         state = search.state

@@ -80,6 +80,7 @@ class Search:
         in_any_order: bool = False,
         without_constraints: frozenset[tuple[int, int]] = frozenset(),
         without_partitions: bool = False,
+        without_counters: bool = False,
         candidates: Mapping[Wanted, Sequence[int]] | None = None,
         budget: int = BUDGET,
         codes: dict[Hashable, int] | None = None,
@@ -90,6 +91,7 @@ class Search:
         self.objective = objective
         self.strict = strict
         self.in_any_order = in_any_order
+        self.without_counters = without_counters
         self.budget = budget
         self.tried = 0
         self.constraints = [
@@ -151,7 +153,7 @@ class Search:
                 dead_ends += 1
                 continue
             if following.request >= len(self.requests):
-                if self.demanded is not None and not self.demanded.complete():
+                if not self._holds():
                     dead_ends += 1
                     continue
                 found = tuple(self.placed)
@@ -175,6 +177,12 @@ class Search:
                 self._orbits = None
             stack.append(self._moves(following))
         return Outcome(best, cost, tried=self.tried)
+
+    def _holds(self) -> bool:
+        """Whether a complete choice meets what bounds along the way only kept possible."""
+        if self.demanded is not None and not self.demanded.complete():
+            return False
+        return all(tally.complete() for tally in self.tallies)
 
     def unwind(self) -> None:
         """Take every step back, so that the node's state is as it was."""
@@ -279,7 +287,7 @@ class Search:
         demand = verdict.demand
         if not admin and not state.has_room(device, demand):
             return None
-        counted = state.counters_for(device)
+        counted = {} if self.without_counters else state.counters_for(device)
         if counted is None:
             return None
         new_states = self._constraints_with(wanted, device)
@@ -290,14 +298,16 @@ class Search:
                 self._err(wanted, cause, f"cannot add device {state.devices[device].id} {why}")
             return None
         offered = state.devices[device]
-        concerned = [tally for tally in self.tallies if member in tally.rule.members]
-        to_come = self.nics_after[at.request] + max(0, wanted.spec.count - at.placed - 1) * (
-            offered.kind != GPU
-        )
-        if not all(tally.allows(offered, nics_to_come=to_come) for tally in concerned):
-            return None
+        rest = self._needed(wanted) - at.placed - 1
+        nics_rest = rest if offered.kind != GPU else 0
+        concerned = []
+        for tally, after in zip(self.tallies, self.nics_after, strict=True):
+            if member not in tally.rule.members:
+                continue
+            if not tally.allows(offered, nics_to_come=after[at.request] + nics_rest):
+                return None
+            concerned.append(tally)
         if self._takes_card(claim, device, demand):
-            rest = max(0, wanted.spec.count - at.placed - 1)
             fewest, most = self.cards_after[at.request]
             assert self.demanded is not None
             if not self.demanded.allows(claim, device, fewest=fewest + rest, most=most + rest):

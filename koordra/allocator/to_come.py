@@ -14,19 +14,26 @@ from koordra.api.claims import MAX_RESULTS
 
 def nics_after(
     requests: Sequence[Entry], claims: Sequence[AskedClaim], state: NodeState, tallies: Sequence[Tally]
-) -> list[int]:
-    """Per request in walking order: how many NICs later requests of the joint rules can bring at most."""
-    members = {member for tally in tallies for member in tally.rule.members}
+) -> list[list[int]]:
+    """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at most."""
     nics = [device for device, offered in enumerate(state.devices) if offered.kind != GPU]
+    joined = {member for tally in tallies for member in tally.rule.members}
     counts = []
     for claim, index, request in requests:
         can_bring = 0
-        if (claim, index) in members:
+        if (claim, index) in joined:
             for wanted in request.alternatives:
                 count = len(state.devices) if wanted.takes_all else wanted.spec.count
                 can_bring = max(can_bring, count if _may_have(wanted, nics, claims, state) else 0)
         counts.append(can_bring)
-    return [sum(counts[position + 1 :]) for position in range(len(counts))]
+    found = []
+    for tally in tallies:
+        own = [
+            count if (claim, index) in tally.rule.members else 0
+            for (claim, index, _), count in zip(requests, counts, strict=True)
+        ]
+        found.append([sum(own[position + 1 :]) for position in range(len(own))])
+    return found
 
 
 def cards_after(

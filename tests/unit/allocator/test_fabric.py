@@ -95,6 +95,13 @@ def test_where_partitions_are_demanded_other_numbers_are_refused(count: int) -> 
     assert chosen(planned(*machine(8, 0, links="hopper"), gpus(count)))
 
 
+@pytest.mark.parametrize("cards", [2, 4, 8])
+def test_all_cards_of_a_node_are_a_partition(cards: int) -> None:
+    every = {"name": "gpu", "exactly": {"deviceClassName": "gpu.koordra.io", "allocationMode": "All"}}
+    found = planned(*machine(cards, 0, links="hopper", labels=HONOR), claim("a", every))
+    assert chosen(found) == [f"gpu-{number}" for number in range(cards)]
+
+
 def test_a_partition_that_is_not_whole_is_no_partition() -> None:
     found = planned(*machine(8, 0, links="hopper", labels=HONOR), held(0, 2, 4, 7), gpus(2))
     (told,) = [r for r in found.unsatisfiable["default/a"] if r.reason == "PartitionMismatch"]

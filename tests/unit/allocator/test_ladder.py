@@ -123,3 +123,41 @@ def test_two_wishes_climb_as_little_as_possible_together() -> None:
     found = plan([*device_classes(), node(), slice_of(far), wanted])
     assert -found.scores["default/a"] // RUNG == 1
     assert found.levels["default/a"] == "PIX"
+
+
+TWO = [gpu(0, place=HERE), gpu(1, place=HERE), gpu(2, place=HERE), nic(0, place=HERE), nic(1, place=HERE)]
+
+
+@pytest.mark.parametrize("policy", ["FirstFit", "koordra", "Spread"])
+def test_a_nic_of_another_rule_pairs_with_nobody(policy: str) -> None:
+    """Two GPUs and one NIC cannot be paired, whatever NICs another JointAllocation still brings."""
+    short, served = [request("gpu", count=2), request("nic", "nic")], [request("g"), request("n", "nic")]
+    one = claim(
+        "one",
+        *short,
+        *served,
+        configs=[joint("Node", requests=["gpu", "nic"]), joint("Node", requests=["g", "n"])],
+    )
+    two = [claim("a", *short, configs=[joint("Node")]), claim("b", *served, configs=[joint("Node")])]
+    for claims in ([one], two):
+        found = plan([*device_classes(), node(), slice_of(TWO), *claims], policy=policy)
+        assert not found.allocations
+        assert not found.undecided
+
+
+@pytest.mark.parametrize("policy", ["FirstFit", "koordra"])
+@pytest.mark.parametrize("pairing", ["PerDevice", "PerGroup"])
+def test_all_nics_pair_with_the_gpus(pairing: str, policy: str) -> None:
+    apart = [gpu(0, place=HERE), gpu(1, place=PLACES["NUMANode"])]
+    apart += [nic(0, place=HERE), nic(1, place=PLACES["NUMANode"]), nic(2, place=PLACES["Node"])]
+    every = {"name": "nic", "exactly": {"deviceClassName": "nic.koordra.io", "allocationMode": "All"}}
+    for requests in ([request("gpu", count=2), every], [every, request("gpu", count=2)]):
+        wanted = claim("a", *requests, configs=[joint("PCIeRoot", pairing=pairing)])
+        found = plan([*device_classes(), node(), slice_of(apart), wanted], policy=policy)
+        assert sorted(devices_of(found.allocations["default/a"])) == [
+            "gpu-0",
+            "gpu-1",
+            "nic-0",
+            "nic-1",
+            "nic-2",
+        ]

@@ -118,8 +118,8 @@ def test_preferred_climbs_and_required_waits(enforcement: str, outcome: list[str
             (
                 "TopologyScopeUnmet",
                 (
-                    "JointAllocation scope PCIeSwitch, pairing PerDevice: no choice of the free devices meets it; "
-                    "it would fit with scope NUMANode"
+                    "JointAllocation scope PCIeSwitch, pairing PerDevice: requested 1 GPU and 1 NIC; free per PCIeSwitch: "
+                    "2 x (0 GPUs and 1 NIC), 1 x (1 GPU and 0 NICs); it would fit with scope NUMANode"
                 ),
             )
         ]
@@ -395,6 +395,24 @@ def test_policies_choose_the_node(policy: str, expected: str) -> None:
     assert found.nodes["default/a"] == expected
 
 
+@pytest.mark.parametrize(("policy", "cards"), [("Spread", 4), ("Binpack", 1)])
+def test_shares_that_are_planned_together_spread_or_pack_too(policy: str, cards: int) -> None:
+    claims = [claim(f"c{number}", request("gpu", capacity={"memory": "10Gi"})) for number in range(4)]
+    for pods in ([], [pod("p", *(f"c{number}" for number in range(4)))]):
+        found = plan([*device_classes(), *machine(4, 0), *claims, *pods], policy=policy)
+        used = {name for allocation in found.allocations.values() for name in devices_of(allocation)}
+        assert (len(found.allocations), len(used)) == (4, cards)
+
+
+def test_shares_of_one_claim_spread_over_cards_in_use() -> None:
+    held = claim("held", request("gpu", capacity={"memory": "8Gi"}))
+    before = [*device_classes(), *machine(2, 0)]
+    taken = allocated(held, plan([*before, held]).allocations["default/held"])
+    two = claim("two", *(request(name, capacity={"memory": "10Gi"}) for name in ("a", "b")))
+    found = plan([*before, taken, two], policy="Spread")
+    assert devices_of(found.allocations["default/two"]) == ["gpu-0", "gpu-1"]
+
+
 def test_a_claims_own_placement_policy_wins() -> None:
     held = allocated(
         claim("held"), {"devices": {"results": [{**whole("gpu-0", "memory"), "pool": "node-b"}]}}
@@ -447,10 +465,24 @@ def test_nodes_are_taken_from_slices_where_no_node_is_given() -> None:
     assert planned(slices, claim("a", request("gpu"))).nodes == {"default/a": "bare"}
 
 
-@pytest.mark.parametrize("options", [{"policy": "Best"}, {"features": "not a gate"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "Best"},
+        {"features": "not a gate"},
+        {"features": "NoSuchGate"},
+        {"features": ["DRAPrioritizedList+DRAConsumableCapcity"]},
+    ],
+)
 def test_unknown_policies_and_gates_are_errors(options: Dict) -> None:
     with pytest.raises(PlanError):
         planned(machine(), **options)
+
+
+def test_gates_of_dra_that_concern_others_change_nothing() -> None:
+    wanted = claim("a", request("gpu", capacity={"memory": "20Gi"}))
+    gates = "DRAConsumableCapacity+DRAExtendedResource + DynamicResourceAllocation"
+    assert planned(machine(), wanted, features=gates).allocations
 
 
 def test_shares_wait_where_the_gate_is_off() -> None:

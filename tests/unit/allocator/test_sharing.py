@@ -157,6 +157,17 @@ def test_percent_is_of_the_card_that_is_chosen() -> None:
     assert (result["device"], result["consumedCapacity"]["memory"]) == ("gpu-1", "20Gi")
 
 
+def test_claims_that_exclude_each_other_are_told_by_which_counter() -> None:
+    """A share and a slice asked for together, each of which would fit by itself on the one card there is."""
+    share = claim("share", request("gpu", capacity={"memory": "10Gi"}))
+    found = planned(*partitioned(1), share, claim("slice", request("mig", "mig")))
+    for name in ("share", "slice"):
+        (told,) = found.unsatisfiable[f"default/{name}"]
+        assert told.reason == "CountersExhausted"
+        assert "gpu: gpu-0 takes 4 of gpu-0/slices, of which 4 are free" in told.detail
+        assert "mig: gpu-0-mig-0 takes 1 of gpu-0/slices" in told.detail
+
+
 def test_slots_limit_how_many_share_a_card() -> None:
     small = {"memory": "1Gi"}
     objects = [entry for n in range(18) for entry in alone(f"c{n:02}", request("gpu", capacity=small))]
