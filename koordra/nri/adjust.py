@@ -9,6 +9,12 @@ For every container, in this order:
     4. devices        a guarded node that it does not hold: refused, or denied by a rule            (foreign)
     5. environment    NVIDIA_VISIBLE_DEVICES=void; what its devices call for, joined and pinned     (grants)
     6. memlock        unlimited for who holds an RDMA device
+    7. processors     those near its GPUs, when its claim asks                                       (numa)
+    8. RDMA limits    of the devices it holds, when the operator asks                         (rdma_limits)
+
+A pod that Koordinator's scheduler placed has no claim; what its annotation names is held the same way, and
+added to the container here, since no CDI edit did (koordinator). A container with markers never holds
+anything by annotation.
 
 In namespaces that the operator exempts, 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
 
@@ -22,13 +28,15 @@ container: where there is something to deny, it is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koordra.nri.foreign import check_annotations, check_devices, check_mounts
-from koordra.nri.grants import GRANTED, granted_env, grants_of
-from koordra.nri.oci import Adjustment, Container, Refusal
-from koordra.nri.prepared import MARKER_PREFIX, Guarded, PreparedClaim
+from koordra.nri import numa, rdma_limits
+from koordra.nri.foreign import PRIVATE, check_annotations, check_devices, check_mounts, control_nodes
+from koordra.nri.grants import Grant, Grants, check_nodes, granted_env, grants_of
+from koordra.nri.oci import Adjustment, Container, DeviceNode, Mount, Refusal
+from koordra.nri.prepared import Guarded, PreparedClaim
+from koordra.nri.rdma_limits import RdmaLimit
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING_VISIBLE: Final = "void"
@@ -38,12 +46,33 @@ MEMLOCK: Final = "RLIMIT_MEMLOCK"
 
 
 @dataclass(frozen=True, slots=True)
+class NodeShape:
+    """What does not change while the hook runs: processors, memory nodes, RDMA devices, the operator's limit, and
+    the places that no container may mount."""
+
+    online: frozenset[int] = frozenset()
+    memory_nodes: frozenset[int] = frozenset()
+    rdma_devices: tuple[str, ...] = ()
+    rdma_limit: RdmaLimit | None = None
+    private: tuple[str, ...] = PRIVATE
+
+
+@dataclass(frozen=True, slots=True)
+class Annotated:
+    """What a pod holds by Koordinator's annotation: as if by a claim, and the mounts of its isolation."""
+
+    claim: PreparedClaim
+    mounts: tuple[Mount, ...] = ()
+    taken_over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What the hook looked up for one container.
 
     `claims` and `unreadable` (why) are by claim marker, for the markers of this container. `guarded` is None
     when the list is not there or, with `guarded_problem` saying why, unusable. `rules_apply`: the runtime
-    applies the device rules of an adjustment.
+    applies the device rules of an adjustment. `annotated` is None outside of Koordinator mode.
     """
 
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -51,13 +80,40 @@ class NodeFacts:
     guarded: Guarded | None = None
     guarded_problem: str = ""
     rules_apply: bool = True
+    shape: NodeShape = field(default_factory=NodeShape)
+    annotated: Annotated | Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to change, and what the container then holds: the hook remembers both, to look for drift later."""
+
+    adjustment: Adjustment
+    grants: Grants
 
 
 def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Adjustment | Refusal:
     """What to change of a container that is being created, or why it may not be."""
+    decision = decide(container, facts, exempt=exempt)
+    return decision.adjustment if isinstance(decision, Decision) else decision
+
+
+def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Decision | Refusal:
+    """The whole decision about a container that is being created."""
     grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
     if isinstance(grants, Refusal):
         return grants
+    added: tuple[DeviceNode, ...] = ()
+    annotated = facts.annotated if not grants.markers else None
+    if isinstance(annotated, Refusal):
+        return annotated
+    if annotated is not None:
+        grants = Grants(held=tuple(Grant(annotated.claim, device) for device in annotated.claim.devices))
+        added = tuple(sorted(grants.nodes | control_nodes(facts.guarded, grants)))
+    else:
+        missing = check_nodes(container, grants)
+        if missing is not None:
+            return missing
     if grants.held and facts.guarded is None:
         why = facts.guarded_problem or "the kubelet plugin has not written guarded.json yet"
         return Refusal(
@@ -68,12 +124,38 @@ def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> A
         return env
     rlimits = (MEMLOCK,) if grants.memlock and MEMLOCK not in container.rlimits else ()
     if exempt:
-        return Adjustment(env=env, rlimits=rlimits)
+        return Decision(Adjustment(env=env, rlimits=rlimits), grants)
+    checked = _checked(container, facts, grants)
+    if isinstance(checked, Refusal):
+        return checked
+    visible = _visible(grants) if annotated is not None else NOTHING_VISIBLE
+    pinned = {**dict(env), VISIBLE_DEVICES: visible}
+    cpus, mems = numa.near(
+        grants, chosen=container.cpus, online=facts.shape.online, nodes=facts.shape.memory_nodes
+    )
+    shape = facts.shape
+    adjustment = replace(
+        checked,
+        env=tuple(sorted(pinned.items())),
+        rlimits=rlimits,
+        cpus=cpus,
+        mems=mems,
+        unified=rdma_limits.unified(grants, devices=shape.rdma_devices, limit=shape.rdma_limit),
+        devices=added,
+        mounts=annotated.mounts if annotated is not None else (),
+        taken_over=annotated.taken_over if annotated is not None else (),
+    )
+    return Decision(adjustment, grants)
 
+
+def _checked(container: Container, facts: NodeFacts, grants: Grants) -> Adjustment | Refusal:
+    """What another path brought in, confronted with what is held: rules that deny it, or a refusal."""
     refusal = check_annotations(container)
     if refusal is not None:
         return refusal
-    refusal = check_mounts(container, grants=grants, guarded=facts.guarded)
+    refusal = check_mounts(
+        container, gpu=grants.gpu, claims=grants.claims, guarded=facts.guarded, private=facts.shape.private
+    )
     if refusal is not None:
         return refusal
     deny = check_devices(container, grants=grants, guarded=facts.guarded)
@@ -81,8 +163,14 @@ def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> A
         return deny
     if deny and not facts.rules_apply and (facts.guarded is not None or facts.guarded_problem):
         return Refusal("CannotDeny", _cannot_deny(container))
-    pinned = {**dict(env), VISIBLE_DEVICES: NOTHING_VISIBLE}
-    return Adjustment(env=tuple(sorted(pinned.items())), deny=deny, rlimits=rlimits)
+    return Adjustment(deny=deny)
+
+
+def _visible(grants: Grants) -> str:
+    """NVIDIA_VISIBLE_DEVICES of a pod that Koordinator's scheduler placed: its runtime class is NVIDIA's, which
+    then brings the driver's libraries."""
+    uuids = [grant.device.uuid for grant in grants.held if grant.device.uuid]
+    return ",".join(dict.fromkeys(uuids)) or NOTHING_VISIBLE
 
 
 def _cannot_deny(container: Container) -> str:
@@ -91,18 +179,3 @@ def _cannot_deny(container: Container) -> str:
         "container runtime cannot take them away; drop `privileged`, or have the operator exempt the namespace "
         "(koordra nri --exempt-namespace) or update the runtime (containerd 2.2, CRI-O 1.34)"
     )
-
-
-def unguarded(container: Container) -> str | None:
-    """Why a container that exists already cannot have passed the hook; None when nothing shows it.
-
-    For Synchronize: a container created while no hook was registered still has a nonce in a marker, or
-    another value of NVIDIA_VISIBLE_DEVICES. (Drift of what it may open is not looked for here.)
-    """
-    env = dict(container.env)
-    for name, value in env.items():
-        if name.startswith(MARKER_PREFIX) and value != GRANTED:
-            return f"{name} has not been verified"
-    if env.get(VISIBLE_DEVICES) != NOTHING_VISIBLE:
-        return f"{VISIBLE_DEVICES} is not {NOTHING_VISIBLE}"
-    return None

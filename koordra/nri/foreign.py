@@ -47,8 +47,8 @@ _SERVICE_MOUNT: Final = re.compile(
 )
 """What the CDI edits of a GPU themselves mount: sockets of the driver's daemons, libraries of a containerised
 driver."""
-_NODE_STATE: Final = ("/run/cdi", "/etc/cdi", "/run/nri", "/var/lib/kubelet/plugins/koordra.io")
-"""Where the nonces of the claims lie, and the socket of the runtime's plugins."""
+PRIVATE: Final = ("/run/cdi", "/etc/cdi", "/run/nri", "/var/lib/kubelet/plugins/koordra.io")
+"""Where the nonces of the claims lie, and the socket of the runtime's plugins; a node may have more of them."""
 _ANY_DEVICE: Final = ("c", 1 << 20, 1 << 20)
 """Numbers that no device has: only rules with wildcards cover them."""
 
@@ -67,13 +67,18 @@ def check_annotations(container: Container) -> Refusal | None:
         if not key.startswith(_CDI_ANNOTATIONS):
             continue
         for name in value.split(","):
-            if _FOREIGN_VENDORS.fullmatch(name.strip().partition("/")[0]):
+            if names_foreign_device(name):
                 return Refusal(
                     "ForeignCDIDevice",
                     f"{container}: annotation {key} names CDI device {name.strip()!r}, which is not given out that way on "
                     f"this node; remove the annotation and {_ASK}",
                 )
     return None
+
+
+def names_foreign_device(name: str) -> bool:
+    """Whether a CDI name is that of a GPU or NIC, ours or the vendor's."""
+    return bool(_FOREIGN_VENDORS.fullmatch(name.strip().partition("/")[0]))
 
 
 def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
@@ -85,11 +90,18 @@ def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def check_mounts(container: Container, *, grants: Grants, guarded: Guarded | None) -> Refusal | None:
-    """Refuse mounts that bring devices. (Removing one instead is dropped without a word by NRI before
-    0.7.)"""
+def check_mounts(
+    container: Container,
+    *,
+    gpu: bool,
+    claims: frozenset[str],
+    guarded: Guarded | None,
+    private: tuple[str, ...] = PRIVATE,
+) -> Refusal | None:
+    """Refuse mounts that bring devices; `gpu`: the container holds a GPU, with which sockets of its driver come.
+    `claims`: uids of those that it holds; parts of koordra's state come with them. (Removing a mount instead is dropped without a word by NRI before 0.7.)"""
     for mount in container.mounts:
-        if mount.bind and any(_below(_host_path(mount.source), place) for place in _NODE_STATE):
+        if mount.bind and any(_is_private(mount, place, claims) for place in private):
             return Refusal(
                 "NodeState",
                 f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
@@ -97,7 +109,7 @@ def check_mounts(container: Container, *, grants: Grants, guarded: Guarded | Non
             )
         if _below(_host_path(mount.destination), TOOLKIT_MOUNTS):
             what = f"asks NVIDIA's toolkit for GPUs by a mount at {mount.destination}; remove that volume"
-        elif mount.bind and _brings_devices(mount, container, grants, guarded):
+        elif mount.bind and _brings_devices(mount, container, guarded, gpu=gpu):
             what = (
                 f"has a volume at {mount.destination} that brings {mount.source} of the host, and with it GPU or RDMA devices; "
                 "remove that hostPath volume"
@@ -108,10 +120,34 @@ def check_mounts(container: Container, *, grants: Grants, guarded: Guarded | Non
     return None
 
 
-def _brings_devices(mount: Mount, container: Container, grants: Grants, guarded: Guarded | None) -> bool:
+def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
+    """Whether the mount brings what no container may see or change."""
+    source, place = _host_path(mount.source), _host_path(place)
+    if not _below(source, place):
+        return False
+    parts = source.removeprefix(place).strip("/").split("/")
+    return not _comes_with_claims(parts, read_only=mount.read_only, claims=claims)
+
+
+def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
+    """What the CDI edits of a claim themselves mount of koordra's state; the claim's limits never writable."""
+    match parts:
+        case ["claims", uid, _, *_]:
+            return read_only and uid in claims
+        case ["limiter", "library", *_]:
+            return read_only and bool(claims)
+        case ["limiter", "claims", uid, "usage"]:
+            return uid in claims
+        case ["limiter", "claims", uid, *_]:
+            return read_only and uid in claims
+        case _:
+            return False
+
+
+def _brings_devices(mount: Mount, container: Container, guarded: Guarded | None, *, gpu: bool) -> bool:
     source = _host_path(mount.source)
     if _NAMED_MOUNT.fullmatch(source):
-        return not (grants.gpu and _SERVICE_MOUNT.fullmatch(source))
+        return not (gpu and _SERVICE_MOUNT.fullmatch(source))
     if guarded is None or source == "/":
         return False
     nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
@@ -167,6 +203,17 @@ _REMOVE = f"remove what brings it (a device plugin's resource, a CDI device, a h
 def _opens(grants: Grants, control: DeviceNode) -> bool:
     """Whether what is held needs the control node."""
     return grants.nic if _below(control.path, "/dev/infiniband") else grants.gpu
+
+
+def control_nodes(guarded: Guarded | None, grants: Grants) -> frozenset[DeviceNode]:
+    """The nodes of no single device that go with what is held: nvidiactl with a GPU, rdma_cm with a NIC."""
+    return frozenset(node for node in (guarded.control if guarded else ()) if _opens(grants, node))
+
+
+def guarded_numbers(guarded: Guarded) -> frozenset[tuple[str, int, int]]:
+    """Every number that a container may open only by holding something."""
+    nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
+    return frozenset(node.number for node in nodes)
 
 
 class _Refused:

@@ -64,6 +64,11 @@ class Grants:
         return any(grant.claim.memlock and grant.device.type in NIC_TYPES for grant in self.held)
 
     @property
+    def claims(self) -> frozenset[str]:
+        """The uids of the claims."""
+        return frozenset(grant.claim.uid for grant in self.held)
+
+    @property
     def nodes(self) -> frozenset[DeviceNode]:
         return frozenset(node for grant in self.held for node in grant.device.nodes)
 
@@ -103,6 +108,21 @@ def grants_of(
             devices.append((index, Grant(claim, claim.devices[index])))
     in_order = (dict(sorted(devices, key=lambda item: item[0])).values() for devices in held.values())
     return Grants(held=tuple(grant for claim in in_order for grant in claim), markers=tuple(names))
+
+
+def check_nodes(container: Container, grants: Grants) -> Refusal | None:
+    """Refuse a container with genuine markers but without what comes with them.
+
+    CDI sets a device's markers together with its nodes. Who has only the markers has copied them: from a container
+    that was created while no hook was registered, which still shows its nonce.
+    """
+    there = {node.number for node in container.devices}
+    for grant in grants.held:
+        for node in grant.device.nodes:
+            if node.number not in there:
+                name = f"{grant.claim.marker}_{grant.claim.devices.index(grant.device)}"
+                return Refusal("ForgedMarker", _not_ours(container, name, f"{node} did not come with it"))
+    return None
 
 
 def granted_env(container: Container, grants: Grants) -> tuple[tuple[str, str], ...] | Refusal:

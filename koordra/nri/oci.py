@@ -74,12 +74,13 @@ class Mount:
     source: str
     destination: str
     bind: bool
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container about to be created, and the pod it belongs to. `env` keeps the order in which variables
-    were set."""
+    were set; `cpus` is the cpuset that the kubelet chose for it, empty for all."""
 
     namespace: str
     pod: str
@@ -91,6 +92,10 @@ class Container:
     annotations: Mapping[str, str] | None = None
     pod_annotations: Mapping[str, str] | None = None
     rlimits: tuple[str, ...] = ()
+    id: str = ""
+    pod_uid: str = ""
+    pod_labels: Mapping[str, str] | None = None
+    cpus: str = ""
 
     def __str__(self) -> str:
         return f"container {self.name} of pod {self.namespace}/{self.pod}"
@@ -110,6 +115,10 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
         annotations=dict(container.annotations),
         pod_annotations=dict(pod.annotations),
         rlimits=tuple(limit.type for limit in container.rlimits),
+        id=container.id,
+        pod_uid=pod.uid,
+        pod_labels=dict(pod.labels),
+        cpus=linux.resources.cpu.cpus,
     )
 
 
@@ -130,7 +139,7 @@ def _number_of(present: bool, value: int) -> int | None:
 
 def _mount_of(mount: nri_pb2.Mount) -> Mount:
     bind = mount.type == "bind" or not {"bind", "rbind"}.isdisjoint(mount.options)
-    return Mount(source=mount.source, destination=mount.destination, bind=bind)
+    return Mount(mount.source, mount.destination, bind, read_only="ro" in mount.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +156,30 @@ class Adjustment:
     """What is changed of a container; empty parts change nothing.
 
     `env` adds or overrides; `deny` are device rules appended to the container's own; `rlimits` become
-    unlimited.
+    unlimited; `cpus` and `mems` are cpusets; `unified` are files of a cgroup of version 2; `devices` and
+    `mounts` are added. What another plugin set under a name or path in `taken_over` is undone first, or the
+    runtime would refuse the container for the conflict.
     """
 
     env: tuple[tuple[str, str], ...] = ()
     deny: tuple[DeviceRule, ...] = ()
     rlimits: tuple[str, ...] = ()
+    cpus: str = ""
+    mems: str = ""
+    unified: tuple[tuple[str, str], ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    taken_over: tuple[str, ...] = ()
 
 
 def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
     """The adjustment as NRI says it."""
     message = nri_pb2.ContainerAdjustment()
+    for name in adjustment.taken_over:
+        if name.startswith("/"):
+            message.linux.devices.add(path=f"-{name}")
+        else:
+            message.env.add(key=f"-{name}")
     for name, value in adjustment.env:
         message.env.add(key=name, value=value)
     for rule in adjustment.deny:
@@ -168,4 +190,21 @@ def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
             entry.minor.value = rule.minor
     for limit in adjustment.rlimits:
         message.rlimits.add(type=limit, hard=RLIM_INFINITY, soft=RLIM_INFINITY)
+    _add_node_parts(message, adjustment)
     return message
+
+
+def _add_node_parts(message: nri_pb2.ContainerAdjustment, adjustment: Adjustment) -> None:
+    """The parts that few containers have: cpusets, cgroup files, devices and mounts."""
+    if adjustment.cpus:
+        message.linux.resources.cpu.cpus = adjustment.cpus
+        message.linux.resources.cpu.mems = adjustment.mems
+    for name, value in adjustment.unified:
+        message.linux.resources.unified[name] = value
+    for node in adjustment.devices:
+        device = message.linux.devices.add(path=node.path, type=node.type, major=node.major, minor=node.minor)
+        device.file_mode.value = 0o666
+    for mount in adjustment.mounts:
+        message.mounts.add(
+            destination=mount.destination, source=mount.source, type="bind", options=["rbind", "rw"]
+        )

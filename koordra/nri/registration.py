@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +25,11 @@ log = get_logger(__name__)
 
 
 @contextlib.contextmanager
-def only_one(state_dir: Path, stop: threading.Event) -> Iterator[bool]:
-    """Hold the node's lock for the time of the block; False when `stop` came first. NRIError: no lock can be
-    had here."""
+def only_one(
+    state_dir: Path, stop: threading.Event, *, waiting: Callable[[], None] = lambda: None
+) -> Iterator[bool]:
+    """Hold the node's lock for the time of the block; False when `stop` came first. `waiting` is called once when
+    another process has it. NRIError: no lock can be had here."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
         descriptor = os.open(
@@ -36,20 +38,21 @@ def only_one(state_dir: Path, stop: threading.Event) -> Iterator[bool]:
     except OSError as error:
         raise NRIError(f"cannot open {LOCK_FILE} in {state_dir}: {error.strerror or error}") from error
     try:
-        yield _acquire(descriptor, stop)
+        yield _acquire(descriptor, stop, waiting)
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, stop: threading.Event) -> bool:
-    waiting = False
+def _acquire(descriptor: int, stop: threading.Event, waiting: Callable[[], None]) -> bool:
+    told = False
     while not stop.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not waiting:
+            if not told:
                 log.info("nri_waits_for_other_instance")
-                waiting = True
+                waiting()
+                told = True
             stop.wait(_POLL_S)
         else:
             return True

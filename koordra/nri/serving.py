@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError
 from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
+from koordra.nri.observing import ANSWERED, FAILED, LATE, REFUSED, Observer, Silent
 from koordra.nri.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame
 
 ANSWER_BY: Final = 0.75
@@ -82,12 +83,20 @@ class Workers:
 class Dispatcher:
     """Answers the requests of one connection.
 
-    `handlers` maps (service, method) to a Handler; `write` sends the bytes of one message.
+    `handlers` maps (service, method) to a Handler; `write` sends the bytes of one message; `observer` hears
+    how each request ended.
     """
 
-    def __init__(self, handlers: dict[tuple[str, str], Handler], write: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        handlers: dict[tuple[str, str], Handler],
+        write: Callable[[bytes], None],
+        *,
+        observer: Observer | None = None,
+    ) -> None:
         self._handlers = handlers
         self._write = write
+        self._observer: Observer = observer or Silent()
         self._workers = Workers(name="nri-worker")
         self._last_stream = 0
         self._lock = threading.Lock()
@@ -95,7 +104,7 @@ class Dispatcher:
         self._drained = threading.Condition(self._lock)
         self._open: set[int] = set()
         self._sending = 0
-        self._deadlines: list[tuple[float, int, Call]] = []
+        self._deadlines: list[tuple[float, int, Call, float]] = []
         self._watch: threading.Thread | None = None
         self._closed = False
 
@@ -155,16 +164,19 @@ class Dispatcher:
         with self._lock:
             self._open.add(stream)
             if allowed is not None:
-                self._remember(received + allowed * ANSWER_BY, stream, call)
+                self._remember(stream, call, received=received, answer_by=received + allowed * ANSWER_BY)
         self._workers.submit(lambda: self._serve(stream, request.payload, call, handler, received))
 
     def _serve(self, stream: int, payload: bytes, call: Call, handler: Handler, received: float) -> None:
         with self._lock:
             if stream not in self._open:
                 return  # answered in our place, or the connection ended, while all workers were busy
+        outcome = FAILED
         try:
             answer = response_frame(stream, payload=handler(payload, call))
+            outcome = ANSWERED
         except RemoteError as error:
+            outcome = REFUSED
             answer = response_frame(stream, code=error.code, message=error.message)
         except DecodeError as error:
             answer = response_frame(stream, code=Code.INVALID_ARGUMENT, message=f"{call.method}: {error}")
@@ -178,13 +190,14 @@ class Dispatcher:
         took = time.monotonic() - received
         if call.deadline is not None and took > (call.deadline - received) * SLOW:
             log.warning("nri_answer_slow", method=call.method, seconds=round(took, 3))
-        self._finish(stream, answer)
+        if self._finish(stream, answer):
+            self._observer.answered(call.method, outcome, took)
 
-    def _finish(self, stream: int, answer: Frame) -> None:
-        """Send the answer of a stream, unless another was sent before."""
+    def _finish(self, stream: int, answer: Frame) -> bool:
+        """Send the answer of a stream; False when another was sent before."""
         with self._lock:
             if stream not in self._open:
-                return
+                return False
             self._open.remove(stream)
             self._sending += 1
         try:
@@ -193,6 +206,7 @@ class Dispatcher:
             with self._lock:
                 self._sending -= 1
                 self._drained.notify_all()
+        return True
 
     def _send(self, answer: Frame) -> None:
         try:
@@ -200,10 +214,10 @@ class Dispatcher:
         except NRIError as error:
             log.info("nri_answer_not_sent", stream=answer.stream, error=str(error))
 
-    def _remember(self, answer_by: float, stream: int, call: Call) -> None:
+    def _remember(self, stream: int, call: Call, *, received: float, answer_by: float) -> None:
         """Have the watch answer the stream at `answer_by`. It is woken only for a deadline earlier than all
         it knows."""
-        heapq.heappush(self._deadlines, (answer_by, stream, call))
+        heapq.heappush(self._deadlines, (answer_by, stream, call, received))
         if self._watch is None:
             self._watch = threading.Thread(target=self._answer_late_ones, name="nri-deadlines", daemon=True)
             self._watch.start()
@@ -221,7 +235,8 @@ class Dispatcher:
                 if wait is None or wait > 0:
                     self._earlier_deadline.wait(wait)
                     continue
-                _, stream, call = heapq.heappop(self._deadlines)
+                _, stream, call, received = heapq.heappop(self._deadlines)
             log.error("nri_handler_late", method=call.method, stream=stream)
             message = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
-            self._finish(stream, response_frame(stream, code=Code.DEADLINE_EXCEEDED, message=message))
+            if self._finish(stream, response_frame(stream, code=Code.DEADLINE_EXCEEDED, message=message)):
+                self._observer.answered(call.method, LATE, time.monotonic() - received)

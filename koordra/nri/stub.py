@@ -35,8 +35,9 @@ from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri import mux, ttrpc
 from koordra.nri.events import BY_EVENT, EVENT_METHODS, EventMethod, known_events, subscription
+from koordra.nri.observing import REGISTERED, REJECTED, UNREACHABLE, Observer, Silent
 from koordra.nri.serving import Dispatcher, Handler
-from koordra.nri.ttrpc import Call, Caller
+from koordra.nri.ttrpc import Call, Caller, Code
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
@@ -49,6 +50,8 @@ LOST_PAUSE_S: Final = 2.0
 REJECTED_PAUSE_S: Final = 15.0
 STEADY_S: Final = 5.0
 """A connection that lived so long was a good one: pauses between attempts begin anew."""
+MOST_EMPTY_PARTS: Final = 100
+"""Parts of Synchronize with nothing in them, in a row, after which the runtime is taken to be caught in a loop."""
 DRAIN_S: Final = 2.0
 LINGER_S: Final = 0.05
 """Between the last answer and the end of the socket: a peer in Go may see the end before an answer that it has queued."""
@@ -91,18 +94,24 @@ class Plugin:
 class Session:
     """One connection of a plugin to a runtime, from registration to end of socket."""
 
-    def __init__(self, plugin: Plugin, sock: socket.socket) -> None:
+    def __init__(self, plugin: Plugin, sock: socket.socket, *, observer: Observer | None = None) -> None:
         self._plugin = plugin
+        self._observer: Observer = observer or Silent()
         self._trunk = mux.Trunk(sock)
         self._pods: list[nri_pb2.PodSandbox] = []
         self._containers: list[nri_pb2.Container] = []
+        self._empty_parts = 0
         self.synchronized = threading.Event()
+        self._telling = threading.Lock()
+        self._ended = False
         answers, calls = ttrpc.Decoder(), ttrpc.Decoder()
         self._caller = Caller(
             self._trunk.open(mux.RUNTIME_SERVICE, lambda piece: self._on_answers(answers, piece))
         )
         self._dispatcher = Dispatcher(
-            self._handlers(), self._trunk.open(mux.PLUGIN_SERVICE, lambda piece: self._on_calls(calls, piece))
+            self._handlers(),
+            self._trunk.open(mux.PLUGIN_SERVICE, lambda piece: self._on_calls(calls, piece)),
+            observer=self._observer,
         )
         self._reader = threading.Thread(target=self._read, name="nri-reader", daemon=True)
 
@@ -151,8 +160,15 @@ class Session:
             log.error("nri_protocol_error", error=str(error))
             why = error
         finally:
+            self._tell(connected=False)
             self._caller.close(why)
             self._dispatcher.close()
+
+    def _tell(self, *, connected: bool) -> None:
+        """Tell the observer; a Synchronize whose handler outlives the connection has nothing to tell."""
+        with self._telling:
+            self._ended = self._ended or not connected
+            self._observer.connected(connected and not self._ended)
 
     def _on_answers(self, decoder: ttrpc.Decoder, piece: bytes) -> None:
         for frame in decoder.feed(piece):
@@ -204,6 +220,7 @@ class Session:
 
     def _synchronize(self, payload: bytes, _call: Call) -> bytes:
         request = nri_pb2.SynchronizeRequest.FromString(payload)
+        self._refuse_endless(request)
         self._pods += request.pods
         self._containers += request.containers
         if request.more:
@@ -212,7 +229,19 @@ class Session:
         containers, self._containers = self._containers, []
         updates = self._plugin.synchronize(pods, containers)
         self.synchronized.set()
+        self._tell(connected=True)
         return nri_pb2.SynchronizeResponse(update=updates).SerializeToString()
+
+    def _refuse_endless(self, request: nri_pb2.SynchronizeRequest) -> None:
+        """End what some runtimes begin when a long listing has very few pods: parts without anything, until time is up.
+
+        They cut the number of pods per part down to none and never get to the last. All container operations wait
+        meanwhile, so an error is the better answer.
+        """
+        empty = request.more and not request.pods and not request.containers
+        self._empty_parts = self._empty_parts + 1 if empty else 0
+        if self._empty_parts > MOST_EMPTY_PARTS:
+            raise RemoteError(Code.UNKNOWN, "the runtime sends empty parts of its listing without end")
 
     def _shutdown(self, _payload: bytes, _call: Call) -> bytes:
         self._plugin.shutdown()
@@ -246,6 +275,7 @@ class Stub:
         index: str,
         socket_path: Path = DEFAULT_SOCKET,
         environ: Mapping[str, str] = os.environ,
+        observer: Observer | None = None,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
             raise InvalidInput(repr(name), field="NRI plugin name", remedy="use letters, digits and _ . + -")
@@ -254,6 +284,7 @@ class Stub:
                 repr(index), field="NRI plugin index", remedy="use exactly two digits, such as 90"
             )
         self._plugin = plugin
+        self._observer: Observer = observer or Silent()
         self._name = name
         self._index = index
         self._socket_path = socket_path
@@ -278,14 +309,17 @@ class Stub:
             except NRIError as error:
                 # Nobody is disturbed by a knock at a socket that is not there, and every container that the
                 # runtime creates before we are registered is created without the hook.
+                self._observer.registration(UNREACHABLE)
                 reported = self._report(error, reported)
                 stop.wait(FIRST_PAUSE_S)
                 continue
             try:
                 if not self._serve(sock, stop):
+                    # Each attempt stops the node's container operations until the runtime gives it up, which may take
+                    # longer than a good connection needs to be called steady.
                     log.error("nri_not_synchronized", socket=str(self._socket_path))
                     most = REJECTED_PAUSE_S
-                if time.monotonic() - connected >= STEADY_S:
+                elif time.monotonic() - connected >= STEADY_S:
                     pause, reported = FIRST_PAUSE_S, ""
             except NRIError as error:
                 if isinstance(error, RemoteError):
@@ -314,11 +348,16 @@ class Stub:
     def _serve(self, sock: socket.socket, stop: threading.Event) -> bool:
         """One connection, to its end or to `stop`; False when it ended before the runtime had
         synchronized."""
-        session = self._session = Session(self._plugin, sock)
+        session = self._session = Session(self._plugin, sock, observer=self._observer)
         try:
             if stop.is_set():  # `_close_on` may have looked before there was a session
                 return True
-            session.start(name=self._name, index=self._index)
+            try:
+                session.start(name=self._name, index=self._index)
+            except NRIError:
+                self._observer.registration(REJECTED)
+                raise
+            self._observer.registration(REGISTERED)
             log.info("nri_registered", name=self._name, index=self._index)
             session.wait_closed()
             log.info("nri_connection_ended", stopping=stop.is_set())

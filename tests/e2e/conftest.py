@@ -2,12 +2,16 @@
 
 What this machine cannot run is deselected, and the reason printed; whether it can is looked at only when such tests are
 asked for, since that fetches packages. KOORDRA_E2E_SUITES="trixie" picks another Debian suite's containerd.
+
+A module that runs its tests on several runtimes has a fixture `containerd` of its own, with the suites as parameters;
+`newer` is a build of one's own, below the folder that KOORDRA_E2E_NEWER names (usr/bin/containerd and so on).
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +29,8 @@ CACHE = HERE.parents[1] / "build" / "e2e"
 
 _runtime = pytest.StashKey[Runtime]()
 _reason = pytest.StashKey[str]()
+runtimes = pytest.StashKey[dict[str, Runtime]]()
+_missing = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.hookimpl(trylast=True)
@@ -39,6 +45,50 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[_reason] = str(error)
         config.hook.pytest_deselected(items=ours)
         items[:] = [item for item in items if item not in ours]
+        return
+    _find_other_runtimes(config, items)
+
+
+def _find_other_runtimes(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The runtimes that parametrized tests name; those that cannot be had are deselected one by one."""
+    found: dict[str, Runtime] = {}
+    missing: dict[str, str] = {}
+    for item in list(items):
+        suite = getattr(item, "callspec", None) and item.callspec.params.get("containerd")
+        if not suite:
+            continue
+        if suite not in found and suite not in missing:
+            try:
+                found[suite] = newer_runtime() if suite == "newer" else obtain(CACHE, suites=(suite,))
+            except Unavailable as error:
+                missing[suite] = str(error)
+        if suite in missing:
+            config.hook.pytest_deselected(items=[item])
+            items.remove(item)
+    config.stash[runtimes] = found
+    config.stash[_missing] = missing
+
+
+def runtime_of(config: pytest.Config) -> Runtime:
+    """The runtime that `containerd` runs, for a module that wants one of its own."""
+    return config.stash[_runtime]
+
+
+def newer_runtime() -> Runtime:
+    """A containerd of one's own, with the system's runc and busybox. Raises Unavailable."""
+    folder = os.environ.get("KOORDRA_E2E_NEWER")
+    if not folder:
+        raise Unavailable("KOORDRA_E2E_NEWER names no build of containerd 2.2 or newer")
+    base = obtain(CACHE, suites=RUNTIME_SUITES)
+    root = Path(folder)
+    version = subprocess.run(
+        [root / "usr/bin/containerd", "--version"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    for name in ("usr/sbin/runc", "usr/bin/busybox"):
+        if not (root / name).exists():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).symlink_to(base.busybox if name.endswith("busybox") else base.runc)
+    return Runtime(root=root, suite="newer", version=version[2].removeprefix("v"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -46,6 +96,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"tests against a real containerd are deselected: {config.stash[_reason]}"
         )
+    for suite, reason in config.stash.get(_missing, {}).items():
+        terminalreporter.write_line(f"tests on runtime {suite!r} are deselected: {reason}")
 
 
 def runtime_for_this_machine() -> Runtime:

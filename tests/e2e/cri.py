@@ -67,7 +67,9 @@ class Cri:
 
     def __init__(self, socket: Path, modules: tuple[ModuleType, ModuleType]) -> None:
         self._messages: Any = modules[0]
-        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        # A container's status repeats its whole spec.
+        limit = [("grpc.max_receive_message_length", 64 << 20)]
+        self._channel = grpc.insecure_channel(f"unix://{socket}", options=limit)
         self._stub = modules[1].RuntimeServiceStub(self._channel)
         self._configs: dict[str, Any] = {}
         self.made: list[str] = []
@@ -78,13 +80,28 @@ class Cri:
     def version(self) -> str:
         return str(self._stub.Version(self._messages.VersionRequest(), timeout=5).runtime_version)
 
-    def run_pod(self, name: str, *, namespace: str = "team-a") -> str:
-        """A pod on the host's network, since there is no CNI here."""
-        host = self._messages.NamespaceOption(network=self._messages.NODE)
+    def run_pod(
+        self,
+        name: str,
+        *,
+        namespace: str = "team-a",
+        privileged: bool = False,
+        annotations: Mapping[str, str] | None = None,
+        own_network: bool = False,
+        uid: str = "",
+    ) -> str:
+        """A pod on the host's network, since there is no CNI here; `own_network` needs one."""
+        network = self._messages.POD if own_network else self._messages.NODE
+        host = self._messages.NamespaceOption(network=network)
         config = self._messages.PodSandboxConfig(
-            metadata=self._messages.PodSandboxMetadata(name=name, uid=f"uid-of-{name}", namespace=namespace),
+            metadata=self._messages.PodSandboxMetadata(
+                name=name, uid=uid or f"uid-of-{name}", namespace=namespace
+            ),
+            annotations=annotations,
             linux=self._messages.LinuxPodSandboxConfig(
-                security_context=self._messages.LinuxSandboxSecurityContext(namespace_options=host)
+                security_context=self._messages.LinuxSandboxSecurityContext(
+                    namespace_options=host, privileged=privileged
+                )
             ),
         )
         pod: str = self._stub.RunPodSandbox(
@@ -99,7 +116,7 @@ class Cri:
         security = messages.LinuxContainerSecurityContext(
             capabilities=messages.Capability(add_capabilities=spec.capabilities),
             privileged=spec.privileged,
-            namespace_options=messages.NamespaceOption(network=messages.NODE),
+            namespace_options=self._configs[pod].linux.security_context.namespace_options,
         )
         config = messages.ContainerConfig(
             metadata=messages.ContainerMetadata(name=name),

@@ -60,12 +60,13 @@ class Process:
         self.name = name
         self.log = folder / f"{name}.log"
         self._arguments = [str(argument) for argument in arguments]
+        self.options: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "koordra", *self._arguments],
+                [sys.executable, "-m", "koordra", *self._arguments, *self.options],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -158,9 +159,14 @@ class KoordraNode:
     # What kube-scheduler, the controller and the kubelet do.
 
     def allocate(
-        self, name: str, results: Sequence[Mapping[str, Any]], *, config: Sequence[Mapping[str, Any]] = ()
+        self,
+        name: str,
+        results: Sequence[Mapping[str, Any]],
+        *,
+        config: Sequence[Mapping[str, Any]] = (),
+        pods: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a claim with this allocation; its uid."""
+        """Make a claim with this allocation, reserved for these pods (name -> uid); its uid."""
         devices = {
             "requests": [
                 {
@@ -183,14 +189,23 @@ class KoordraNode:
         made = self.api.create(kinds.RESOURCE_CLAIMS, claim)
         allocation = {"devices": {"results": [dict(result) for result in results], "config": list(config)}}
         made["status"] = {"allocation": allocation}
+        if pods:
+            made["status"]["reservedFor"] = [
+                {"resource": "pods", "name": pod, "uid": pod_uid} for pod, pod_uid in pods.items()
+            ]
         self.api.update(kinds.RESOURCE_CLAIMS, made, subresource="status")
         return str(made["metadata"]["uid"])
 
     def prepare(
-        self, name: str, results: Sequence[Mapping[str, Any]], *, config: Sequence[Mapping[str, Any]] = ()
+        self,
+        name: str,
+        results: Sequence[Mapping[str, Any]],
+        *,
+        config: Sequence[Mapping[str, Any]] = (),
+        pods: Mapping[str, str] | None = None,
     ) -> Prepared:
         """Allocate, then NodePrepareResources as the kubelet calls it."""
-        uid = self.allocate(name, results, config=config)
+        uid = self.allocate(name, results, config=config, pods=pods)
         answer = self.call_prepare(name, uid)
         assert answer.error == "", answer.error
         cdi: dict[str, tuple[str, ...]] = {}

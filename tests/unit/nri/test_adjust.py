@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.nri.adjust import NodeFacts, adjust, unguarded
+from koordra.nri.adjust import NodeFacts, adjust
 from koordra.nri.oci import (
     Adjustment,
     DeviceNode,
@@ -29,10 +29,11 @@ from tests.unit.nri.node_state import (
     GPU_CLAIM,
     JOINT_CLAIM,
     MARKER,
-    NONCE,
     NULL,
     NVIDIACTL,
+    OTHER_UID,
     RDMA_CM,
+    UID,
     UMAD0,
     VERBS0,
     VOID,
@@ -333,26 +334,56 @@ def test_can_open_reads_rules_as_the_kernel_does() -> None:
     assert not can_open((), GPU0.number)
 
 
-@pytest.mark.parametrize(
-    ("env", "shows"),
-    [
-        ((VOID,), False),
-        ((VOID, (MARKER, "granted")), False),
-        ((VOID, (MARKER, NONCE)), True),
-        ((("NVIDIA_VISIBLE_DEVICES", "all"),), True),
-        ((), True),
-    ],
-)
-def test_a_container_that_never_passed_the_hook_is_recognised(
-    env: tuple[tuple[str, str], ...], shows: bool
-) -> None:
-    why = unguarded(container(env=env))
-    assert (why is not None) == shows
-    assert NONCE not in (why or "")
-
-
 def test_the_message_of_an_adjustment(golden: Callable[[str, str], None]) -> None:
     env = (*markers(0, 1), ("NVIDIA_VISIBLE_DEVICES", "all"))
     held = privileged(GPU0, GPU1, VERBS0, env=env)
     message = adjustment_message(adjusted(held, facts(claims={MARKER: JOINT_CLAIM})))
     golden("nri/adjustment.json", json.dumps(MessageToDict(message), indent=1, sort_keys=True) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        (f"/var/lib/kubelet/plugins/koordra.io/claims/{UID}/gpu.metadata.json", None),
+        (f"/var/lib/kubelet/plugins/koordra.io/claims/{UID}", "NodeState"),
+        ("/var/lib/kubelet/plugins/koordra.io/claims", "NodeState"),
+        (f"/var/lib/kubelet/plugins/koordra.io/claims/{OTHER_UID}/gpu.metadata.json", "NodeState"),
+        (f"/var/lib/kubelet/plugins/koordra.io/claims/{UID}/../../prepared/x.json", "NodeState"),
+        (f"/var/lib/kubelet/plugins/koordra.io/prepared/{UID}.json", "NodeState"),
+    ],
+)
+def test_a_claims_own_documents_may_be_mounted_and_no_others(source: str, rule: str | None) -> None:
+    read_only = (Mount(source, "/data", bind=True, read_only=True),)
+    held = container(GPU0, env=markers(0), mounts=read_only)
+    answer = adjust(held, facts(claims={MARKER: GPU_CLAIM}))
+    assert (None if isinstance(answer, Adjustment) else answer.rule) == rule
+    if rule is None:
+        written = container(GPU0, env=markers(0), mounts=bind(source))
+        assert refused(written, facts(claims={MARKER: GPU_CLAIM})).rule == "NodeState"
+        assert refused(container(mounts=bind(source)), facts()).rule == "NodeState"
+
+
+STATE = "/var/lib/kubelet/plugins/koordra.io"
+
+
+@pytest.mark.parametrize(
+    ("source", "read_only", "allowed"),
+    [
+        (f"{STATE}/limiter/library/1/libcuda.so.1", True, True),
+        (f"{STATE}/limiter/library/1/libcuda.so.1", False, False),
+        (f"{STATE}/limiter/claims/{UID}", True, True),
+        (f"{STATE}/limiter/claims/{UID}", False, False),
+        (f"{STATE}/limiter/claims/{UID}/usage", False, True),
+        (f"{STATE}/limiter/claims/{UID}/policy", False, False),
+        (f"{STATE}/limiter/claims/{OTHER_UID}/usage", False, False),
+        (f"{STATE}/limiter/claims", True, False),
+        (f"{STATE}/limiter", True, False),
+        (STATE, True, False),
+    ],
+)
+def test_the_limiters_region_of_the_own_claim_only(source: str, read_only: bool, allowed: bool) -> None:
+    mounts = (Mount(source, "/data", bind=True, read_only=read_only),)
+    held = container(GPU0, env=markers(0), mounts=mounts)
+    answer = adjust(held, facts(claims={MARKER: GPU_CLAIM}))
+    assert isinstance(answer, Adjustment) == allowed
+    assert refused(container(mounts=mounts), facts()).rule == "NodeState"

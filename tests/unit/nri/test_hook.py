@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,16 @@ from structlog.testing import capture_logs
 from koordra._proto.nri import nri_pb2
 from koordra.errors import RemoteError
 from koordra.nri.hook import Hook, open_hook
+from koordra.nri.ledger import Ledger
 from koordra.nri.oci import Container, DeviceNode, DeviceRule, Mount, container_of
 from koordra.nri.ttrpc import Call, Code
 from tests.unit.nri.node_state import (
     GPU0,
     MARKER,
     NODE,
+    NONCE,
     UID,
+    VERBS0,
     claim_json,
     gpu_json,
     guarded_json,
@@ -53,7 +57,7 @@ def hook(tmp_path: Path) -> Hook:
 
 
 def test_a_claims_container_is_adjusted(hook: Hook) -> None:
-    answer = hook.create_container(request(GPU0, env=markers(0, 1)), CALL)
+    answer = hook.create_container(request(GPU0, VERBS0, env=markers(0, 1)), CALL)
     env = {entry.key: entry.value for entry in answer.adjust.env}
     assert env["CUDA_VISIBLE_DEVICES"] == "GPU-0"
     assert env[MARKER] == "granted"
@@ -111,23 +115,31 @@ def test_a_privileged_container_is_denied_by_a_new_runtime_and_refused_under_an_
             hook.create_container(message, CALL)
 
 
-def test_it_asks_for_creations_only(hook: Hook) -> None:
-    assert hook.wanted_events() == 1 << 3
+def test_it_asks_for_creations_and_removals_only(hook: Hook) -> None:
+    assert hook.wanted_events() == 1 << 3 | 1 << 10
 
 
-def test_synchronize_names_what_was_created_without_it(hook: Hook) -> None:
-    pods = [nri_pb2.PodSandbox(id=name, name=name, namespace=name) for name in ("team", "monitoring")]
-    containers = [
-        nri_pb2.Container(name="good", pod_sandbox_id="team", env=["NVIDIA_VISIBLE_DEVICES=void"]),
-        nri_pb2.Container(name="bad", pod_sandbox_id="team", env=["NVIDIA_VISIBLE_DEVICES=all"]),
-        nri_pb2.Container(name="exporter", pod_sandbox_id="monitoring"),
-        nri_pb2.Container(name="orphan", pod_sandbox_id="gone", env=["NVIDIA_VISIBLE_DEVICES=void"]),
-    ]
-    with capture_logs() as lines:
-        assert hook.synchronize(pods, containers) == ()
-    (warning,) = [line for line in lines if line["log_level"] == "warning"]
-    assert (warning["event"], warning["count"]) == ("containers_unguarded", 1)
-    assert "container bad of pod team/team" in warning["first"][0]
+def test_what_was_granted_is_remembered_until_the_container_goes(tmp_path: Path, hook: Hook) -> None:
+    message = request(GPU0, env=markers(0))
+    message.container.id = "c1"
+    hook.create_container(message, CALL)
+    (file,) = (tmp_path / "nri-granted").iterdir()
+    assert file.name == "c1.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert NONCE not in file.read_text()
+    granted = Ledger(tmp_path).get("c1")
+    assert granted is not None
+    assert ("c", 195, 255) in granted.numbers
+    hook.remove_container(nri_pb2.RemoveContainerRequest(container=message.container), CALL)
+    assert not list((tmp_path / "nri-granted").iterdir())
+    assert Ledger(tmp_path).get("c1") is None
+
+
+def test_a_container_without_devices_writes_nothing(tmp_path: Path, hook: Hook) -> None:
+    message = request()
+    message.container.id = "c2"
+    hook.create_container(message, CALL)
+    assert not list((tmp_path / "nri-granted").iterdir())
 
 
 def test_what_the_rules_see_of_a_request() -> None:
@@ -150,8 +162,13 @@ def test_what_the_rules_see_of_a_request() -> None:
             DeviceRule(True, "c", 195, 0, "rwm"),
             DeviceRule(True, "c", None, None, "m"),
         ),
-        mounts=(Mount("/b", "/a", True), Mount("/d", "/c", True), Mount("proc", "/proc", False)),
+        mounts=(
+            Mount("/b", "/a", True),
+            Mount("/d", "/c", True, read_only=True),
+            Mount("proc", "/proc", False),
+        ),
         annotations={"k": "v"},
         pod_annotations={},
+        pod_labels={},
         rlimits=("RLIMIT_NOFILE",),
     )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +32,8 @@ class Processes:
         write(self.state_dir / "guarded.json", guarded_json())
         self.runtime = FakeRuntime(self.socket)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        flags = ["--node-name", NODE, "--state-dir", str(self.state_dir), "--socket", str(self.socket)]
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
+        flags = ["--node-name", NODE, "--state-dir", str(self.state_dir), "--socket", str(self.socket), *more]
         process = subprocess.Popen([sys.executable, "-m", "koordra", "nri", *flags])
         self.started.append(process)
         return process
@@ -108,3 +112,53 @@ def test_a_bad_index_is_an_input_error(processes: Processes) -> None:
     ended = subprocess.run([sys.executable, "-m", "koordra", "nri", *flags], capture_output=True, check=False)
     assert ended.returncode == 2
     assert b"NRI plugin index: '9'; use exactly two digits" in ended.stderr
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int, path: str) -> tuple[int, str]:
+    """Status and text; 0 while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code, ""
+    except OSError:
+        return 0, ""
+
+
+def wait_for(port: int, path: str, status: int) -> str:
+    deadline = time.monotonic() + 20
+    while (found := answers(port, path))[0] != status:
+        assert time.monotonic() < deadline, f"{path} answers {found[0]}, not {status}"
+        time.sleep(0.02)
+    return found[1]
+
+
+def test_ready_means_registered_or_standing_by(processes: Processes) -> None:
+    """So that an update that surges goes on: the newer one is ready before the older one ends."""
+    first, second = free_port(), free_port()
+    older = processes.start("--metrics-address", f"127.0.0.1:{first}")
+    connection = processes.runtime.accept()
+    wait_for(first, "/healthz", 200)
+    wait_for(first, "/readyz", 503)
+    connection.handshake()
+    wait_for(first, "/readyz", 200)
+
+    newer = processes.start("--metrics-address", f"127.0.0.1:{second}")
+    wait_for(second, "/readyz", 200)
+    assert "koordra_nri_registered 0.0" in wait_for(second, "/metrics", 200)
+    older.send_signal(signal.SIGTERM)
+    assert older.wait(10) == 0
+    connection = processes.runtime.accept()
+    wait_for(second, "/readyz", 503)
+    connection.handshake()
+    wait_for(second, "/readyz", 200)
+    assert "koordra_nri_registered 1.0" in wait_for(second, "/metrics", 200)
+    newer.send_signal(signal.SIGTERM)
+    assert newer.wait(10) == 0

@@ -327,3 +327,39 @@ def test_a_plugin_that_handles_nothing_still_answers_everything(tmp_path: Path) 
     running.join(5)
     assert not running.is_alive()
     runtime.stop()
+
+
+def test_a_runtime_that_never_ends_its_listing_is_told_so(node: Node) -> None:
+    """Some cut a long listing of few pods into parts of nothing, and hold up the whole node until their time is up."""
+    connection = node.runtime().accept_from(node.start)
+    with pytest.raises(StatusError, match="empty parts of its listing without end"):
+        connection.handshake(chunks=[[CONTAINER], *([[]] * 200), []])
+
+
+def test_long_failed_listings_are_not_taken_for_steady_connections(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the runtime tried to synchronize, the pauses grow: each attempt stops the node's operations."""
+    monkeypatch.setattr(stub_module, "STEADY_S", 0.0)
+    pauses: list[float] = []
+    wait = node.stop.wait
+    monkeypatch.setattr(
+        node.stop, "wait", lambda timeout=None: (pauses.append(timeout), wait(0.01))[1] if timeout else wait()
+    )
+    runtime = node.runtime()
+    for _ in range(9):
+        connection = runtime.accept_from(node.start)
+        stream, _request = connection.registered.get(timeout=10)
+        connection.respond(stream, nri_pb2.Empty())
+        connection.die("the runtime gave up")
+    assert max(pauses) > 0.4
+
+
+def test_a_half_closed_connection_is_a_lost_one(node: Node) -> None:
+    """The runtime will ask nothing more, though it could still be written to: what is left to do is to dial again."""
+    runtime = node.runtime()
+    connection = runtime.accept_from(node.start)
+    connection.handshake()
+    connection.sock.shutdown(socket.SHUT_WR)
+    runtime.accept().handshake()
+    assert node.plugin.seen.count("synchronize 0 0") == 2

@@ -1,0 +1,105 @@
+"""An example of a plugin made with this library: it writes down what the node's containers are, and labels new ones.
+
+    python -m koordra.nri.example --socket /var/run/nri/nri.sock --index 50 --count 3
+
+It needs nothing else of koordra. For every container it prints one line; to every new one it adds an annotation with
+its place in the order of creation. A pod that carries the annotation `example.org/forbidden` is refused, to show how a
+plugin says no. `--count` ends the program after so many containers; without it, it runs until it is interrupted.
+
+Launched by the runtime (an executable `50-example` in its plugin directory) it takes the socket that it inherits, and the
+options' text from `50-example.conf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from koordra._proto.nri import nri_pb2
+from koordra.errors import NRIError, RemoteError
+from koordra.nri.stub import DEFAULT_SOCKET, Plugin, Stub
+from koordra.nri.ttrpc import Call, Code
+
+FORBIDDEN = "example.org/forbidden"
+ORDER = "example.org/order"
+
+
+class Example(Plugin):
+    """Handlers run on several threads at once, so what they share has a lock. Events are subscribed to by defining them."""
+
+    def __init__(self, *, count: int | None, stop: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._created = 0
+        self._count = count
+        self._stop = stop
+
+    def configure(self, request: nri_pb2.ConfigureRequest) -> None:
+        """The runtime introduces itself."""
+        say(f"runtime {request.runtime_name} {request.runtime_version}, configuration {request.config!r}")
+
+    def synchronize(
+        self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
+    ) -> Sequence[nri_pb2.ContainerUpdate]:
+        """What was there before us."""
+        say(f"{len(containers)} containers in {len(pods)} pods")
+        return ()
+
+    def create_container(
+        self, request: nri_pb2.CreateContainerRequest, _call: Call
+    ) -> nri_pb2.CreateContainerResponse:
+        """A container is about to be created: refuse it, or change it."""
+        who = f"{request.pod.namespace}/{request.pod.name}/{request.container.name}"
+        if FORBIDDEN in request.pod.annotations:
+            raise RemoteError(Code.PERMISSION_DENIED, f"{who}: the pod says that it is forbidden")
+        with self._lock:
+            self._created += 1
+            number = self._created
+        say(f"created {who}")
+        answer = nri_pb2.CreateContainerResponse()
+        answer.adjust.annotations[ORDER] = str(number)
+        if self._count is not None and number >= self._count:
+            self._stop.set()  # the stub sends this answer before it leaves
+        return answer
+
+    def remove_container(
+        self, request: nri_pb2.RemoveContainerRequest, _call: Call
+    ) -> nri_pb2.RemoveContainerResponse:
+        """A container is gone."""
+        say(f"removed {request.container.name}")
+        return nri_pb2.RemoveContainerResponse()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until interrupted; 1 when the runtime launched us with a socket that is none."""
+    parser = argparse.ArgumentParser(prog="koordra.nri.example")
+    parser.add_argument("--socket", type=Path, default=DEFAULT_SOCKET)
+    parser.add_argument("--index", default="50")
+    parser.add_argument("--count", type=int)
+    options = parser.parse_args(arguments)
+    stop = threading.Event()
+    stub = Stub(
+        Example(count=options.count, stop=stop),
+        name="example",
+        index=options.index,
+        socket_path=options.socket,
+    )
+    try:
+        stub.run(stop)
+    except KeyboardInterrupt:
+        stop.set()
+    except NRIError as error:
+        sys.stderr.write(f"example: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

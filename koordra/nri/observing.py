@@ -1,0 +1,97 @@
+"""What the library tells about itself while it works: to nobody, to Prometheus, or to an object of your own.
+
+An `Observer` hears of every request that was answered, with how it ended and how long that took, and of every
+change of the connection. It is called on worker threads, between the answer and the next request, so it must
+not wait. `Counted` keeps the numbers as metrics:
+
+    koordra_nri_requests_total{method,outcome}     answered | refused | failed | late
+    koordra_nri_request_seconds{method}            from the arrival of the request to its answer
+    koordra_nri_registrations_total{outcome}       registered | rejected | unreachable
+    koordra_nri_registered                         1 while a runtime has synchronized with this process
+    koordra_nri_disconnections_total               connections that ended without our wish
+
+`refused` is an answer with a status that the handler chose (RemoteError), `failed` one after any other error,
+`late` one that was sent in the place of a handler that took too long. The three fail the runtime's operation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from koordra.metrics import Metrics
+
+ANSWERED = "answered"
+REFUSED = "refused"
+FAILED = "failed"
+LATE = "late"
+
+REGISTERED = "registered"
+REJECTED = "rejected"
+UNREACHABLE = "unreachable"
+
+
+class Observer(Protocol):
+    """Hears what happens; all methods return at once."""
+
+    def answered(self, method: str, outcome: str, seconds: float, /) -> None:
+        """A request has been answered."""
+
+    def registration(self, outcome: str, /) -> None:
+        """An attempt to register has ended."""
+
+    def connected(self, synchronized: bool, /) -> None:
+        """The runtime has synchronized with us, or its connection has ended."""
+
+
+class Silent:
+    """An observer that drops everything."""
+
+    def answered(self, _method: str, _outcome: str, _seconds: float, /) -> None: ...
+
+    def registration(self, _outcome: str, /) -> None: ...
+
+    def connected(self, _synchronized: bool, /) -> None: ...
+
+
+class Counted:
+    """An observer that keeps metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._requests = metrics.counter(
+            "koordra_nri_requests",
+            "Requests of the container runtime, by how they were answered.",
+            ["method", "outcome"],
+        )
+        self._seconds = metrics.histogram(
+            "koordra_nri_request_seconds",
+            "From the arrival of a request to its answer; the runtime drops a plugin after 2 s.",
+            ["method"],
+        )
+        self._registrations = metrics.counter(
+            "koordra_nri_registrations", "Attempts to register with the container runtime.", ["outcome"]
+        )
+        self._registered = metrics.gauge(
+            "koordra_nri_registered", "1 while the container runtime has synchronized with this process."
+        )
+        self._ends = metrics.counter(
+            "koordra_nri_disconnections", "Connections to the container runtime that ended."
+        )
+        self._synchronized = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether a runtime has synchronized with this process and is still connected."""
+        return self._synchronized
+
+    def answered(self, method: str, outcome: str, seconds: float, /) -> None:
+        self._requests.labels(method, outcome).inc()
+        self._seconds.labels(method).observe(seconds)
+
+    def registration(self, outcome: str, /) -> None:
+        self._registrations.labels(outcome).inc()
+
+    def connected(self, synchronized: bool, /) -> None:
+        if self._synchronized and not synchronized:
+            self._ends.inc()
+        self._synchronized = synchronized
+        self._registered.set(1 if synchronized else 0)

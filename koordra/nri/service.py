@@ -1,0 +1,160 @@
+"""The hook's process, wired together.
+
+    1. the node's lock: another hook of this node ends first                                    (registration)
+    2. Koordinator mode: the cluster protects the annotation, or this process ends        (koordinator_policy)
+    3. metrics and probes; verification in a thread of its own                                  (verification)
+    4. registered with the runtime, again and again, until told to stop                                 (stub)
+
+Ready means that a runtime has synchronized with this process, or that it stands by: another hook of this node has the
+lock. In an update the newer one therefore is ready at once, the older one is ended, and the lock changes hands.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra.metrics import Metrics, serve
+from koordra.nri import koordinator_policy, numa
+from koordra.nri.adjust import NodeShape
+from koordra.nri.foreign import PRIVATE
+from koordra.nri.hook import PLUGIN_NAME, Hook, Settings
+from koordra.nri.koordinator import NodeDevices
+from koordra.nri.ledger import Ledger
+from koordra.nri.observing import Counted
+from koordra.nri.prepared import NodeState
+from koordra.nri.rdma_limits import RdmaLimit, has_controller
+from koordra.nri.registration import only_one
+from koordra.nri.reporting import ApiReporter
+from koordra.nri.running import Bundles
+from koordra.nri.sandboxes import SandboxNetworks
+from koordra.nri.stub import Stub
+from koordra.nri.verification import Verification
+from koordra.process import spawn
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line. `client` None: nothing is told to, or asked from, the API."""
+
+    node_name: str
+    state_dir: Path
+    socket_path: Path
+    plugin_index: str
+    exempt: frozenset[str]
+    root: Path = Path("/")
+    bundles: Path | None = None
+    proc: Path = Path("/proc")
+    cgroups: Path = Path("/sys/fs/cgroup")
+    validating: bool = False
+    koordinator_scheduler: str | None = None
+    rdma_limit: RdmaLimit | None = None
+    evict: bool = False
+    verify_period: float = 60.0
+    metrics_address: str = ""
+    client: KubeClient | None = None
+    networks: SandboxNetworks | None = None
+
+
+def run(options: Options, stop: threading.Event) -> None:
+    """Be the node's hook until `stop`. Raises KoordraError when that cannot be."""
+    metrics = Metrics()
+    counted = Counted(metrics)
+    standby = threading.Event()
+    server = serve(metrics, options.metrics_address, ready=lambda: counted.ready or standby.is_set())
+    try:
+        if options.koordinator_scheduler is not None and options.client is not None:
+            koordinator_policy.require(options.client, scheduler=options.koordinator_scheduler)
+        with only_one(options.state_dir, stop, waiting=standby.set) as alone:
+            standby.clear()
+            if alone:
+                _serve(options, stop, metrics=metrics, counted=counted)
+    finally:
+        if server is not None:
+            server.close()
+
+
+def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, counted: Counted) -> None:
+    state = NodeState(options.state_dir, node_name=options.node_name)
+    ledger = Ledger(options.state_dir)
+    devices = NodeDevices(options.root)
+    settings = Settings(
+        exempt=options.exempt,
+        validating=options.validating,
+        koordinator=devices if options.koordinator_scheduler is not None else None,
+        shape=node_shape(options, rdma_devices=devices.rdma_devices()),
+    )
+    changed = _verify(options, stop, ledger=ledger, metrics=metrics)
+    hook = Hook(
+        state,
+        settings=settings,
+        ledger=ledger,
+        metrics=metrics,
+        changed=changed,
+        networks=options.networks,
+    )
+    stub = Stub(
+        hook,
+        name=PLUGIN_NAME,
+        index=options.plugin_index,
+        socket_path=options.socket_path,
+        observer=counted,
+    )
+    stub.run(stop)
+
+
+def _verify(
+    options: Options, stop: threading.Event, *, ledger: Ledger, metrics: Metrics
+) -> Callable[[], None]:
+    if options.bundles is None:
+        return lambda: None
+    reporter = None
+    if options.client is not None:
+        reporter = ApiReporter(options.client, node=options.node_name, evict=options.evict)
+    verification = Verification(
+        # A state of its own: its cache is not made for two threads.
+        NodeState(options.state_dir, node_name=options.node_name),
+        ledger=ledger,
+        bundles=Bundles(options.bundles, proc=options.proc, cgroups=options.cgroups),
+        metrics=metrics,
+        exempt=options.exempt,
+        private=private_places(options),
+        reporter=reporter,
+    )
+    spawn(lambda: verification.run(stop, period=options.verify_period), name="verification")
+    return verification.soon
+
+
+def node_shape(options: Options, *, rdma_devices: tuple[str, ...]) -> NodeShape:
+    """What does not change while the hook runs."""
+    limit = options.rdma_limit
+    if limit is not None and not has_controller(options.cgroups):
+        log.warning("rdma_limit_impossible", why="no cgroup hierarchy of version 2 with the rdma controller")
+        limit = None
+    return NodeShape(
+        online=_cpuset(Path("/sys/devices/system/cpu/online")),
+        memory_nodes=_cpuset(Path("/sys/devices/system/node/has_memory")),
+        rdma_devices=rdma_devices,
+        rdma_limit=limit,
+        private=private_places(options),
+    )
+
+
+def private_places(options: Options) -> tuple[str, ...]:
+    """What no container may mount, as this node lays it out."""
+    return tuple(
+        dict.fromkeys((*PRIVATE, str(options.state_dir.absolute()), str(options.socket_path.absolute())))
+    )
+
+
+def _cpuset(path: Path) -> frozenset[int]:
+    try:
+        return numa.numbers(path.read_text())
+    except (OSError, ValueError):
+        return frozenset()

@@ -1,0 +1,133 @@
+"""What a running container has, compared with what it should have. Pure.
+
+A runtime that gets no answer in time, or has no hook registered, creates the container all the same. So nothing
+that the hook decides is certain until it was looked at afterwards. What is compared, and how bad a difference is:
+
+    HookMissed      a marker shows a nonce: the container came by its devices rightly, but no hook saw it     breach
+    ForgedMarker    a marker that no hook and no CDI edit of this node set                                    breach
+    EnvChanged      a variable that the hook pinned has another value                                         breach
+    ForeignDevice   it can open a GPU or NIC that it does not hold                                            breach
+    ForeignMount    a mount that the hook refuses                                                             breach
+    DeviceMissing   it cannot open a device that it holds
+    LimitMissing    locked memory is still limited, though its RDMA device needs it
+    NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
+
+A breach is reported to the API and may be answered by eviction; the rest is counted and logged. Containers that run
+since before koordra came are NotAdjusted, which is why that alone is no breach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from koordra.nri.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
+from koordra.nri.foreign import PRIVATE, check_mounts, control_nodes, guarded_numbers
+from koordra.nri.grants import GRANTED, claim_markers, grants_of
+from koordra.nri.ledger import Granted, GrantedDevice, granted_devices
+from koordra.nri.oci import Refusal, can_open
+from koordra.nri.prepared import GPU_TYPES, MARKER_PREFIX, Guarded, PreparedClaim
+from koordra.nri.running import Running
+
+BREACHES = frozenset({"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount"})
+KINDS = (*sorted(BREACHES), "DeviceMissing", "LimitMissing", "NotAdjusted")
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference. `devices` are the devices of claims that the container holds."""
+
+    kind: str
+    message: str
+    devices: tuple[GrantedDevice, ...] = ()
+
+    @property
+    def breach(self) -> bool:
+        return self.kind in BREACHES
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the node knows of one container: its entry in the ledger, and its claims by marker."""
+
+    granted: Granted | None = None
+    claims: Mapping[str, PreparedClaim] | None = None
+    guarded: Guarded | None = None
+    private: tuple[str, ...] = PRIVATE
+
+
+def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
+    """Every difference of one container."""
+    if known.granted is not None:
+        found = [*_pins(running, known.granted), *_held(running, known.granted)]
+        numbers, devices = known.granted.numbers, known.granted.devices
+    else:
+        found, numbers, devices = _unseen(running, known)
+    if known.guarded is not None:
+        gpu = any(device.type in GPU_TYPES for device in devices)
+        found += _foreign(running, known.guarded, numbers=numbers)
+        refusal = check_mounts(
+            running.container,
+            gpu=gpu,
+            claims=frozenset(device.claim_uid for device in devices),
+            guarded=known.guarded,
+            private=known.private,
+        )
+        if refusal is not None:
+            found.append(Drift("ForeignMount", refusal.message))
+    return tuple(Drift(each.kind, f"{running.container}: {each.message}", devices) for each in found)
+
+
+def _pins(running: Running, granted: Granted) -> Iterator[Drift]:
+    env = dict(running.container.env)
+    for name, value in granted.env:
+        if env.get(name) != value:
+            yield Drift("EnvChanged", f"{name} is {env.get(name)!r}; the hook set {value!r}")
+
+
+def _held(running: Running, granted: Granted) -> Iterator[Drift]:
+    for kind, major, minor in sorted(granted.numbers):
+        if running.container.rules and not can_open(running.container.rules, (kind, major, minor)):
+            yield Drift("DeviceMissing", f"{kind} {major}:{minor} is held and cannot be opened")
+    if granted.memlock and MEMLOCK not in running.container.rlimits:
+        yield Drift("LimitMissing", f"{MEMLOCK} is not lifted")
+
+
+_Numbers = frozenset[tuple[str, int, int]]
+
+
+def _unseen(running: Running, known: Known) -> tuple[list[Drift], _Numbers, tuple[GrantedDevice, ...]]:
+    """A container that no hook remembers: it holds what its nonces prove, and no hook has said `granted`."""
+    container = running.container
+    env = dict(container.env)
+    markers = [name for name in env if name.startswith(MARKER_PREFIX)]
+    if any(env[name] == GRANTED for name in markers):
+        why = "a marker says `granted`, and no hook of this node gave the container anything"
+        return [Drift("ForgedMarker", why)], frozenset(), ()
+    if markers:
+        grants = grants_of(container, claims=known.claims or {}, unreadable={})
+        if isinstance(grants, Refusal):
+            return [Drift("ForgedMarker", grants.message)], frozenset(), ()
+        why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
+        control = control_nodes(known.guarded, grants)
+        numbers = frozenset(node.number for node in grants.nodes | control)
+        return [Drift("HookMissed", f"{why}; create it anew")], numbers, granted_devices(grants)
+    if env.get(VISIBLE_DEVICES) != NOTHING_VISIBLE:
+        why = (
+            f"{VISIBLE_DEVICES} is {env.get(VISIBLE_DEVICES)!r}; it was created while no hook was registered"
+        )
+        return [Drift("NotAdjusted", why)], frozenset(), ()
+    return [], frozenset(), ()
+
+
+def _foreign(running: Running, guarded: Guarded, *, numbers: _Numbers) -> Iterator[Drift]:
+    container = running.container
+    where = "the kernel lets it" if running.from_kernel else "its device rules let it"
+    for kind, major, minor in sorted(guarded_numbers(guarded) - numbers):
+        if can_open(container.rules, (kind, major, minor)):
+            yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")
+
+
+def markers_of(running: Running) -> tuple[str, ...]:
+    """The claims that the container's markers name."""
+    return claim_markers(running.container)

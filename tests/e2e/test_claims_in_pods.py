@@ -1,0 +1,364 @@
+"""Claims of several shapes in pods of a real containerd: shared by containers and pods, looked at by an administrator, with a
+NIC that goes into the pod's network and comes back.
+
+The NIC's network interface is a veth under the NIC's name, a stand-in: containers get the real node, environment and mounts,
+and the real interface moves between real network namespaces. RDMA links are proven against a netlink double (unit tests),
+since the kernels of test machines have none.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from koordra.api.kinds import PODS
+from koordra.api.kinds import RESOURCE_CLAIMS as KIND
+from koordra.topology.machine import Nic
+from tests.e2e.containerd import CGROUPS, Containerd, wait_until
+from tests.e2e.cri import ContainerSpec
+from tests.e2e.node import KoordraNode, Prepared
+from tests.e2e.test_containers import (
+    ALLOWED,
+    REFUSED,
+    dns_label,
+    environment,
+    node_of,
+    opens,
+    share_of,
+    verbs_of,
+    whole,
+)
+
+pytestmark = pytest.mark.e2e
+
+CNI = """#!/bin/sh
+cat > /dev/null
+[ "$CNI_COMMAND" = VERSION ] && echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' && exit 0
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"1.0.0","interfaces":[{"name":"'$CNI_IFNAME'","sandbox":"'$CNI_NETNS'"}],"ips":[{"address":"10.1.2.3/32","interface":0}]}'
+exit 0
+"""
+"""A CNI plugin that does nothing but say that a pod has an address."""
+
+
+@pytest.fixture
+def pods(containerd: Containerd, request: pytest.FixtureRequest) -> Iterator[Callable[..., str]]:
+    """Makes pods of this test, removed with their containers."""
+    made: list[str] = []
+
+    def run(number: int = 0, **more: Any) -> str:
+        made.append(containerd.cri.run_pod(f"{dns_label(request)}-{number}", **more))
+        return made[-1]
+
+    yield run
+    for pod in made:
+        containerd.cri.remove_pod(pod)
+
+
+@pytest.fixture
+def prepare(node: KoordraNode, request: pytest.FixtureRequest) -> Iterator[Callable[..., Prepared]]:
+    claims: list[Prepared] = []
+
+    def make(
+        *results: dict[str, Any],
+        config: Sequence[dict[str, Any]] = (),
+        pods: Mapping[str, str] | None = None,
+    ) -> Prepared:
+        claims.append(
+            node.prepare(
+                f"{dns_label(request)[:40]}-{uuid.uuid4().hex[:6]}", results, config=config, pods=pods
+            )
+        )
+        return claims[-1]
+
+    yield make
+    for claim in claims:
+        node.unprepare(claim)
+
+
+def test_a_claim_shared_by_two_containers_and_two_pods(
+    containerd: Containerd, node: KoordraNode, pods: Callable[..., str], prepare: Callable[..., Prepared]
+) -> None:
+    """A second pod triggers no Prepare: the kubelet passes the same CDI ids."""
+    mine, other = node.machine.gpus[0], node.machine.gpus[1]
+    claim = prepare(share_of(mine))
+    first, second = pods(0), pods(1)
+    containers = [
+        containerd.cri.run(pod, name, ContainerSpec(cdi=claim.all_cdi))
+        for pod, name in ((first, "a"), (first, "b"), (second, "a"))
+    ]
+    for container in containers:
+        assert environment(containerd, container)["CUDA_VISIBLE_DEVICES"] == mine.uuid
+        assert ALLOWED in opens(containerd, container, node_of(mine))
+        assert REFUSED in opens(containerd, container, node_of(other))
+
+
+def test_two_shares_of_one_card_in_two_pods(
+    containerd: Containerd, node: KoordraNode, pods: Callable[..., str], prepare: Callable[..., Prepared]
+) -> None:
+    card, other = node.machine.gpus[2], node.machine.gpus[3]
+    for number, memory in enumerate(("40Gi", "30Gi")):
+        claim = prepare(share_of(card, memory))
+        container = containerd.cri.run(pods(number), "c", ContainerSpec(cdi=claim.all_cdi))
+        assert ALLOWED in opens(containerd, container, node_of(card))
+        assert REFUSED in opens(containerd, container, node_of(other))
+
+
+def test_an_administrator_sees_a_card_that_is_in_use(
+    containerd: Containerd, node: KoordraNode, pods: Callable[..., str], prepare: Callable[..., Prepared]
+) -> None:
+    card, other = node.machine.gpus[4], node.machine.gpus[5]
+    holder = prepare(whole(card))
+    look = {**whole(card, request="look"), "adminAccess": True}
+    del look["shareID"]
+    claim = prepare(look)
+    pod = pods()
+    for name, ids in (("holder", holder.all_cdi), ("admin", claim.all_cdi)):
+        container = containerd.cri.run(pod, name, ContainerSpec(cdi=ids))
+        assert ALLOWED in opens(containerd, container, node_of(card))
+        assert REFUSED in opens(containerd, container, node_of(other))
+
+
+def test_what_a_container_can_read_of_its_claim(
+    containerd: Containerd, node: KoordraNode, pods: Callable[..., str], prepare: Callable[..., Prepared]
+) -> None:
+    """Device metadata (KEP 5304) where every driver puts it, and the NCCL topology of exactly its devices."""
+    gpus = node.machine.gpus[:2]
+    claim = prepare(share_of(gpus[0], request="a"), share_of(gpus[1], request="b"))
+    container = containerd.cri.run(pods(), "c", ContainerSpec(cdi=claim.cdi["a"]))
+    root = f"/var/run/kubernetes.io/dra-device-attributes/resourceclaims/{claim.name}"
+    assert containerd.cri.shell(container, f"ls {root}").text.split() == ["a"]
+    text = containerd.cri.shell(container, f"cat {root}/a/koordra.io-metadata.json").text
+    decoder = json.JSONDecoder()
+    newest, end = decoder.raw_decode(text)
+    older, _ = decoder.raw_decode(text[end:].lstrip())
+    assert (newest["apiVersion"], older["apiVersion"]) == (
+        "metadata.resource.k8s.io/v1beta1",
+        "metadata.resource.k8s.io/v1alpha1",
+    )
+    (device,) = newest["requests"][0]["devices"]
+    assert device["name"] == gpus[0].name
+    assert device["attributes"]["koordra.io/uuid"] == {"string": gpus[0].uuid}
+    assert "Read-only" in containerd.cri.shell(container, f"echo x > {root}/a/koordra.io-metadata.json").text
+    topology = containerd.cri.shell(container, "cat $NCCL_TOPO_FILE").text
+    for gpu in gpus:
+        assert gpu.location.bus_id in topology
+    assert node.machine.gpus[2].location.bus_id not in topology
+
+
+# A NIC in the pod's own network.
+
+
+@pytest.fixture(scope="module")
+def networked(containerd: Containerd, node: KoordraNode) -> Iterator[KoordraNode]:
+    """The node's side with --pod-network, and a CNI that lets pods have a network of their own."""
+    folder = containerd.folder / "cni"
+    for name in ("loopback", "address"):
+        (folder / name).write_text(CNI)
+        (folder / name).chmod(0o755)
+    conf = {"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "address"}]}
+    (folder / "10-test.conflist").write_text(json.dumps(conf))
+    restart(node, ("--pod-network",))
+    yield node
+    restart(node, ())
+
+
+def restart(node: KoordraNode, options: tuple[str, ...]) -> None:
+    ready, synchronized = node.plugin.count("plugin_ready"), node.hook.count("nri_synchronized")
+    for process in (node.hook, node.plugin):
+        process.stop()
+        process.options = options
+        process.start()
+    node.plugin.wait_for("plugin_ready", times=ready + 1)
+    node.wait_hook_registered(times=synchronized + 1)
+
+
+@pytest.fixture
+def nic(networked: KoordraNode) -> Iterator[Nic]:
+    """A NIC whose network interface really exists: a veth under its name."""
+    found = networked.machine.nics[-1]
+    assert found.netdev is not None
+    if Path(f"/sys/class/net/{found.netdev}").exists():
+        pytest.skip(f"this machine has an interface {found.netdev} of its own")
+    made = subprocess.run(
+        ["ip", "link", "add", found.netdev, "type", "veth", "peer", "name", f"{found.netdev}z"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode != 0:
+        pytest.skip(f"no veth can be made here: {made.stderr.strip()}")
+    subprocess.run(["ip", "link", "set", found.netdev, "mtu", "1450", "up"], check=True)
+    yield found
+    subprocess.run(["ip", "link", "del", f"{found.netdev}z"], check=False, capture_output=True)
+
+
+@pytest.fixture
+def pod_object(networked: KoordraNode) -> tuple[str, str]:
+    """Name and uid of a Pod that the API knows, so that a claim can be reserved for it."""
+    name = f"networked-{uuid.uuid4().hex[:6]}"
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "team-a"},
+        "spec": {"nodeName": "e2e-node", "containers": [{"name": "c", "image": "busybox"}]},
+    }
+    return name, str(networked.api.create(PODS, manifest)["metadata"]["uid"])
+
+
+def exclusive(nic: Nic) -> dict[str, Any]:
+    return {
+        "request": "nic",
+        "driver": "koordra.io",
+        "pool": "e2e-node",
+        "device": nic.name,
+        "shareID": "5c1f0000-0000-5000-8000-000000000077",
+        "consumedCapacity": {"share": "100", "bandwidth": "0"},
+    }
+
+
+def rail(**fields: Any) -> dict[str, Any]:
+    parameters = {
+        "apiVersion": "koordra.io/v1alpha1",
+        "kind": "RdmaConfig",
+        "memlock": False,
+        "mode": "Exclusive",
+        "network": {"interface": "rail0", "addresses": ["192.168.77.5/24"], "mtu": 1400},
+        **fields,
+    }
+    return {
+        "source": "FromClaim",
+        "requests": [],
+        "opaque": {"driver": "koordra.io", "parameters": parameters},
+    }
+
+
+def interfaces(containerd: Containerd, container: str) -> set[str]:
+    lines = containerd.cri.shell(container, "cat /proc/net/dev").text.splitlines()[2:]
+    return {line.partition(":")[0].strip() for line in lines}
+
+
+def test_a_nic_goes_into_the_pod_and_comes_back(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    name, pod_uid = pod_object
+    claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
+    host = Path(f"/sys/class/net/{nic.netdev}")
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    try:
+        container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
+        assert "rail0" in interfaces(containerd, container)
+        assert not host.exists()
+        assert ALLOWED in containerd.cri.shell(container, f"dd if={verbs_of(nic).path} count=1").text
+        assert REFUSED in opens(containerd, container, verbs_of(networked.machine.nics[0]))
+        said = containerd.cri.shell(container, "cat /run/koordra.io/network/*").text
+        assert json.loads(said)["devices"][0]["addresses"] == ["192.168.77.5/24"]
+
+        def reported() -> bool:
+            status = networked.api.get(KIND, claim.name, namespace="team-a")["status"]
+            return any(
+                entry.get("networkData", {}).get("interfaceName") == "rail0"
+                for entry in status.get("devices", ())
+            )
+
+        wait_until(reported, "status.devices says what is in the pod", log=networked.plugin.log)
+        # A pod without the claim sees nothing of it.
+        other = containerd.cri.run_pod(f"{name}-other", own_network=True)
+        try:
+            stranger = containerd.cri.run(other, "c", ContainerSpec())
+            assert "rail0" not in interfaces(containerd, stranger)
+        finally:
+            containerd.cri.remove_pod(other)
+    finally:
+        containerd.cri.remove_pod(pod)
+    assert host.exists()
+    assert (host / "mtu").read_text().strip() == "1450"
+    networked.unprepare(claim)
+    left = [path for path in networked.state.rglob("*") if claim.uid in path.name]
+    assert not left
+    assert not [path for top in CGROUPS.glob("*/k8s.io") for path in top.iterdir() if path.name == pod]
+
+
+def test_without_its_network_the_container_does_not_start(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    pods: Callable[..., str],
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    """Nobody attached anything: the claim is another pod's. NRI would let it pass; the missing mount does not."""
+    claim = prepare(exclusive(nic), config=[rail()], pods=dict([pod_object]))
+    pod = pods(own_network=True)
+    with pytest.raises(grpc.RpcError) as refused:
+        containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
+    assert "network.json" in str(refused.value)
+    assert Path(f"/sys/class/net/{nic.netdev}").exists()
+
+
+def test_the_hook_is_killed_while_the_nic_is_in_the_pod(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    """Nobody hears of the sandbox's end: the interface is back all the same once the claim is unprepared."""
+    name, pod_uid = pod_object
+    claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
+    synchronized = networked.hook.count("nri_synchronized")
+    networked.hook.kill()
+    networked.unprepare(claim)
+    assert (Path(f"/sys/class/net/{nic.netdev}") / "mtu").read_text().strip() == "1450"
+    containerd.cri.remove_pod(pod)
+    networked.hook.start()
+    networked.wait_hook_registered(times=synchronized + 1)
+
+
+@pytest.mark.slow
+def test_the_plugin_is_killed_at_many_moments_of_prepare_and_unprepare(
+    containerd: Containerd, node: KoordraNode, pods: Callable[..., str]
+) -> None:
+    """SIGKILL at moments spread over the calls: afterwards the kubelet's next try succeeds, and nothing is left."""
+    import threading
+
+    for number in range(20):
+        gpu = node.machine.gpus[number % 8]
+        name = f"killed-{number}"
+        uid = node.allocate(name, [whole(gpu)])
+        died = threading.Timer(0.002 * number, node.plugin.kill)
+        died.start()
+        for _ in range(3):
+            try:
+                answer = node.call_prepare(name, uid)
+                if not answer.error:
+                    break
+            except grpc.RpcError:
+                died.join()
+                ready = node.plugin.count("plugin_ready")
+                node.plugin.start()
+                node.plugin.wait_for("plugin_ready", times=ready + 1)
+        died.join()
+        if node.plugin._process is None:
+            ready = node.plugin.count("plugin_ready")
+            node.plugin.start()
+            node.plugin.wait_for("plugin_ready", times=ready + 1)
+        answer = node.call_prepare(name, uid)
+        assert answer.error == ""
+        ids = tuple(each for device in answer.devices for each in device.cdi_device_ids)
+        container = containerd.cri.run(pods(number), "c", ContainerSpec(cdi=ids))
+        assert ALLOWED in opens(containerd, container, node_of(gpu))
+        node.unprepare(Prepared(name, uid, {"gpu": ids}))
+        assert not [path for path in node.state.rglob("*") if uid in path.name]
