@@ -4,7 +4,7 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
 
     JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each other
     PlacementPolicy   node, device                  where to put them when several places fit
-    GpuConfig         isolation, coresPolicy, priority, memoryPercent, partition, numaAffinity
+    GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's network
 
 Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or value is an
@@ -102,6 +102,7 @@ class PlacementPolicy:
 class GpuConfig:
     """`isolation` names a backend (`none` where absent); `memory_percent` 1..100 of the card that is chosen.
 
+    `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the card's slots).
     `partition` is about all whole GPUs of the claim; it does not lift what the node demands by its label.
     `numa_affinity`: containers that hold the GPU run on the processors and memory of its NUMA node.
     """
@@ -110,6 +111,7 @@ class GpuConfig:
     cores_policy: CoresPolicy | None = None
     priority: int | None = None
     memory_percent: int | None = None
+    exclusive: bool = False
     partition: PartitionPolicy | None = None
     numa_affinity: bool = False
 
@@ -173,6 +175,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             _Field("coresPolicy", "cores_policy", words=CoresPolicy),
             _Field("priority", "priority", whole=(0, 100)),
             _Field("memoryPercent", "memory_percent", whole=(1, 100)),
+            _Field("exclusive", "exclusive"),
             _Field("partition", "partition", words=PartitionPolicy),
             _Field("numaAffinity", "numa_affinity"),
         ),

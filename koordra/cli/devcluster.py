@@ -31,9 +31,17 @@ def command() -> None:
     help="Where to write the kubeconfig [default: DIR/kubeconfig].",
 )
 @click.option(
+    "--audit-log",
+    type=click.Path(dir_okay=False),
+    default=None,
+    help="Who asked for what, one JSON line a request.  [default: none]",
+)
+@click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
-def control_plane(directory: str, port: int, kubeconfig: str | None, log_level: str) -> None:
+def control_plane(
+    directory: str, port: int, kubeconfig: str | None, audit_log: str | None, log_level: str
+) -> None:
     """Double of kube-apiserver, kube-controller-manager's claim loops and kube-scheduler, in one process."""
     from pathlib import Path
 
@@ -47,6 +55,7 @@ def control_plane(directory: str, port: int, kubeconfig: str | None, log_level: 
         port=port,
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         compile_cel=_compile_cel(),
+        audit=Path(audit_log) if audit_log else None,
     )
     plane.start(stop)
     _sleep_until(stop)

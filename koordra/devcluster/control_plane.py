@@ -31,8 +31,9 @@ class ControlPlane:
         kubeconfig: Path | None = None,
         compile_cel: CompileCel = accept_cel,
         first_backoff: float = 1.0,
+        audit: Path | None = None,
     ) -> None:
-        self.server = ApiServer(directory, port=port, compile_cel=compile_cel)
+        self.server = ApiServer(directory, port=port, compile_cel=compile_cel, audit=audit)
         self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self._first_backoff = first_backoff
 

@@ -14,15 +14,27 @@ from koordra import process
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, is_deleting, metadata, name, uid
+from koordra.devcluster.apiserver import custom
+from koordra.devcluster.apiserver.resources import CRDS, EVENTS_V1, SERVED
 from koordra.devcluster.informers import Informers
 from koordra.devcluster.workqueue import WorkQueue
 from koordra.errors import Conflict, NotFound
 from koordra.kube import KubeClient
 
-OWNED: Final = (kinds.PODS, kinds.RESOURCE_CLAIMS, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIM_TEMPLATES)
+OWNED: Final = (
+    kinds.PODS,
+    kinds.RESOURCE_CLAIMS,
+    kinds.RESOURCE_SLICES,
+    kinds.RESOURCE_CLAIM_TEMPLATES,
+    kinds.DEVICE_CLASSES,
+)
 OWNERS: Final = (kinds.PODS, kinds.NODES, kinds.RESOURCE_CLAIMS)
 WATCHED: Final = tuple(dict.fromkeys((*OWNED, *OWNERS, kinds.NAMESPACES)))
-CONTENTS: Final = tuple(kind for kind in kinds.ALL if kind.namespaced)
+CONTENTS: Final = tuple(
+    served.kind for served in SERVED if served.kind.namespaced and served.kind != EVENTS_V1
+)
+LOOK_AGAIN: Final = 0.5
+"""Seconds after which an owner of a kind that is not watched is looked for again."""
 
 
 class GarbageLoops:
@@ -55,18 +67,22 @@ class GarbageLoops:
                 if any(one.get("uid") == uid(owner) for one in metadata(obj).get("ownerReferences") or ()):
                     self._orphans.add(_work_key(kind, obj))
 
-    def _sync_object(self, work_key: str) -> None:
+    def _sync_object(self, work_key: str) -> float | None:
         plural, _, object_key = work_key.partition("|")
         kind = next(one for one in OWNED if str(one) == plural)
         obj = self._informers.get(kind, object_key)
         if obj is None or is_deleting(obj):
-            return
+            return None
         owners = metadata(obj).get("ownerReferences") or ()
         if owners and not any(self._owner_lives(one, metadata(obj).get("namespace")) for one in owners):
             self._delete(kind, obj)
+            return None
+        watched = {(kind.api_version, kind.kind) for kind in OWNERS}
+        unseen = any((one.get("apiVersion"), one.get("kind")) not in watched for one in owners)
+        return LOOK_AGAIN if unseen else None
 
     def _owner_lives(self, reference: Object, namespace: str | None) -> bool:
-        kind = kinds.of_manifest(str(reference.get("apiVersion")), str(reference.get("kind")))
+        kind = self._kind_of(str(reference.get("apiVersion")), str(reference.get("kind")))
         if kind is None:
             return True
         try:
@@ -76,6 +92,17 @@ class GarbageLoops:
         except NotFound:
             return False
         return uid(owner) == reference.get("uid")
+
+    def _kind_of(self, api_version: str, kind: str) -> Kind | None:
+        """Built in, or made by a CustomResourceDefinition."""
+        for served in SERVED:
+            if (served.kind.api_version, served.kind.kind) == (api_version, kind):
+                return served.kind
+        for definition in self._client.list(CRDS)[0]:
+            for served in custom.of_definition(definition):
+                if (served.kind.api_version, served.kind.kind) == (api_version, kind):
+                    return served.kind
+        return None
 
     def _sync_namespace(self, namespace: str) -> float | None:
         found = self._informers.get(kinds.NAMESPACES, namespace)

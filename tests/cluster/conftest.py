@@ -20,12 +20,12 @@ import pytest
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.cli.demo import manifests
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.discovery import discover
 from koordra.kubelet_plugin.resourceslice import build_slices
 from koordra.topology import presets
+from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.cluster.waiting import NODES, eventually
 
 NAMESPACE = "koordra-test"
@@ -71,15 +71,16 @@ def _create(client: KubeClient, kind: kinds.Kind, body: Object) -> Object:
 
 
 @pytest.fixture(scope="session")
-def nodes(client: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Object]]]:
+def nodes(
+    client: KubeClient, installed: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[Object]]]:
     """Node name -> its slices as the API server gave them back."""
+    del installed
     _create(
         client,
         kinds.NAMESPACES,
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-node-lease"}},
     )
-    for body in manifests.device_classes(manifests.deploy_folder()):
-        _create(client, kinds.DEVICE_CLASSES, body)
     stop = threading.Event()
     published = {}
     for name in NODES:
@@ -114,7 +115,9 @@ def _add_node(client: KubeClient, name: str) -> Object:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     ready |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}}
-    return client.patch(kinds.NODES, name, status, subresource="status")
+    client.patch(kinds.NODES, name, status, subresource="status")
+    # A new node is tainted "not ready" until its kubelet reports; there is none, and perhaps no node controller.
+    return client.patch(kinds.NODES, name, {"spec": {"taints": None}})
 
 
 def _remove_node(client: KubeClient, name: str) -> None:
@@ -147,19 +150,49 @@ def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
 
 
 @pytest.fixture(scope="session")
+def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
+    """What deploy/kustomize ships, but for the workloads: CRDs, classes, policies, RBAC, webhook configurations."""
+    found = Installation(client, webhook_port)
+    found.apply()
+    yield found
+    found.remove_webhooks()
+
+
+@pytest.fixture(scope="session")
+def webhook_port() -> int:
+    """A free port for the webhook, below those that the kernel gives to clients."""
+    return free_port()
+
+
+@pytest.fixture(scope="session")
 def controller(
-    kubeconfig: str, nodes: dict[str, list[Object]], tmp_path_factory: pytest.TempPathFactory
+    client: KubeClient,
+    kubeconfig: str,
+    installed: Installation,
+    nodes: dict[str, list[Object]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[None]:
-    """`koordra controller` as a process of its own."""
+    """`koordra controller` as a process of its own, with the rights of its ServiceAccount and with its webhook."""
     del nodes
-    log = tmp_path_factory.mktemp("controller") / "log"
-    command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", kubeconfig, "--no-leader-elect"]
+    folder = tmp_path_factory.mktemp("controller")
+    log = folder / "log"
+    own = account_kubeconfig(client, kubeconfig, folder / "kubeconfig", account="koordra-controller")
+    address = f"127.0.0.1:{installed.webhook_port}"
+    command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", str(own)]
+    command += ["--webhook-address", address, "--webhook-host", "127.0.0.1"]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stderr=sink, stdout=sink)
-    yield
-    died = process.poll()
-    process.terminate()
-    process.wait(10)
+    try:
+        eventually(
+            lambda: installed.webhook_answers() or process.poll() is not None,
+            f"the webhook; see {log}",
+            timeout=60,
+        )
+        yield
+        died = process.poll()
+    finally:
+        process.terminate()
+        process.wait(20)
     assert died is None, f"the controller ended with {died}:\n{Path(log).read_text()[-3000:]}"
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.devcluster.apiserver import events, status
+from koordra.devcluster.apiserver import events, status, structural
 from koordra.devcluster.apiserver.resources import EVENTS_V1, Served
 from koordra.devcluster.apiserver.schema import Decoder, Undecodable
 from koordra.devcluster.apiserver.status import FieldErrors
+from koordra.devcluster.apiserver.users import ADMINISTRATOR, User
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class WriteOptions:
     dry_run: bool = False
     field_validation: str = "Warn"
     warnings: list[str] = field(default_factory=list)
+    user: User = ADMINISTRATOR
+    verb: str = "update"
 
 
 def decode(served: Served, body: Any, options: WriteOptions, *, patched: bool = False) -> Object:
@@ -37,7 +40,11 @@ def decode(served: Served, body: Any, options: WriteOptions, *, patched: bool = 
             )
     decoder = Decoder(kind.kind)
     try:
-        decoded = decoder.decode(served.type_name, body)
+        if served.schema is None:
+            decoded = decoder.decode(served.type_name, body)
+        else:
+            decoded = structural.prune(served.schema, body, unknown=decoder.unknown)
+            decoded["metadata"] = decoder.decode("ObjectMeta", body.get("metadata") or {})
     except Undecodable as error:
         raise _not_a(kind, error.problem) from error
     if decoder.unknown:

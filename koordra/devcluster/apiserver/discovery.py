@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from koordra.api.objects import Object
-from koordra.devcluster.apiserver.resources import GROUPS, SERVED, VERBS, Served
+from koordra.devcluster.apiserver.resources import VERBS, Served
 
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION: Final = "v1.37.0"
@@ -31,14 +32,20 @@ def core_versions() -> Object:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def group_list() -> Object:
+def group_list(kinds: Sequence[Served]) -> Object:
     """/apis."""
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(*one) for one in GROUPS if one[0]]}
+    groups = [_group(*one) for one in groups_of(kinds) if one[0]]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def group(name: str) -> Object | None:
+def groups_of(kinds: Sequence[Served]) -> tuple[tuple[str, str], ...]:
+    """(group, version) of the kinds, each once."""
+    return tuple(dict.fromkeys((one.kind.group, one.kind.version) for one in kinds))
+
+
+def group(name: str, kinds: Sequence[Served]) -> Object | None:
     """/apis/<group>."""
-    found = next((one for one in GROUPS if one[0] == name and name), None)
+    found = next((one for one in groups_of(kinds) if one[0] == name and name), None)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(*found)} if found else None
 
 
@@ -47,12 +54,12 @@ def _group(name: str, version: str) -> Object:
     return {"name": name, "versions": [preferred], "preferredVersion": preferred}
 
 
-def resource_list(group: str, version: str) -> Object | None:
+def resource_list(group: str, version: str, kinds: Sequence[Served]) -> Object | None:
     """/api/v1 and /apis/<group>/<version>."""
-    if (group, version) not in GROUPS:
+    if (group, version) not in groups_of(kinds):
         return None
     entries: list[Object] = []
-    for served in _of(group, version):
+    for served in _of(group, version, kinds):
         kind = served.kind
         entry: Object = {
             "name": kind.plural,
@@ -80,23 +87,23 @@ def resource_list(group: str, version: str) -> Object | None:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": entries}
 
 
-def aggregated(*, core: bool) -> Object:
+def aggregated(kinds: Sequence[Served], *, core: bool) -> Object:
     """/api or /apis as APIGroupDiscoveryList: everything in one answer."""
     return {
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
-        "items": [_aggregated_group(*one) for one in GROUPS if bool(one[0]) is not core],
+        "items": [_aggregated_group(*one, kinds) for one in groups_of(kinds) if bool(one[0]) is not core],
     }
 
 
-def _aggregated_group(group: str, version: str) -> Object:
+def _aggregated_group(group: str, version: str, kinds: Sequence[Served]) -> Object:
     return {
         "metadata": {"name": group} if group else {},
         "versions": [
             {
                 "version": version,
-                "resources": [_aggregated_resource(served) for served in _of(group, version)],
+                "resources": [_aggregated_resource(served) for served in _of(group, version, kinds)],
                 "freshness": "Current",
             }
         ],
@@ -132,5 +139,5 @@ def _aggregated_resource(served: Served) -> Object:
     return entry
 
 
-def _of(group: str, version: str) -> list[Served]:
-    return [served for served in SERVED if (served.kind.group, served.kind.version) == (group, version)]
+def _of(group: str, version: str, kinds: Sequence[Served]) -> list[Served]:
+    return [served for served in kinds if (served.kind.group, served.kind.version) == (group, version)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import hmac
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 from koordra.devcluster.apiserver.routes import Api, Request, Response
 from koordra.devcluster.apiserver.status import Refusal
 from koordra.devcluster.apiserver.store import encode
+from koordra.devcluster.apiserver.users import ANONYMOUS, User
 from koordra.errors import ClusterError
 from koordra.logs import get_logger
 
@@ -71,7 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bytes) -> Response:
         url = urlsplit(self.path)
-        if url.path not in _OPEN_PATHS and not self._authenticated():
+        user = self._user()
+        if url.path not in _OPEN_PATHS and user is None:
             refusal = Refusal(401, "Unauthorized", "Unauthorized")
             return Response(401, encode(refusal.to_status()))
         request = Request(
@@ -80,6 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             dict(parse_qsl(url.query, keep_blank_values=True)),
             {name.lower(): value for name, value in self.headers.items()},
             body,
+            user or ANONYMOUS,
         )
         try:
             return self.server.api.handle(request)
@@ -88,11 +90,11 @@ class _Handler(BaseHTTPRequestHandler):
             refusal = Refusal(500, "InternalError", f"Internal error occurred: {error}")
             return Response(500, encode(refusal.to_status()))
 
-    def _authenticated(self) -> bool:
+    def _user(self) -> User | None:
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "basic":
             given = _password(given)
-        return hmac.compare_digest(given.encode(), self.server.token.encode())
+        return self.server.api.tokens.user(given)
 
     def _send(self, response: Response) -> None:
         head = self._head(response) + f"Content-Length: {len(response.body)}\r\n\r\n"
@@ -155,9 +157,8 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], api: Api, token: str) -> None:
+    def __init__(self, address: tuple[str, int], api: Api) -> None:
         self.api = api
-        self.token = token
         self._connections: set[socket.socket] = set()
         super().__init__(address, _Handler)
 
@@ -181,10 +182,10 @@ class _Server(ThreadingHTTPServer):
 class HttpServer:
     """The API on 127.0.0.1. `port` 0 takes any free one."""
 
-    def __init__(self, api: Api, token: str, port: int = 0) -> None:
+    def __init__(self, api: Api, port: int = 0) -> None:
         self._closing = False
         try:
-            self._server = _Server(("127.0.0.1", port), api, token)
+            self._server = _Server(("127.0.0.1", port), api)
         except OSError as error:
             raise ClusterError(f"port {port} on 127.0.0.1 cannot be opened: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ OpenAPI v2 is an empty document: kubectl asks for it, as protobuf, when a manife
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ _SCALARS: Final[dict[str, Object]] = {
 }
 _PACKAGES: Final = {
     "": "core", "coordination.k8s.io": "coordination", "events.k8s.io": "events", "resource.k8s.io": "resource",
+    "apps": "apps", "batch": "batch", "policy": "policy", "rbac.authorization.k8s.io": "rbac",
+    "admissionregistration.k8s.io": "admissionregistration", "apiextensions.k8s.io": "apiextensions",
 }  # fmt: skip
 _META: Final = frozenset({"ObjectMeta", "ManagedFieldsEntry", "OwnerReference", "LabelSelector", "LabelSelectorRequirement",
                           "Condition", "DeleteOptions", "Preconditions", "ListMeta"})  # fmt: skip
@@ -51,12 +54,15 @@ V2_EMPTY: Final[Object] = {
 }
 
 
-def index() -> Object:
+def index(custom: Sequence[Served] = ()) -> Object:
     """/openapi/v3."""
     paths = {}
-    for group, version in GROUPS:
+    places = dict.fromkeys((*GROUPS, *((one.kind.group, one.kind.version) for one in custom)))
+    for group, version in places:
         place = f"apis/{group}/{version}" if group else f"api/{version}"
-        digest = hashlib.sha256(encode(document(group, version))).hexdigest()[:32]
+        known = (group, version) in GROUPS
+        found = document(group, version) if known else custom_document(group, version, custom)
+        digest = hashlib.sha256(encode(found)).hexdigest()[:32]
         paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
     return {"paths": paths}
 
@@ -73,6 +79,33 @@ def document(group: str, version: str) -> Object:
     for one in served:
         paths |= _paths(one)
     schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"] = _LIST_META
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "koordra development cluster", "version": "v1.37.0"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def custom_document(group: str, version: str, custom: Sequence[Served]) -> Object | None:
+    """The document of a group version that CustomResourceDefinitions make: their schemas as they are."""
+    served = [one for one in custom if (one.kind.group, one.kind.version) == (group, version)]
+    if not served:
+        return None
+    prefix = ".".join(reversed(group.split(".")))
+    schemas: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    for one in served:
+        name = f"{prefix}.{version}.{one.kind.kind}"
+        schemas[name] = {**(one.schema or {}), "x-kubernetes-group-version-kind": [_gvk(one)]}
+        body = {"$ref": f"#/components/schemas/{name}"}
+        operation = _operation(one, "patch", body, writes=True)
+        paths[one.kind.path(namespace="{namespace}", name="{name}")] = {
+            "get": _operation(one, "get", body),
+            "put": operation,
+            "patch": operation,
+        }
+        paths[one.kind.path(namespace="{namespace}")] = {"post": _operation(one, "post", body, writes=True)}
     return {
         "openapi": "3.0.0",
         "info": {"title": "koordra development cluster", "version": "v1.37.0"},
@@ -183,7 +216,7 @@ def _single(served: Served) -> dict[str, Any]:
 def _operation(served: Served, action: str, body: Object | None, *, writes: bool = False) -> Object:
     kind = served.kind
     operation: Object = {
-        "operationId": f"{action}{_PACKAGES[kind.group].title()}V1{kind.kind}",
+        "operationId": f"{action}{_PACKAGES.get(kind.group, kind.group).title()}V1{kind.kind}",
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": _gvk(served),
         "responses": {

@@ -1,5 +1,5 @@
 """Bodies in Kubernetes' own protobuf encoding, as far as kubectl sends them: `create namespace`, `create serviceaccount`,
-`drain` (Eviction, DeleteOptions).
+`create token`, `drain` (Eviction, DeleteOptions).
 
     k8s\\0 | runtime.Unknown{1: TypeMeta{1: apiVersion, 2: kind}, 2: raw object}
 
@@ -40,6 +40,8 @@ def decode(body: bytes) -> Object:
             parts = dict(_fields(raw))
             options = _deletion_options(_bytes(parts.get(2, b"")))
             return obj | {"metadata": _metadata(parts.get(1, b"")), "deleteOptions": options}
+        if kind == "TokenRequest":
+            return obj | {"spec": _token_request(_bytes(dict(_fields(raw)).get(2, b"")))}
         if kind == "DeleteOptions":
             return obj | _deletion_options(raw)
     except (IndexError, TypeError, UnicodeDecodeError) as error:
@@ -59,6 +61,18 @@ def _metadata(encoded: int | bytes) -> Object:
         elif number in maps:
             entry = dict(_fields(_bytes(value)))
             found.setdefault(maps[number], {})[_text(entry.get(1, b""))] = _text(entry.get(2, b""))
+    return found
+
+
+def _token_request(encoded: bytes) -> Object:
+    """Lifetime and binding; audiences do not matter here."""
+    found: Object = {}
+    for number, value in _fields(encoded):
+        if number == 4:
+            found["expirationSeconds"] = value
+        elif number == 3 and (parts := dict(_fields(_bytes(value)))):
+            names = {1: "kind", 2: "apiVersion", 3: "name", 4: "uid"}
+            found["boundObjectRef"] = {names[one]: _text(part) for one, part in parts.items() if one in names}
     return found
 
 

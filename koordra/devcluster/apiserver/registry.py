@@ -17,13 +17,17 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.devcluster.apiserver import admission, deletion, events, patches, status
+from koordra.devcluster.apiserver.claim_authorization import check_claim_status
+from koordra.devcluster.apiserver.custom import CustomKinds, strategy_of
 from koordra.devcluster.apiserver.decoding import WriteOptions, decode
-from koordra.devcluster.apiserver.resources import EVENTS_V1, Served
+from koordra.devcluster.apiserver.judging import AdmissionChain, Attempt
+from koordra.devcluster.apiserver.resources import CRDS, EVENTS_V1, Served
 from koordra.devcluster.apiserver.schema import format_time
 from koordra.devcluster.apiserver.selectors import Predicate
 from koordra.devcluster.apiserver.status import FieldErrors, Refusal
 from koordra.devcluster.apiserver.store import Entry, Key, Store
-from koordra.devcluster.apiserver.strategies import Rules, Strategy, duplicate, strategy
+from koordra.devcluster.apiserver.strategies import Rules, Strategy, duplicate
+from koordra.devcluster.apiserver.users import ADMINISTRATOR, User
 from koordra.devcluster.apiserver.validation import metadata as metadata_rules
 from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
 
@@ -48,6 +52,8 @@ class Registry:
         self.store = store
         self._now = now
         self._compile_cel = compile_cel
+        self.kinds = CustomKinds(store)
+        self.chain = AdmissionChain(store, self.kinds.everything)
 
     # --- reading ---
 
@@ -81,6 +87,8 @@ class Registry:
             raise status.bad_request("resourceVersion should not be set on objects to be created")
         self._place(served.kind, metadata, namespace)
         self._admit(served, obj, namespace)
+        obj = self._mutated(served, obj, namespace, options)
+        metadata = obj["metadata"]
         generated = not metadata.get("name") and bool(metadata.get("generateName"))
         for attempt in range(8):
             if generated:
@@ -91,6 +99,7 @@ class Registry:
                     (namespace, metadata.get("name", "")),
                     lambda old: self._new(served, obj, old),
                     options,
+                    operation="CREATE",
                 )
             except Refusal as refusal:
                 if not (generated and refusal.reason == "AlreadyExists" and attempt < 7):
@@ -98,7 +107,7 @@ class Registry:
         raise AssertionError("unreachable")
 
     def _new(self, served: Served, obj: Object, old: Object | None) -> Object:
-        rules, plan = self._rules(), strategy(served.stored)
+        rules, plan = self._rules(), strategy_of(served)
         name = obj["metadata"].get("name", "")
         if old is not None:
             raise status.already_exists(served.kind, name)
@@ -129,7 +138,14 @@ class Registry:
         obj = decode(served, body, options)
         self._same_place(served.kind, obj.setdefault("metadata", {}), key)
         return self._write(
-            served, key, lambda old: self._replaced(served, key, obj, old, subresource), options
+            served,
+            key,
+            lambda old: self._replaced(
+                served, key, duplicate(obj), old, subresource=subresource, options=options
+            ),
+            options,
+            operation="UPDATE",
+            subresource=subresource,
         )
 
     def patch(
@@ -159,17 +175,24 @@ class Registry:
             patched = patches.apply(content_type, duplicate(current), patch, served.type_name)
             obj = decode(served, patched, options, patched=True)
             self._same_place(served.kind, obj.setdefault("metadata", {}), key)
-            return self._replaced(served, key, obj, old, subresource)
+            return self._replaced(served, key, obj, old, subresource=subresource, options=options)
 
-        return self._write(served, key, change, options)
+        return self._write(served, key, change, options, operation="UPDATE", subresource=subresource)
 
     def _replaced(
-        self, served: Served, key: Key, obj: Object, old: Object | None, subresource: str
+        self,
+        served: Served,
+        key: Key,
+        obj: Object,
+        old: Object | None,
+        *,
+        subresource: str,
+        options: WriteOptions,
     ) -> Object | None:
         """What the stored object becomes; None when its last finalizer went."""
         if old is None:
             raise status.not_found(served.kind, key[1])
-        rules, plan = self._rules(), strategy(served.stored)
+        rules, plan = self._rules(), strategy_of(served)
         _precondition(served.kind, obj["metadata"], old["metadata"])
         if served.kind == kinds.LEASES and not obj["metadata"].get("resourceVersion"):
             errors = FieldErrors()
@@ -180,7 +203,9 @@ class Registry:
         if new == old:
             return old
         self._check_update(served, plan, new, old, subresource)
-        if new.get("spec") != old.get("spec") and old["metadata"].get("generation"):
+        if subresource == "status" and served.kind == kinds.RESOURCE_CLAIMS:
+            check_claim_status(self.store, new, old, user=options.user, verb=options.verb)
+        if _body_of(new) != _body_of(old) and old["metadata"].get("generation"):
             new["metadata"]["generation"] = old["metadata"]["generation"] + 1
         return None if deletion.may_go(served.kind, new) else new
 
@@ -193,7 +218,15 @@ class Registry:
         check(errors, new, old, rules)
         _raise(served.kind, new["metadata"]["name"], errors)
 
-    def delete(self, served: Served, key: Key, options: Object, *, dry_run: bool = False) -> Object:
+    def delete(
+        self,
+        served: Served,
+        key: Key,
+        options: Object,
+        *,
+        dry_run: bool = False,
+        user: User = ADMINISTRATOR,
+    ) -> Object:
         """The object that is now waiting to go, or a success Status when it is gone."""
         removed: list[Object] = []
 
@@ -206,7 +239,9 @@ class Registry:
                 removed.append(old)
             return waiting
 
-        entry = self._write(served, key, change, WriteOptions(dry_run=dry_run))
+        entry = self._write(served, key, change, WriteOptions(dry_run=dry_run, user=user), operation="DELETE")
+        if removed and served.kind == CRDS and not dry_run:
+            self._remove_objects_of(removed[0])
         if not removed or served.kind == kinds.PODS:
             return self.shown(served, entry).object
         return deletion.success(served.kind, removed[0])
@@ -271,12 +306,74 @@ class Registry:
         key: Key,
         change: Callable[[Object | None], Object | None],
         options: WriteOptions,
+        *,
+        operation: str = "",
+        subresource: str = "",
     ) -> Entry:
+        """`operation`: what policies and webhooks are asked about; "" where they are not asked."""
+        if operation and self.chain.concerns(served):
+            return self._write_judged(
+                served, key, change, options, operation=operation, subresource=subresource
+            )
         if not options.dry_run:
             return self.shown(served, self.store.mutate(served.stored, key, change))
         current = self.store.get(served.stored, key)
         result = change(current.object if current else None) or (current.object if current else {})
         return self.shown(served, Entry(result))
+
+    def _write_judged(
+        self,
+        served: Served,
+        key: Key,
+        change: Callable[[Object | None], Object | None],
+        options: WriteOptions,
+        *,
+        operation: str,
+        subresource: str,
+    ) -> Entry:
+        """The change is worked out, judged without holding the store, and stored if nobody wrote in between; else again."""
+        while True:
+            current = self.store.get(served.stored, key)
+            old = current.object if current else None
+            new = change(old)
+            if new is not old or operation == "DELETE":
+                attempt = Attempt(
+                    served,
+                    operation,
+                    key[0],
+                    key[1],
+                    None if operation == "DELETE" else new or old,
+                    None if operation == "CREATE" else old,
+                    subresource,
+                    options.user,
+                    options.dry_run,
+                )
+                self.chain.judge(attempt, options.warnings)
+            if options.dry_run:
+                return self.shown(served, Entry(new or old or {}))
+            try:
+                entry = self.store.mutate(served.stored, key, _if_unchanged(old, new))
+            except _ChangedMeanwhileError:
+                continue
+            return self.shown(served, entry)
+
+    def _mutated(self, served: Served, obj: Object, namespace: str, options: WriteOptions) -> Object:
+        """The object as the mutating webhooks leave it."""
+        if not self.chain.concerns(served):
+            return obj
+        name = obj["metadata"].get("name", "")
+        attempt = Attempt(
+            served, "CREATE", namespace, name, obj, None, user=options.user, dry_run=options.dry_run
+        )
+        changed = self.chain.mutate(attempt)
+        return obj if changed is obj else decode(served, changed, options)
+
+    def _remove_objects_of(self, definition: Object) -> None:
+        """A definition takes its objects with it."""
+        spec = definition["spec"]
+        stored = f"{spec['names']['plural']}.{spec['group']}"
+        for key, _ in self.store.list(stored)[0]:
+            self.store.mutate(stored, key, lambda _old: None)
 
     def _rules(self) -> Rules:
         return Rules(self._now(), self._compile_cel)
@@ -315,6 +412,24 @@ class Registry:
 def _raise(kind: Kind, name: str, errors: FieldErrors) -> None:
     if errors.found:
         raise status.invalid(kind, name, errors.found)
+
+
+class _ChangedMeanwhileError(Exception):
+    """Somebody else wrote the object while a change of it was judged."""
+
+
+def _if_unchanged(old: Object | None, new: Object | None) -> Callable[[Object | None], Object | None]:
+    def change(now: Object | None) -> Object | None:
+        if now is not old:
+            raise _ChangedMeanwhileError
+        return new
+
+    return change
+
+
+def _body_of(obj: Object) -> Object:
+    """What a generation counts the changes of: everything a user writes, in built-in kinds the spec."""
+    return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
 
 
 def _generate_name(prefix: str) -> str:

@@ -1,9 +1,13 @@
-"""What is served: kinds with their short names, categories and subresources."""
+"""What is served: kinds with their short names, categories and subresources.
+
+`SERVED` are the built-in kinds; what CustomResourceDefinitions add is in custom.py.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
@@ -23,6 +27,10 @@ class Served:
     categories: tuple[str, ...] = ()
     subresources: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """(name, kind of the body, verbs)."""
+    schema: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)
+    """The OpenAPI schema of a custom kind; built-in kinds have field tables."""
+    columns: Sequence[Mapping[str, Any]] = field(default=(), compare=False, hash=False)
+    """additionalPrinterColumns of a custom kind."""
 
     @property
     def stored(self) -> str:
@@ -36,6 +44,37 @@ class Served:
 def _status(kind: str) -> tuple[str, str, tuple[str, ...]]:
     return ("status", kind, ("get", "patch", "update"))
 
+
+def _core(plural: str, kind: str) -> Kind:
+    return Kind("", "v1", plural, kind, namespaced=True)
+
+
+def _apps(plural: str, kind: str) -> Kind:
+    return Kind("apps", "v1", plural, kind, namespaced=True)
+
+
+def _rbac(plural: str, kind: str, *, namespaced: bool) -> Kind:
+    return Kind("rbac.authorization.k8s.io", "v1", plural, kind, namespaced=namespaced)
+
+
+def _admission(plural: str, kind: str) -> Kind:
+    return Kind("admissionregistration.k8s.io", "v1", plural, kind, namespaced=False)
+
+
+DEPLOYMENTS: Final = _apps("deployments", "Deployment")
+REPLICA_SETS: Final = _apps("replicasets", "ReplicaSet")
+JOBS: Final = Kind("batch", "v1", "jobs", "Job", namespaced=True)
+ROLES: Final = _rbac("roles", "Role", namespaced=True)
+ROLE_BINDINGS: Final = _rbac("rolebindings", "RoleBinding", namespaced=True)
+CLUSTER_ROLES: Final = _rbac("clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS: Final = _rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+POLICIES: Final = _admission("validatingadmissionpolicies", "ValidatingAdmissionPolicy")
+POLICY_BINDINGS: Final = _admission("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding")
+MUTATING_WEBHOOKS: Final = _admission("mutatingwebhookconfigurations", "MutatingWebhookConfiguration")
+VALIDATING_WEBHOOKS: Final = _admission("validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
+CRDS: Final = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
 
 SERVED: Final = (
     Served(
@@ -53,7 +92,36 @@ SERVED: Final = (
         (("binding", "Binding", ("create",)), ("eviction", "Eviction", ("create",)), _status("Pod")),
     ),
     Served(kinds.EVENTS, "Event", ("ev",)),
-    Served(kinds.SERVICE_ACCOUNTS, "ServiceAccount", ("sa",)),
+    Served(
+        kinds.SERVICE_ACCOUNTS,
+        "ServiceAccount",
+        ("sa",),
+        subresources=(("token", "TokenRequest", ("create",)),),
+    ),
+    Served(_core("configmaps", "ConfigMap"), "ConfigMap", ("cm",)),
+    Served(_core("secrets", "Secret"), "Secret"),
+    Served(_core("services", "Service"), "Service", ("svc",), ("all",)),
+    Served(DEPLOYMENTS, "Deployment", ("deploy",), ("all",), (_status("Deployment"),)),
+    Served(REPLICA_SETS, "ReplicaSet", ("rs",), ("all",), (_status("ReplicaSet"),)),
+    Served(_apps("daemonsets", "DaemonSet"), "DaemonSet", ("ds",), ("all",), (_status("DaemonSet"),)),
+    Served(JOBS, "Job", (), ("all",), (_status("Job"),)),
+    Served(
+        Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True),
+        "PodDisruptionBudget",
+        ("pdb",),
+        subresources=(_status("PodDisruptionBudget"),),
+    ),
+    Served(ROLES, "Role"),
+    Served(ROLE_BINDINGS, "RoleBinding"),
+    Served(CLUSTER_ROLES, "ClusterRole"),
+    Served(CLUSTER_ROLE_BINDINGS, "ClusterRoleBinding"),
+    Served(POLICIES, "ValidatingAdmissionPolicy", subresources=(_status("ValidatingAdmissionPolicy"),)),
+    Served(POLICY_BINDINGS, "ValidatingAdmissionPolicyBinding"),
+    Served(MUTATING_WEBHOOKS, "MutatingWebhookConfiguration"),
+    Served(VALIDATING_WEBHOOKS, "ValidatingWebhookConfiguration"),
+    Served(
+        CRDS, "CustomResourceDefinition", ("crd", "crds"), subresources=(_status("CustomResourceDefinition"),)
+    ),
     Served(kinds.LEASES, "Lease"),
     Served(EVENTS_V1, "EventsEvent", ("ev",)),
     Served(kinds.RESOURCE_SLICES, "ResourceSlice"),
@@ -66,8 +134,3 @@ SERVED: Final = (
 BY_PATH: Final = {(one.kind.group, one.kind.version, one.kind.plural): one for one in SERVED}
 GROUPS: Final = tuple(dict.fromkeys((one.kind.group, one.kind.version) for one in SERVED))
 """(group, version), the core group first."""
-
-
-def of_stored(stored: str) -> Served:
-    """The resource whose objects are kept under a name of the store."""
-    return next(one for one in SERVED if one.stored == stored)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,16 +21,20 @@ from koordra.devcluster.apiserver import (
     openapi,
     patches,
     protobuf,
+    rbac,
     selectors,
     status,
     tables,
     watches,
 )
+from koordra.devcluster.apiserver.audit import Audit
 from koordra.devcluster.apiserver.decoding import WriteOptions
+from koordra.devcluster.apiserver.rbac import Access
 from koordra.devcluster.apiserver.registry import Registry, utc_now
 from koordra.devcluster.apiserver.resources import BY_PATH, GROUPS, Served
 from koordra.devcluster.apiserver.status import Refusal
 from koordra.devcluster.apiserver.store import Entry, encode
+from koordra.devcluster.apiserver.users import ADMINISTRATOR, Tokens, User
 from koordra.devcluster.apiserver.watches import WatchOptions
 
 DEFAULT_WATCH_SECONDS: Final = 1800.0
@@ -45,6 +50,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    user: User = ADMINISTRATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +81,28 @@ class Target:
 class Api:
     """The whole API as one function."""
 
-    def __init__(self, registry: Registry, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        now: Callable[[], datetime] = utc_now,
+        tokens: Tokens | None = None,
+        audit: Audit | None = None,
+    ) -> None:
         self.registry = registry
+        self.tokens = tokens or Tokens(secrets.token_urlsafe(24), now=now)
         self._now = now
+        self._audit = audit
 
     def handle(self, request: Request) -> Response:
         """Never raises for anything a client can send: refusals become Status answers."""
         try:
-            return self._route(request)
+            response = self._route(request)
         except Refusal as refusal:
-            return Response(refusal.code, encode(refusal.to_status()))
+            response = Response(refusal.code, encode(refusal.to_status()))
+        if self._audit is not None and (target := self._target(request.path)) is not None:
+            self._audit.write(_access(target, request), request.user, request.headers, response.code)
+        return response
 
     def _route(self, request: Request) -> Response:
         parts = [part for part in request.path.split("/") if part]
@@ -92,15 +110,23 @@ class Api:
             return Response(200, b"ok", "text/plain; charset=utf-8")
         if (document := self._document(parts, request)) is not None:
             return document
-        target = _target(parts)
+        target = self._target(request.path)
         if target is None:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        access = _access(target, request)
+        if not rbac.allows(self.registry.store, request.user, access):
+            raise rbac.refusal(request.user, access)
         return self._resource(target, request)
 
+    def _target(self, path: str) -> Target | None:
+        return _target([part for part in path.split("/") if part], self.registry.kinds.at)
+
     def _document(self, parts: list[str], request: Request) -> Response | None:
-        accept = request.headers.get("accept", "")
+        accept, kinds = request.headers.get("accept", ""), self.registry.kinds.everything()
         if parts in (["api"], ["apis"]) and "as=APIGroupDiscoveryList" in accept and "v=v2" in accept:
-            return Response(200, encode(discovery.aggregated(core=parts == ["api"])), discovery.AGGREGATED)
+            return Response(
+                200, encode(discovery.aggregated(kinds, core=parts == ["api"])), discovery.AGGREGATED
+            )
         if parts == ["openapi", "v2"] and openapi.V2_PROTOBUF in accept.replace("@", "."):
             return Response(200, openapi.V2_EMPTY_PROTOBUF, openapi.V2_PROTOBUF)
         found: Object | None = None
@@ -110,21 +136,23 @@ class Api:
             case ["api"]:
                 found = discovery.core_versions()
             case ["apis"]:
-                found = discovery.group_list()
+                found = discovery.group_list(kinds)
             case ["apis", group]:
-                found = discovery.group(group)
+                found = discovery.group(group, kinds)
             case ["api", version]:
-                found = discovery.resource_list("", version)
+                found = discovery.resource_list("", version, kinds)
             case ["apis", group, version]:
-                found = discovery.resource_list(group, version)
+                found = discovery.resource_list(group, version, kinds)
             case ["openapi", "v2"]:
                 found = openapi.V2_EMPTY
             case ["openapi", "v3"]:
-                found = openapi.index()
+                found = openapi.index(self.registry.kinds.served())
             case ["openapi", "v3", "api", version] if ("", version) in GROUPS:
                 found = openapi.document("", version)
             case ["openapi", "v3", "apis", group, version] if (group, version) in GROUPS:
                 found = openapi.document(group, version)
+            case ["openapi", "v3", "apis", group, version]:
+                found = openapi.custom_document(group, version, self.registry.kinds.served())
         return None if found is None else Response(200, encode(found))
 
     def _resource(self, target: Target, request: Request) -> Response:
@@ -155,6 +183,8 @@ class Api:
                 return self._shown(target, request, self.registry.get(target.served, target.key))
             case "status", "PUT" | "PATCH":
                 return self._write(target, request)
+            case "token", "POST":
+                return _json(self._token(target, request), 201)
             case "binding", "POST":
                 return _json(self.registry.bind(target.served, target.key, _body(request), options), 201)
             case "eviction", "POST":
@@ -168,6 +198,18 @@ class Api:
                 entry = self.registry.finalize(target.served, target.key, _body(request), options)
                 return self._shown(target, request, entry)
         raise _method_not_allowed(request)
+
+    def _token(self, target: Target, request: Request) -> Object:
+        """serviceaccounts/token: a token, bound to a Pod or Node where the request says so."""
+        account, body = self.registry.get(target.served, target.key).object, _body(request)
+        bound = (body.get("spec") or {}).get("boundObjectRef") or {}
+        node, pod = (bound.get("name", ""), "") if bound.get("kind") == "Node" else ("", "")
+        if bound.get("kind") == "Pod":
+            entry = self.registry.get(
+                BY_PATH[("", "v1", "pods")], (target.namespace or "", bound.get("name", ""))
+            )
+            node, pod = (entry.object.get("spec") or {}).get("nodeName", ""), bound.get("name", "")
+        return self.tokens.issue(account, body, node=node, pod=pod)
 
     def _write(self, target: Target, request: Request) -> Response:
         options = _write_options(request)
@@ -185,7 +227,9 @@ class Api:
         options = _deletion_options(request)
         dry_run = "All" in (options.get("dryRun") or ()) or request.query.get("dryRun") == "All"
         if target.name:
-            return _json(self.registry.delete(target.served, target.key, options, dry_run=dry_run))
+            return _json(
+                self.registry.delete(target.served, target.key, options, dry_run=dry_run, user=request.user)
+            )
         entries = self.registry.delete_collection(
             target.served, target.namespace, _selected(target.served, request), options, dry_run=dry_run
         )
@@ -203,7 +247,7 @@ class Api:
         if include:
             objects = (entry.object for entry in entries)
             return _json(
-                tables.table(kind.kind, objects, self._now(), revision=str(revision), include=include)
+                tables.table(target.served, objects, self._now(), revision=str(revision), include=include)
             )
         head = encode(
             {
@@ -229,8 +273,9 @@ class Api:
         include = _as_table(request)
         if include and request.method == "GET":
             version = entry.object["metadata"]["resourceVersion"]
-            kind = target.served.kind.kind
-            return _json(tables.table(kind, [entry.object], self._now(), revision=version, include=include))
+            return _json(
+                tables.table(target.served, [entry.object], self._now(), revision=version, include=include)
+            )
         return Response(code, entry.encoded, headers=warnings)
 
     def _watch(self, target: Target, request: Request) -> Response:
@@ -262,7 +307,21 @@ class Api:
         return Response(200, stream=lines)
 
 
-def _target(parts: list[str]) -> Target | None:
+def _access(target: Target, request: Request) -> Access:
+    """What a request wants, in the words of RBAC."""
+    kind, name = target.served.kind, target.name
+    match request.method:
+        case "GET" | "HEAD":
+            verb = "get" if name else "watch" if _flag(request, "watch") else "list"
+        case "DELETE":
+            verb = "delete" if name else "deletecollection"
+        case method:
+            verb = {"POST": "create", "PUT": "update", "PATCH": "patch"}.get(method, method.lower())
+    resource = f"{kind.plural}/{target.subresource}" if target.subresource else kind.plural
+    return Access(verb, kind.group, resource, target.namespace or "", name)
+
+
+def _target(parts: list[str], custom: Callable[[str, str, str], Served | None]) -> Target | None:
     if parts[:1] == ["api"] and len(parts) >= 3:
         group, version, rest = "", parts[1], parts[2:]
     elif parts[:1] == ["apis"] and len(parts) >= 4:
@@ -270,9 +329,13 @@ def _target(parts: list[str]) -> Target | None:
     else:
         return None
     namespace: str | None = None
-    if rest[0] == "namespaces" and len(rest) >= 3 and (group, version, rest[2]) in BY_PATH:
+
+    def at(plural: str) -> Served | None:
+        return BY_PATH.get((group, version, plural)) or custom(group, version, plural)
+
+    if rest[0] == "namespaces" and len(rest) >= 3 and at(rest[2]) is not None:
         namespace, rest = rest[1], rest[2:]
-    served = BY_PATH.get((group, version, rest[0]))
+    served = at(rest[0])
     if served is None or len(rest) > 3 or (namespace is not None) > served.kind.namespaced:
         return None
     if served.kind.namespaced and namespace is None and len(rest) > 1:
@@ -323,7 +386,10 @@ def _write_options(request: Request) -> WriteOptions:
     if dry_run not in ("", "All"):
         raise status.bad_request(f'invalid dryRun value "{dry_run}": supported values: "All"')
     return WriteOptions(
-        dry_run=dry_run == "All", field_validation=request.query.get("fieldValidation") or "Warn"
+        dry_run=dry_run == "All",
+        field_validation=request.query.get("fieldValidation") or "Warn",
+        user=request.user,
+        verb="patch" if request.method == "PATCH" else "update",
     )
 
 

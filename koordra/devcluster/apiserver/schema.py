@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 
+from koordra.devcluster.apiserver.fields_admin import ADMIN
 from koordra.devcluster.apiserver.fields_core import CORE
 from koordra.devcluster.apiserver.fields_resource import RESOURCE
 from koordra.devcluster.apiserver.quantities import canonical
@@ -84,7 +85,7 @@ def _parse_field(text: str) -> tuple[str, FieldType]:
 @cache
 def types() -> Mapping[str, ObjectType]:
     """Every type that the server knows."""
-    return parse(CORE) | parse(RESOURCE)
+    return parse(CORE) | parse(RESOURCE) | parse(ADMIN)
 
 
 class Undecodable(InvalidInput):

@@ -61,6 +61,26 @@ def labels(text: str) -> Predicate:
     return lambda obj: all(test(obj) for test in tests)
 
 
+def label_selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """A LabelSelector object (matchLabels, matchExpressions); an empty one matches everything."""
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_expression_matches(one, labels) for one in selector.get("matchExpressions") or ())
+
+
+def _expression_matches(one: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(one["key"]), one.get("values") or ()
+    match one["operator"]:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
+
+
 def _label_test(parts: Mapping[str, str]) -> Predicate:
     key, operator = parts["key"], parts.get("operator")
     if operator in ("in", "notin"):

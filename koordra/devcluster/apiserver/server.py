@@ -17,13 +17,15 @@ from typing import Final
 
 from koordra.api import kinds
 from koordra.api.objects import Object
+from koordra.devcluster.apiserver.audit import Audit
 from koordra.devcluster.apiserver.decoding import WriteOptions
 from koordra.devcluster.apiserver.http import HttpServer
-from koordra.devcluster.apiserver.registry import Registry
+from koordra.devcluster.apiserver.registry import Registry, utc_now
 from koordra.devcluster.apiserver.resources import BY_PATH, Served
 from koordra.devcluster.apiserver.routes import Api
 from koordra.devcluster.apiserver.status import Refusal
 from koordra.devcluster.apiserver.store import Store
+from koordra.devcluster.apiserver.users import Tokens
 from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
 from koordra.errors import ClusterError
 
@@ -33,24 +35,34 @@ EVENT_LIFETIME: Final = timedelta(hours=1)
 
 
 class ApiServer:
-    """`directory` holds the state (`apiserver.db`); `compile_cel` answers why a CEL expression does not compile, or None."""
+    """`directory` holds the state (`apiserver.db`); `compile_cel` answers why a CEL expression does not compile, or None.
 
-    def __init__(self, directory: Path, *, port: int = 0, compile_cel: CompileCel = accept_cel) -> None:
+    `audit`: a file for who asked for what."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        compile_cel: CompileCel = accept_cel,
+        audit: Path | None = None,
+    ) -> None:
         self.store = Store(directory / "apiserver.db")
         self.registry = Registry(self.store, compile_cel=compile_cel)
         self.token = self.store.setting("token", secrets.token_urlsafe(24))
         _create_first_objects(self.registry)
+        self._audit = Audit(audit) if audit else None
         self._http = self._listen(port)
         self.store.set("port", str(self._http.port))
 
     def _listen(self, port: int) -> HttpServer:
-        api = Api(self.registry)
+        api = Api(self.registry, tokens=Tokens(self.token, now=utc_now), audit=self._audit)
         if port == 0:
             try:
-                return HttpServer(api, self.token, int(self.store.setting("port", "0")))
+                return HttpServer(api, int(self.store.setting("port", "0")))
             except ClusterError:
                 pass
-        return HttpServer(api, self.token, port)
+        return HttpServer(api, port)
 
     @property
     def url(self) -> str:

@@ -17,6 +17,7 @@ from koordra.errors import ApiError
 _BODIES: Final = {
     "FieldValueRequired": "Required value",
     "FieldValueInvalid": "Invalid value",
+    "FieldValueTypeInvalid": "Invalid value",
     "FieldValueDuplicate": "Duplicate value",
     "FieldValueNotSupported": "Unsupported value",
     "FieldValueForbidden": "Forbidden",
@@ -49,6 +50,10 @@ class FieldErrors:
 
     def invalid(self, path: str, value: Any, detail: str) -> None:
         self._add(path, "FieldValueInvalid", f"{_show(value)}: {detail}")
+
+    def type_invalid(self, path: str, value: Any, detail: str) -> None:
+        """What an OpenAPI schema says of a value of the wrong type."""
+        self._add(path, "FieldValueTypeInvalid", f"{_show(value)}: {detail}")
 
     def duplicate(self, path: str, value: Any) -> None:
         self._add(path, "FieldValueDuplicate", _show(value))

@@ -9,6 +9,7 @@ Objects given to these functions are decoded and belong to the caller; they are 
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,15 @@ from typing import Final
 from koordra.api.objects import Object
 from koordra.devcluster.apiserver.schema import format_time
 from koordra.devcluster.apiserver.status import FieldErrors
-from koordra.devcluster.apiserver.validation import classes, nodes, pods, requests, slices, status
+from koordra.devcluster.apiserver.validation import (
+    classes,
+    definitions,
+    nodes,
+    pods,
+    requests,
+    slices,
+    status,
+)
 from koordra.devcluster.apiserver.validation.classes import CompileCel
 
 
@@ -191,6 +200,36 @@ def _template_update(errors: FieldErrors, new: Object, old: Object, _rules: Rule
         errors.invalid("spec", new.get("spec"), "field is immutable")
 
 
+def _default_secret(obj: Object, _rules: Rules) -> None:
+    for name, text in (obj.pop("stringData", None) or {}).items():
+        obj.setdefault("data", {})[name] = base64.b64encode(text.encode()).decode()
+    obj.setdefault("type", "Opaque")
+
+
+def _default_workload(obj: Object, _rules: Rules) -> None:
+    obj.setdefault("spec", {}).setdefault("replicas", 1)
+
+
+def _default_job(obj: Object, _rules: Rules) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("parallelism", 1)
+    spec.setdefault("completions", 1)
+    spec.setdefault("backoffLimit", 6)
+
+
+def _default_service(obj: Object, _rules: Rules) -> None:
+    obj.setdefault("spec", {}).setdefault("type", "ClusterIP")
+
+
+def _default_webhooks(obj: Object, _rules: Rules) -> None:
+    for webhook in obj.get("webhooks") or ():
+        webhook.setdefault("failurePolicy", "Fail")
+        webhook.setdefault("matchPolicy", "Equivalent")
+        webhook.setdefault("timeoutSeconds", 10)
+        webhook.setdefault("namespaceSelector", {})
+        webhook.setdefault("objectSelector", {})
+
+
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "namespaces": Strategy(prepare=_prepare_namespace, has_status=True, keeps_status=True, label_names=True),
     "nodes": Strategy(
@@ -213,6 +252,37 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     "leases.coordination.k8s.io": Strategy(
         validate=lambda errors, obj, _: nodes.lease(errors, obj),
         validate_update=lambda errors, new, _old, _: nodes.lease(errors, new),
+    ),
+    "secrets": Strategy(default=_default_secret),
+    "services": Strategy(default=_default_service),
+    "deployments.apps": Strategy(default=_default_workload, has_status=True, has_generation=True),
+    "replicasets.apps": Strategy(default=_default_workload, has_status=True, has_generation=True),
+    "daemonsets.apps": Strategy(has_status=True, has_generation=True),
+    "jobs.batch": Strategy(default=_default_job, has_status=True, has_generation=True),
+    "poddisruptionbudgets.policy": Strategy(has_status=True, has_generation=True),
+    "validatingadmissionpolicies.admissionregistration.k8s.io": Strategy(
+        has_status=True, has_generation=True
+    ),
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": Strategy(has_generation=True),
+    "mutatingwebhookconfigurations.admissionregistration.k8s.io": Strategy(
+        default=_default_webhooks,
+        validate=lambda errors, obj, _: definitions.check_webhooks(errors, obj),
+        validate_update=lambda errors, new, _old, _: definitions.check_webhooks(errors, new),
+        has_generation=True,
+    ),
+    "validatingwebhookconfigurations.admissionregistration.k8s.io": Strategy(
+        default=_default_webhooks,
+        validate=lambda errors, obj, _: definitions.check_webhooks(errors, obj),
+        validate_update=lambda errors, new, _old, _: definitions.check_webhooks(errors, new),
+        has_generation=True,
+    ),
+    "customresourcedefinitions.apiextensions.k8s.io": Strategy(
+        default=lambda obj, _: definitions.default_definition(obj),
+        prepare=lambda obj, rules: definitions.accepted(obj, rules.now),
+        validate=lambda errors, obj, _: definitions.check_definition(errors, obj),
+        validate_update=lambda errors, new, _old, _: definitions.check_definition(errors, new),
+        has_status=True,
+        has_generation=True,
     ),
     "resourceslices.resource.k8s.io": Strategy(
         default=_default_slice,

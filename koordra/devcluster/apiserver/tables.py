@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from koordra.api.objects import Object
 from koordra.devcluster.apiserver.events import to_core
+from koordra.devcluster.apiserver.json_path import first
+from koordra.devcluster.apiserver.resources import Served
 
 Row = Callable[[Object, datetime], list[Any]]
 
@@ -194,9 +196,29 @@ PRINTERS: Final = {
 }  # fmt: skip
 
 
-def definitions(kind: str) -> list[Object]:
+def _printer(served: Served) -> Printer:
+    """A built-in kind's own, or what a definition's additionalPrinterColumns say."""
+    if served.schema is None:
+        return PRINTERS.get(served.kind.kind, PLAIN)
+    columns = served.columns or ({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},)
+    named = tuple((str(one["name"]), str(one["type"]), int(one.get("priority") or 0)) for one in columns)
+
+    def row(obj: Object, now: datetime) -> list[Any]:
+        return [_name(obj), *(_cell(one, obj, now) for one in columns)]
+
+    return Printer((("Name", "string", 0), *named), row)
+
+
+def _cell(column: Mapping[str, Any], obj: Object, now: datetime) -> Any:
+    value = first(str(column["jsonPath"]), obj)
+    if column["type"] == "date" and value is not None:
+        return age(str(value), now)
+    return "" if value is None and column["type"] == "string" else value
+
+
+def definitions(served: Served) -> list[Object]:
     """columnDefinitions of a kind's table."""
-    printer = PRINTERS.get(kind, PLAIN)
+    printer = _printer(served)
     return [
         {
             "name": name,
@@ -210,7 +232,7 @@ def definitions(kind: str) -> list[Object]:
 
 
 def table(
-    kind: str,
+    served: Served,
     objects: Iterable[Object],
     now: datetime,
     *,
@@ -219,7 +241,7 @@ def table(
     headers: bool = True,
 ) -> Object:
     """A Table of one kind. `include`: None, Metadata or Object, what each row carries beside its cells."""
-    printer = PRINTERS.get(kind, PLAIN)
+    printer = _printer(served)
     rows: list[Object] = []
     for obj in objects:
         row: Object = {"cells": printer.row(obj, now)}
@@ -236,6 +258,6 @@ def table(
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": {"resourceVersion": revision},
-        "columnDefinitions": definitions(kind) if headers else None,
+        "columnDefinitions": definitions(served) if headers else None,
         "rows": rows,
     }

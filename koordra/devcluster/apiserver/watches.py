@@ -99,7 +99,7 @@ class _Framer:
             return b'{"type":"' + type_.encode() + b'","object":' + shown.encoded + b"}\n"
         obj = shown.object
         table = tables.table(
-            self.served.kind.kind,
+            self.served,
             [obj],
             self.now(),
             revision=obj["metadata"]["resourceVersion"],

@@ -52,7 +52,7 @@ def test_a_missing_object_is_not_found(api: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v2", "/apis/nowhere/v1/things", "/api/v1/namespaces/default/configmaps"]
+    "path", ["/api/v2", "/apis/nowhere/v1/things", "/api/v1/namespaces/default/limitranges"]
 )
 def test_unknown_paths_are_not_found(api: Caller, path: str) -> None:
     api.refused(404, "GET", path)

@@ -1,0 +1,156 @@
+"""`koordra convert`: older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from koordra.api.objects import Object
+    from koordra.compat.settings import Settings
+
+DEVICE_CONFIG: Final = "device-config.yaml"
+"""The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is read."""
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="YAML or JSON ('-' is stdin). Repeatable: a class or parameters object may stand in any of them.",
+)
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+@click.option(
+    "--settings",
+    "settings_files",
+    multiple=True,
+    metavar="FILE",
+    help="Names, units and defaults of legacy pods in your cluster: koordra's form, HAMi's or Volcano's device-config.yaml, or "
+    "its ConfigMap. Repeatable, later ones win.",
+)
+@click.option(
+    "--default-dialect",
+    type=click.Choice(["plain", "hami", "koordinator"]),
+    help="Whose nvidia.com/gpu is, where nothing else tells.  [default: plain]",
+)
+@click.option("--explain", is_flag=True, help="One line on stderr for every container: what was understood.")
+def command(
+    files: Sequence[str],
+    output: str,
+    settings_files: Sequence[str],
+    default_dialect: str | None,
+    explain: bool,
+) -> None:
+    """Older manifests as resource.k8s.io/v1, on stdout.
+
+    Reads classic DRA (v1alpha2 and its parameters), v1alpha3, v1beta1, v1beta2, and pods and workloads that use them; and pods
+    and workloads that ask for devices by extended resources: Koordinator, HAMi, Volcano, Alnair, Elastic GPU, Aliyun, TKE and
+    plain device plugins. Other objects pass through unchanged. What changes its meaning is told on stderr, per field. An object
+    that cannot be converted is left out and told, and the exit code is 2.
+    """
+    from koordra.api.classic import convert
+    from koordra.cli.manifests import read_manifests
+    from koordra.compat.translator import LegacyPods
+    from koordra.errors import InvalidManifest
+
+    manifests = [_plain(entry) for entry in read_manifests(files)]
+    legacy = LegacyPods(_settings(settings_files, default_dialect, manifests))
+    conversion = convert(manifests, translators=[legacy])
+    click.echo(_rendered(conversion.objects, conversion.to_list(), output), nl=False)
+    for line in legacy.explained if explain else ():
+        click.echo(line, err=True)
+    for note in conversion.notes:
+        click.echo(f"{'refused' if note.refused else 'warning'}: {note}", err=True)
+    if conversion.refused:
+        number = len(conversion.refused)
+        raise InvalidManifest(f"{number} {'object was' if number == 1 else 'objects were'} refused")
+
+
+def _settings(
+    files: Sequence[str], default_dialect: str | None, manifests: Sequence[Mapping[str, Any]]
+) -> Settings:
+    """What ConfigMaps among the manifests say, then the files, then the option."""
+    from dataclasses import replace
+
+    import yaml
+
+    from koordra.compat.settings import Settings, is_device_config
+    from koordra.errors import InvalidManifest
+
+    settings = Settings()
+    for entry in manifests:
+        data = entry.get("data") if entry.get("kind") == "ConfigMap" else None
+        text = data.get(DEVICE_CONFIG) if isinstance(data, Mapping) else None
+        source = f"ConfigMap {entry['metadata'].get('name')}"
+        document = _settings_of(text, source=source) if isinstance(text, str) else None
+        if is_device_config(document):
+            settings = settings.with_document(document, source=source)
+    for name in files:
+        try:
+            documents = list(yaml.safe_load_all(Path(name).read_text(encoding="utf-8")))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise InvalidManifest(f"cannot be read: {' '.join(str(error).split())}", object=name) from error
+        for document in documents:
+            for source, content in _contents(document, name):
+                settings = settings.with_document(content, source=source)
+    return replace(settings, default_dialect=default_dialect) if default_dialect else settings
+
+
+def _contents(document: Any, name: str) -> list[tuple[str, Any]]:
+    """The settings in one document of a file, and where they stand: itself, or the data of a ConfigMap."""
+    if document is None:
+        return []
+    if not isinstance(document, Mapping) or document.get("kind") != "ConfigMap":
+        return [(name, document)]
+    data = document.get("data")
+    entries = data.items() if isinstance(data, Mapping) else ()
+    return [(f"{name}: {key}", _settings_of(str(text), source=f"{name}: {key}")) for key, text in entries]
+
+
+def _settings_of(text: str, *, source: str) -> Any:
+    import yaml
+
+    from koordra.errors import InvalidManifest
+
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=source) from error
+
+
+def _rendered(items: Sequence[Object], as_list: Object, output: str) -> str:
+    if output == "json":
+        import json
+
+        return json.dumps(as_list, indent=2) + "\n"
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Writes the same value twice rather than an anchor and an alias."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            del data
+            return True
+
+    written = (yaml.dump(item, Dumper=Plain, sort_keys=False, allow_unicode=True) for item in items)
+    return "---\n".join(written)
+
+
+def _plain(value: Any) -> Any:
+    """YAML's own types as JSON knows them: an unquoted time is text again, keys are text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return value.isoformat() if isinstance(value, date) else value

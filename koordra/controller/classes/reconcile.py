@@ -1,0 +1,224 @@
+"""One pass over the ResourceClasses.
+
+    ResourceClass ──> the DeviceClass it means, or ClassRefused
+                          │
+        no such DeviceClass       create
+        ours, different           update (drift put back, a changed class carried over)
+        ours, the same            nothing
+        somebody else's           NameTaken: never overwritten
+        the API server refuses    RefusedByServer, with its words
+
+and a condition `Ready` with a reason and what to do, plus `NodesHonoured` where suitableNodes is given. A class that is
+refused keeps the DeviceClass it had: claims that name it go on as before, and the condition says that it is the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_CLASSES, Kind
+from koordra.api.objects import Object
+from koordra.api.resource_class import (
+    CONFIG_MAPS,
+    RESOURCE_CLASSES,
+    ClassRefused,
+    Lookup,
+    device_class,
+    driver_of,
+)
+from koordra.errors import ApiUnreachable, Conflict, Invalid, InvalidInput, NotFound
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+READY: Final = "Ready"
+NODES_HONOURED: Final = "NodesHonoured"
+LONGEST_MESSAGE: Final = 32768
+
+
+class Client(Protocol):
+    """What a pass needs of koordra.kube.KubeClient."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+    def create(self, kind: Kind, body: Object) -> Object: ...
+    def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object: ...
+
+
+class ClassReconciler:
+    """`selector_problem` answers why a CEL selector does not compile, None where it does."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        own_namespace: str,
+        now: Callable[[], str],
+        may_write: Callable[[], bool],
+        selector_problem: Callable[[str], str | None],
+    ) -> None:
+        self._client = client
+        self._own_namespace = own_namespace
+        self._now = now
+        self._may_write = may_write
+        self._selector_problem = selector_problem
+
+    def reconcile(
+        self,
+        resource_classes: Iterable[Object],
+        device_classes: Mapping[str, Object],
+        parameters: Mapping[str, Object],
+    ) -> None:
+        """`device_classes` by name, `parameters` (ResourceClassParameters) by namespace/name.
+
+        Raises ApiUnreachable: the pass is repeated.
+        """
+        for obj in resource_classes:
+            if not self._may_write():
+                return
+            if objects.is_deleting(obj):
+                continue
+            try:
+                self._one(obj, device_classes, parameters)
+            except (Conflict, NotFound) as error:
+                log.info("class_changed_meanwhile", resource_class=objects.name(obj), error=str(error))
+
+    def _one(
+        self, obj: Object, device_classes: Mapping[str, Object], parameters: Mapping[str, Object]
+    ) -> None:
+        current = device_classes.get(objects.name(obj))
+        try:
+            wanted = device_class(obj, lookup=self._lookup(parameters), own_namespace=self._own_namespace)
+            self._check_selectors(wanted)
+            self._apply(wanted, current, obj)
+        except ClassRefused as refused:
+            log.warning(
+                "class_refused", resource_class=objects.name(obj), reason=refused.reason, error=str(refused)
+            )
+            kept = "; the DeviceClass stays as it was" if current is not None and owns(obj, current) else ""
+            self._tell(obj, ready("False", refused.reason, f"{refused}{kept}"))
+        else:
+            self._tell(
+                obj, ready("True", "Reconciled", f"DeviceClass {objects.name(obj)} is as this class says")
+            )
+
+    def _lookup(self, parameters: Mapping[str, Object]) -> Lookup:
+        def find(kind: Kind, namespace: str, name: str) -> Object | None:
+            if kind != CONFIG_MAPS:
+                return parameters.get(f"{namespace}/{name}")
+            try:
+                return self._client.get(kind, name, namespace=namespace)
+            except NotFound:
+                return None
+
+        return find
+
+    def _check_selectors(self, wanted: Object) -> None:
+        for entry in wanted["spec"]["selectors"]:
+            expression = entry["cel"]["expression"]
+            problem = self._selector_problem(expression)
+            if problem is not None:
+                raise ClassRefused(
+                    "InvalidSelector",
+                    f"{expression!r} does not compile: {problem}",
+                    object=f"ResourceClass {objects.name(wanted)}",
+                    field="selectors",
+                    remedy="correct the expression, or the filter of the parameters that it comes from",
+                )
+
+    def _apply(self, wanted: Object, current: Object | None, obj: Object) -> None:
+        try:
+            if current is None:
+                self._client.create(DEVICE_CLASSES, wanted)
+                log.info("device_class_created", device_class=objects.name(wanted))
+            elif not owns(obj, current):
+                raise ClassRefused(
+                    "NameTaken",
+                    f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
+                    object=objects.describe(obj),
+                    field="metadata.name",
+                    remedy="delete that DeviceClass, or choose another name",
+                )
+            elif (changed := merged(wanted, current)) is not None:
+                self._client.update(DEVICE_CLASSES, changed)
+                log.info("device_class_put_right", device_class=objects.name(wanted))
+        except Invalid as error:
+            raise ClassRefused(
+                "RefusedByServer",
+                f"the API server refuses the DeviceClass: {error.message}",
+                object=objects.describe(obj),
+                remedy="correct the field it names",
+            ) from error
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
+            raise ApiUnreachable("a DeviceClass appeared that the cache does not show yet") from error
+
+    def _tell(self, obj: Object, condition: Object) -> None:
+        wanted = [condition, *nodes_honoured(obj)]
+        old = (obj.get("status") or {}).get("conditions") or []
+        generation = int(objects.metadata(obj).get("generation") or 0)
+        conditions = with_conditions(old, wanted, now=self._now(), generation=generation)
+        if conditions != old:
+            status = {**objects.status_of(obj), "conditions": conditions}
+            self._client.update(RESOURCE_CLASSES, {**obj, "status": status}, subresource="status")
+
+
+def ready(status: str, reason: str, message: str) -> Object:
+    return {"type": READY, "status": status, "reason": reason, "message": message[:LONGEST_MESSAGE]}
+
+
+def nodes_honoured(obj: Object) -> list[Object]:
+    """Whether suitableNodes can be kept: only the driver whose controller reads it can."""
+    if obj.get("suitableNodes") is None:
+        return []
+    try:
+        driver = driver_of(obj)
+    except InvalidInput:
+        return []
+    if driver == names.DRIVER:
+        message = "pods with claims of this class go only to these nodes"
+        return [{"type": NODES_HONOURED, "status": "True", "reason": "Honoured", "message": message}]
+    message = f"driver {driver} does not read suitableNodes; give the pods node affinity"
+    return [{"type": NODES_HONOURED, "status": "False", "reason": "ForeignDriver", "message": message}]
+
+
+def owns(obj: Object, current: Object) -> bool:
+    """Whether the DeviceClass belongs to this very ResourceClass."""
+    return any(
+        owner.get("controller") and owner.get("uid") == objects.uid(obj)
+        for owner in objects.metadata(current).get("ownerReferences") or ()
+    )
+
+
+def merged(wanted: Object, current: Object) -> Object | None:
+    """`current` with everything that the class decides; None where it is so already. Foreign labels stay."""
+    metadata = dict(current["metadata"])
+    for part in ("labels", "annotations"):
+        ours = wanted["metadata"].get(part) or {}
+        kept = {
+            name: value
+            for name, value in (metadata.get(part) or {}).items()
+            if not name.startswith(names.DOMAIN)
+        }
+        if kept or ours:
+            metadata[part] = {**kept, **ours}
+        else:
+            metadata.pop(part, None)
+    changed = {**current, "metadata": metadata, "spec": wanted["spec"]}
+    return None if changed == current else changed
+
+
+def with_conditions(
+    old: Sequence[Mapping[str, Any]], wanted: Sequence[Object], *, now: str, generation: int
+) -> list[Object]:
+    """Conditions in the order of `wanted`; the transition time moves only with the status."""
+    before = {str(entry.get("type")): entry for entry in old}
+    found = []
+    for condition in wanted:
+        earlier = before.get(condition["type"])
+        same = earlier is not None and earlier.get("status") == condition["status"]
+        moved = earlier["lastTransitionTime"] if earlier is not None and same else now
+        found.append({**condition, "lastTransitionTime": moved, "observedGeneration": generation})
+    return found

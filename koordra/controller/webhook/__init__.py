@@ -1,0 +1,21 @@
+"""The admission webhook: what users write is checked and completed before it is stored.
+
+    /mutate/claims    /native/mutate/claims      claims and templates: translated for native mode, else left alone
+    /mutate/pods      /native/mutate/pods        pods with claims of koordra's: the scheduling gate (joint mode), suitable nodes
+    /validate         /native/validate           claims, templates, DeviceClasses: koordra's opaque parameters, precisely
+
+`/native/...` is where the webhook configuration sends namespaces with the label koordra.io/allocation-mode=native; elsewhere
+the annotation of that name on a claim, template or pod decides, and joint is the default.
+
+    certificates   X.509 (the only importer of `cryptography`)
+    keys           which certificates there should be now: bootstrap, renewal, the change of authorities. Pure
+    secret         the keys in their Secret, shared by the replicas, or in files that cert-manager keeps
+    injection      caBundle into the webhook configurations
+    review         AdmissionReview in and out
+    claims         validation;  native  translation;  pods  gates;  handlers  the paths together. Pure
+    lookups        templates, claims and classes, from watches; a miss asks the server
+    server         HTTPS;  run  all of it in one call
+
+Every replica serves, leader or not. A failing pod webhook is ignored by the API server (an ungated pod works too); a failing
+claim webhook refuses, but only claims that carry parameters of koordra's: no other claim is ever sent here.
+"""

@@ -1,0 +1,73 @@
+"""Claims, templates and classes as the webhook knows them: from watches, and asked for where the watch lags.
+
+A pod often comes milliseconds after its template. What the watch does not show yet is asked for once; a failing API is
+"not known", since a pod that is left ungated works too.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from koordra.api import objects
+from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.errors import ApiError
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra.process import spawn
+from koordra.watch import WatchCache
+
+log = get_logger(__name__)
+
+_KINDS = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
+
+
+class Watched:
+    """Look-ups for `pods.admitted`; `is_synced` once every kind has been listed."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._classes: Mapping[str, Object] | None = None
+        self._caches = {
+            kind: WatchCache(client, kind, on_change=self._forget if kind == DEVICE_CLASSES else None)
+            for kind in _KINDS
+        }
+
+    def start(self, stop: threading.Event) -> None:
+        for kind, cache in self._caches.items():
+            spawn(_follow(cache, stop), name=f"webhook-watch-{kind.plural}")
+
+    def is_synced(self) -> bool:
+        return all(cache.wait_synced(0) for cache in self._caches.values())
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self._one(RESOURCE_CLAIMS, namespace, name)
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        return self._one(RESOURCE_CLAIM_TEMPLATES, namespace, name)
+
+    def classes(self) -> Mapping[str, Object]:
+        with self._lock:
+            if self._classes is None:
+                self._classes = {objects.name(obj): obj for obj in self._caches[DEVICE_CLASSES].objects()}
+            return self._classes
+
+    def _forget(self, _event: str, _obj: Object, /) -> None:
+        with self._lock:
+            self._classes = None
+
+    def _one(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        found = self._caches[kind].get(f"{namespace}/{name}")
+        if found is not None:
+            return found
+        try:
+            return self._client.get(kind, name, namespace=namespace)
+        except ApiError as error:
+            log.debug("webhook_lookup_failed", kind=str(kind), name=f"{namespace}/{name}", error=str(error))
+            return None
+
+
+def _follow(cache: WatchCache, stop: threading.Event) -> Callable[[], None]:
+    return lambda: cache.run(stop)

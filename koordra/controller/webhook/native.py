@@ -1,0 +1,256 @@
+"""Native mode: what a JointAllocation says, in standard terms. Pure.
+
+kube-scheduler allocates there and knows `matchAttribute` only, an "all or nothing" over the devices of some requests:
+
+    Together, or one kind of device      one constraint over all of its requests
+    PerDevice, one device each           one constraint over the two requests
+    PerDevice, n GPUs and n NICs         both requests are split into n requests of one device, a constraint for each pair;
+                                         NICs beyond n keep a request of their own
+    scope Node                           nothing: a claim is on one node anyway
+
+A name that was split (`gpu`) is no request any more (`gpu-0` ... are): containers that name it have to name the new ones,
+which a warning says. What has no standard form is refused: Preferred scopes, PerGroup over several devices, policies of
+node and device, a percentage of memory, allocationMode All in pairs, alternatives in pairs. The JointAllocation itself stays
+in the claim, since the node checks a Required scope once more before it hands devices out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.api import names, objects, parameters
+from koordra.api.objects import Object
+from koordra.api.parameters import Enforcement, GpuConfig, JointAllocation, Pairing, PlacementPolicy, Scope
+from koordra.controller.webhook.claims import devices_of, our_config
+from koordra.errors import InvalidInput, InvalidParameters
+
+ATTRIBUTES: Final[Mapping[Scope, str]] = {
+    Scope.PCIE_SWITCH: names.ATTR_PCIE_SWITCH,
+    Scope.PCIE_ROOT: names.STANDARD_PCIE_ROOT,
+    Scope.NUMA_NODE: names.ATTR_NUMA_NODE,
+    Scope.SOCKET: names.ATTR_SOCKET,
+}
+"""Scope -> the attribute that devices of one scope share; Node needs none."""
+
+_GPUS: Final = frozenset({names.TYPE_GPU, names.TYPE_MIG})
+_NICS: Final = frozenset({names.TYPE_NIC, names.TYPE_VF})
+_TYPE: Final = re.compile(r"""\.\s*type\s*==\s*["'](\w+)["']""")
+_JOINT_REMEDY: Final = "use a node pool in joint mode (koordra.io/allocation-mode), or leave it out"
+MOST_REQUESTS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """`object` is the very same one where nothing had to change."""
+
+    object: Object
+    problems: tuple[InvalidInput, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Work:
+    """One claim under translation."""
+
+    about: str
+    path: str
+    requests: list[Object]
+    constraints: list[Object]
+    config: list[Object]
+    classes: Mapping[str, Object]
+    problems: list[InvalidInput] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def refuse(self, place: str, problem: str, remedy: str = _JOINT_REMEDY) -> None:
+        self.problems.append(InvalidParameters(problem, object=self.about, field=place, remedy=remedy))
+
+
+def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
+    """A claim or template for native nodes. `classes`: DeviceClasses by name, to tell GPUs from NICs."""
+    path, devices = devices_of(obj)
+    entries = list(our_config(devices, path))
+    if not entries or obj.get("kind") == "DeviceClass":
+        return Translated(obj)
+    work = _Work(
+        about=objects.describe(obj),
+        path=path,
+        requests=list(devices.get("requests") or ()),
+        constraints=list(devices.get("constraints") or ()),
+        config=list(devices.get("config") or ()),
+        classes=classes,
+    )
+    for place, entry in entries:
+        try:
+            value = parameters.decode(entry["opaque"].get("parameters"), object=work.about, field=place)
+        except InvalidInput:
+            continue  # the validating webhook tells it, once
+        _say(value, entry, place, work)
+    if len(work.requests) > MOST_REQUESTS:
+        work.refuse(
+            f"{path}.requests", f"{len(work.requests)} requests after pairs were split; {MOST_REQUESTS} fit"
+        )
+    if work.problems:
+        return Translated(obj, tuple(work.problems))
+    changed: Object = {**devices, "requests": work.requests, "config": work.config}
+    if work.constraints:
+        changed["constraints"] = work.constraints
+    return Translated(_with_devices(obj, changed), warnings=tuple(work.warnings))
+
+
+def _say(value: parameters.Parameters, entry: Mapping[str, Any], place: str, work: _Work) -> None:
+    where = f"{place}.opaque.parameters"
+    if isinstance(value, JointAllocation):
+        _joint(value, entry, where, work)
+    elif isinstance(value, PlacementPolicy):
+        work.refuse(where, "in native mode kube-scheduler places devices; it knows no PlacementPolicy")
+    elif isinstance(value, GpuConfig) and value.memory_percent is not None:
+        work.refuse(
+            f"{where}.memoryPercent",
+            "in native mode the amount has to be known before the card is chosen",
+            "ask for an amount: capacity.requests.memory",
+        )
+    elif isinstance(value, GpuConfig) and value.exclusive:
+        work.refuse(
+            f"{where}.exclusive",
+            "in native mode nobody keeps the rest of a card free",
+            "ask for all of its memory: leave capacity.requests.memory out",
+        )
+    elif isinstance(value, GpuConfig) and value.partition is not None:
+        work.refuse(
+            f"{where}.partition", "in native mode nobody looks at the partitions of the NVLink fabric"
+        )
+
+
+def _joint(value: JointAllocation, entry: Mapping[str, Any], where: str, work: _Work) -> None:
+    if value.enforcement is Enforcement.PREFERRED:
+        work.refuse(
+            f"{where}.enforcement",
+            "in native mode a scope can only be Required",
+            "write Required, or use joint mode",
+        )
+        return
+    attribute = ATTRIBUTES.get(value.scope)
+    if attribute is None:
+        return
+    named = [str(name) for name in entry.get("requests") or ()] or [
+        str(one.get("name")) for one in work.requests
+    ]
+    members = [
+        request
+        for request in work.requests
+        if request.get("name") in {name.partition("/")[0] for name in named}
+    ]
+    gpus = [request for request in members if _kinds(request, work.classes) == {"gpu"}]
+    nics = [request for request in members if _kinds(request, work.classes) == {"nic"}]
+    if len(gpus) + len(nics) != len(members):
+        work.refuse(f"{where}.pairing", "it is not known which of the requests are GPUs and which are NICs")
+    elif value.pairing is Pairing.TOGETHER or not gpus or not nics:
+        _match(named, attribute, work)
+    elif any("firstAvailable" in request for request in members) or any(
+        _count(one) is None for one in members
+    ):
+        work.refuse(
+            f"{where}.pairing",
+            "in native mode pairs need exact requests with a count, no alternatives and no allocationMode All",
+        )
+    elif value.pairing is Pairing.PER_GROUP and sum(_count(one) or 0 for one in gpus) > 1:
+        work.refuse(
+            f"{where}.pairing",
+            "in native mode PerGroup can be said of one GPU only",
+            "write PerDevice or Together",
+        )
+    else:
+        _pairs(gpus, nics, attribute, where, work)
+
+
+def _pairs(gpus: Sequence[Object], nics: Sequence[Object], attribute: str, where: str, work: _Work) -> None:
+    """Each GPU with a NIC of its own: in the order of the requests, the first GPU with the first NIC."""
+    wanted, offered = sum(_count(one) or 0 for one in gpus), sum(_count(one) or 0 for one in nics)
+    if offered < wanted:
+        work.refuse(
+            f"{where}.pairing",
+            f"{wanted} GPUs need a NIC each, the claim asks for {offered}",
+            "ask for as many NICs as GPUs",
+        )
+        return
+    gpu_names = [name for request in gpus for name in _split(request, work)]
+    nic_names = [name for request in nics for name in _split(request, work)]
+    for gpu, nic in zip(gpu_names, nic_names, strict=False):
+        _match([gpu, nic], attribute, work)
+
+
+def _split(request: Object, work: _Work) -> list[str]:
+    """The names under which a request's devices are asked for one by one."""
+    name, count = str(request.get("name")), _count(request) or 1
+    if count == 1:
+        return [name]
+    made = [f"{name}-{index}" for index in range(count)]
+    taken = {str(other.get("name")) for other in work.requests}
+    if taken & set(made) or any(len(one) > 63 for one in made):
+        work.refuse(
+            f"{work.path}.requests",
+            f"request {name!r} cannot be split into {made[0]} ...",
+            "rename the request",
+        )
+        return [name]
+    position = work.requests.index(request)
+    parts = [{**request, "name": one, "exactly": {**request["exactly"], "count": 1}} for one in made]
+    work.requests[position : position + 1] = parts
+    work.constraints = [_renamed(entry, name, made) for entry in work.constraints]
+    work.config = [_renamed(entry, name, made) for entry in work.config]
+    work.warnings.append(
+        f"request {name} was split into {made[0]} to {made[-1]} for native mode: "
+        f"containers that name request {name} have to name these"
+    )
+    return made
+
+
+def _renamed(entry: Object, name: str, made: Sequence[str]) -> Object:
+    requests = entry.get("requests")
+    if not requests or name not in requests:
+        return entry
+    return {**entry, "requests": [part for one in requests for part in (made if one == name else [one])]}
+
+
+def _match(requests: Sequence[str], attribute: str, work: _Work) -> None:
+    constraint = {"requests": list(requests), "matchAttribute": attribute}
+    if constraint not in work.constraints:
+        work.constraints.append(constraint)
+
+
+def _count(request: Mapping[str, Any]) -> int | None:
+    """Devices of an exact request; None for all there are and for alternatives."""
+    exactly = request.get("exactly")
+    if not isinstance(exactly, Mapping) or exactly.get("allocationMode") == "All":
+        return None
+    return int(exactly.get("count") or 1)
+
+
+def _kinds(request: Mapping[str, Any], classes: Mapping[str, Object]) -> set[str]:
+    """`gpu` and `nic`, for every class the request names; "" for one that does not say."""
+    asked = [request.get("exactly"), *(request.get("firstAvailable") or ())]
+    return {
+        _kind_of_class(str(one["deviceClassName"]), classes)
+        for one in asked
+        if isinstance(one, Mapping) and one.get("deviceClassName")
+    }
+
+
+def _kind_of_class(name: str, classes: Mapping[str, Object]) -> str:
+    device_class = classes.get(name)
+    types = {name.removesuffix(f".{names.DRIVER}")} if name.endswith(f".{names.DRIVER}") else set()
+    for selector in objects.spec_of(device_class or {}).get("selectors") or ():
+        types |= set(_TYPE.findall(str((selector.get("cel") or {}).get("expression") or "")))
+    return "gpu" if types and types <= _GPUS else "nic" if types and types <= _NICS else ""
+
+
+def _with_devices(obj: Object, devices: Object) -> Object:
+    if devices == devices_of(obj)[1]:
+        return obj
+    spec = dict(obj["spec"])
+    if obj.get("kind") == "ResourceClaimTemplate":
+        return {**obj, "spec": {**spec, "spec": {**spec["spec"], "devices": devices}}}
+    return {**obj, "spec": {**spec, "devices": devices}}

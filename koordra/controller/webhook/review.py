@@ -1,0 +1,112 @@
+"""AdmissionReview (admission.k8s.io/v1): the request read, the answer written."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api.objects import Object
+from koordra.errors import InvalidInput, InvalidManifest
+
+API_VERSION: Final = "admission.k8s.io/v1"
+MOST_WARNING: Final = 256
+"""Characters of one warning that clients show."""
+MOST_MESSAGE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. `object` is what would be stored; it is {} for a deletion."""
+
+    uid: str
+    operation: str
+    kind: str
+    namespace: str
+    object: Object
+    is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`problems` refuse; `object`, where given, replaces what was sent; `warnings` are shown to the user."""
+
+    problems: tuple[InvalidInput, ...] = ()
+    object: Object | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def read(body: bytes) -> Asked:
+    """Raises InvalidManifest where the body is no review."""
+    try:
+        review = json.loads(body)
+    except ValueError as error:
+        raise InvalidManifest("the body is not JSON", object="AdmissionReview") from error
+    request = review.get("request") if isinstance(review, Mapping) else None
+    if not isinstance(request, Mapping) or not isinstance(request.get("uid"), str):
+        raise InvalidManifest("has no request with a uid", object="AdmissionReview", field="request")
+    found = request.get("object")
+    kind = request.get("kind")
+    obj: Object = dict(found) if isinstance(found, Mapping) else {}
+    namespace = str(request.get("namespace") or "")
+    if namespace and isinstance(obj.get("metadata"), Mapping) and not obj["metadata"].get("namespace"):
+        # The API server fills it in later than it asks.
+        obj["metadata"] = {**obj["metadata"], "namespace": namespace}
+    return Asked(
+        uid=request["uid"],
+        operation=str(request.get("operation") or ""),
+        kind=str(kind.get("kind") or "") if isinstance(kind, Mapping) else "",
+        namespace=namespace,
+        object=obj,
+        is_dry_run=bool(request.get("dryRun")),
+    )
+
+
+def written(asked: Asked, answer: Answer) -> bytes:
+    """The review that goes back."""
+    response: Object = {"uid": asked.uid, "allowed": not answer.problems}
+    if answer.problems:
+        text = "; ".join(str(problem) for problem in answer.problems)
+        response["status"] = {
+            "code": 422,
+            "reason": "Invalid",
+            "message": text if len(text) <= MOST_MESSAGE else f"{text[: MOST_MESSAGE - 4]} ...",
+        }
+    elif answer.object is not None and (steps := patch(asked.object, answer.object)):
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(json.dumps(steps).encode()).decode()
+    if answer.warnings:
+        response["warnings"] = [_shortened(text) for text in answer.warnings]
+    review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+    return json.dumps(review, separators=(",", ":")).encode()
+
+
+def patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Object]:
+    """A JSON patch from one object to the other; lists are replaced whole."""
+    gone = before.keys() - after.keys()
+    steps: list[Object] = [{"op": "remove", "path": f"{path}/{_escaped(name)}"} for name in gone]
+    for name, value in after.items():
+        place = f"{path}/{_escaped(name)}"
+        old = before.get(name)
+        if name not in before:
+            steps.append({"op": "add", "path": place, "value": value})
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            steps += patch(old, value, place)
+        elif old != value:
+            steps.append({"op": "replace", "path": place, "value": value})
+    return sorted(steps, key=_order)
+
+
+def _order(step: Object) -> tuple[str, str]:
+    return (str(step["path"]), str(step["op"]))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_WARNING else f"{line[: MOST_WARNING - 4]} ..."

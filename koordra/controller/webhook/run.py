@@ -1,0 +1,118 @@
+"""The webhook in one call: look-ups, keys, server, and a round every ten seconds.
+
+    round: keys brought up to date ──> server uses them ──> caBundle injected (self-signed only)
+
+A round that fails is told and repeated; the server goes on with the keys it has. It is ready once it serves with a
+certificate and its look-ups are listed.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from koordra.controller.webhook import injection
+from koordra.controller.webhook.lookups import Watched
+from koordra.controller.webhook.secret import Files, SharedSecret, Source
+from koordra.controller.webhook.server import WebhookServer
+from koordra.errors import ApiError, InvalidInput, NodeError
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra.metrics import Metrics, parse_address
+from koordra.process import spawn
+
+log = get_logger(__name__)
+
+PERIOD: Final = 10.0
+RETRY: Final = 2.0
+SECRET_NAME: Final = "koordra-webhook-tls"
+SERVICE_NAME: Final = "koordra-webhook"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """`address` host:port, empty: no webhook. `certificates`: a directory with tls.crt and tls.key that somebody else
+    keeps current (cert-manager); None: self-signed in the Secret koordra-webhook-tls. `host`: what the API server calls
+    besides the Service, for clusters where the webhook runs outside."""
+
+    address: str = ""
+    namespace: str = "koordra-system"
+    certificates: Path | None = None
+    host: str = ""
+
+
+def service_names(settings: WebhookSettings) -> tuple[str, ...]:
+    """The names under which the API server calls the webhook."""
+    base = f"{SERVICE_NAME}.{settings.namespace}"
+    return (f"{base}.svc", base, f"{base}.svc.cluster.local", *([settings.host] if settings.host else []))
+
+
+def start_webhook(
+    client: KubeClient, settings: WebhookSettings, *, metrics: Metrics, stop: threading.Event
+) -> WebhookServer | None:
+    """Start serving; None without an address. Ends with `stop`. Raises InvalidInput for a bad address.
+
+    Every replica calls this, leader or not. The server is the caller's to ask for its `port` and `is_ready`.
+    """
+    if not settings.address:
+        return None
+    lookups = Watched(client)
+    has_keys = threading.Event()
+    server = WebhookServer(
+        parse_address(settings.address),
+        lookups,
+        metrics=metrics,
+        ready=lambda: has_keys.is_set() and lookups.is_synced(),
+    )
+    lookups.start(stop)
+    source: Source = (
+        Files(settings.certificates)
+        if settings.certificates
+        else SharedSecret(
+            client,
+            namespace=settings.namespace,
+            name=SECRET_NAME,
+            names=service_names(settings),
+            now=lambda: datetime.now(UTC),
+        )
+    )
+    spawn(lambda: _rounds(client, source, server, has_keys, stop), name="webhook-keys")
+    return server
+
+
+def _rounds(
+    client: KubeClient,
+    source: Source,
+    server: WebhookServer,
+    has_keys: threading.Event,
+    stop: threading.Event,
+) -> None:
+    trusted = b""
+    while not stop.is_set():
+        pause = PERIOD
+        try:
+            trusted = _round(client, source, server, has_keys, trusted)
+        except (ApiError, NodeError, InvalidInput) as error:
+            log.warning("webhook_keys_failed", error=str(error), again_in=RETRY)
+            pause = RETRY
+        stop.wait(pause)
+    if has_keys.is_set():
+        server.close()
+
+
+def _round(
+    client: KubeClient, source: Source, server: WebhookServer, has_keys: threading.Event, trusted: bytes
+) -> bytes:
+    """The bundle that every configuration carries after this round."""
+    served = source.refresh(trusted=trusted)
+    server.use(served.pair)
+    if not has_keys.is_set():
+        server.start()
+        has_keys.set()
+        log.info("webhook_serving", port=server.port)
+    if not served.bundle:
+        return b""
+    return served.bundle if injection.inject(client, served.bundle) else trusted

@@ -1,0 +1,183 @@
+"""HTTPS for the API server's calls: one thread a connection, kept alive; the certificate can be changed while it serves.
+
+The handshake runs in the connection's own thread, with a time limit, so that a peer that says nothing holds up nobody. A new
+certificate is loaded into the same context and used from the next connection on. Besides the paths of handlers there are
+/healthz and /readyz.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.controller.webhook import handlers, review
+from koordra.controller.webhook.certificates import Pair
+from koordra.controller.webhook.pods import Lookups
+from koordra.errors import InvalidInput
+from koordra.logs import get_logger
+from koordra.metrics import Metrics
+
+log = get_logger(__name__)
+
+MOST_BODY: Final = 8 * 1024 * 1024
+"""An object of 1.5 MB, old and new, with room."""
+IDLE: Final = 120.0
+HANDSHAKE: Final = 10.0
+
+
+class WebhookServer:
+    """`address` (host, port); port 0 takes any free one. Serves once `use` has been called."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        lookups: Lookups,
+        *,
+        metrics: Metrics,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._requests = metrics.counter(
+            "koordra_webhook_requests", "Admission reviews answered.", ("path", "outcome")
+        )
+        self._seconds = metrics.histogram(
+            "koordra_webhook_request_seconds", "From the body read to the answer made.", ("path",)
+        )
+        self._lookups = lookups
+        self._ready = ready
+        try:
+            self._server = _Server(address, _handler_of(self), self._context)
+        except OSError as error:
+            raise InvalidInput(
+                f"webhook address {address[0]}:{address[1]}: {error.strerror or error}"
+            ) from error
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def use(self, pair: Pair) -> None:
+        """Serve with this certificate from the next connection on. The key touches the disk unreadable to others."""
+        handle, path = tempfile.mkstemp(prefix="koordra-webhook-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(pair.key + b"\n" + pair.certificate)
+            self._context.load_cert_chain(path)
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidInput(f"the webhook's certificate cannot be used: {error}") from error
+        finally:
+            Path(path).unlink()
+
+    def start(self) -> None:
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="webhook", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """(HTTP status, body) of one POST."""
+        began = time.perf_counter()
+        try:
+            asked = review.read(body)
+        except InvalidInput as error:
+            self._requests.labels("-", "malformed").inc()
+            return 400, str(error).encode()
+        found = handlers.answer(path, asked, self._lookups)
+        if found is None:
+            return 404, b"nothing is served here\n"
+        outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
+        self._requests.labels(path, outcome).inc()
+        if found.problems:
+            log.info("refused", path=path, problems=[str(problem) for problem in found.problems])
+        written = review.written(asked, found)
+        self._seconds.labels(path).observe(time.perf_counter() - began)
+        return 200, written
+
+    def is_ready(self) -> bool:
+        return self._ready()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext
+    ) -> None:
+        self._context = context
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            request.settimeout(HANDSHAKE)
+            secured = self._context.wrap_socket(request, server_side=True)
+            secured.settimeout(IDLE)
+        except (OSError, ValueError) as error:
+            log.debug("handshake_failed", client=str(client_address), error=str(error))
+            self.shutdown_request(request)
+            return
+        super().process_request_thread(secured, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("connection_failed", client=str(client_address))
+
+
+def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = IDLE
+        wbufsize = -1  # head and body leave in one packet
+        disable_nagle_algorithm = True
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            if length > MOST_BODY:
+                self.close_connection = True
+                self._send(413, b"too large\n")
+                return
+            try:
+                self._send(*owner.answer(self.path.partition("?")[0], self.rfile.read(length)))
+            except Exception:  # a defect met in one review must not end the connection of all
+                log.exception("review_failed", path=self.path)
+                self._send(500, b"internal error\n")
+
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/healthz":
+                    self._send(200, b"ok\n")
+                case "/readyz":
+                    good = owner.is_ready()
+                    self._send(200 if good else 503, b"ok\n" if good else b"not ready\n")
+                case _:
+                    self._send(404, b"nothing is served here\n")
+
+        def _send(self, code: int, body: bytes) -> None:
+            kind = "application/json" if body[:1] == b"{" else "text/plain; charset=utf-8"
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.wfile.write(body)
+                self.wfile.flush()
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    return Handler

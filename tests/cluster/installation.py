@@ -1,0 +1,230 @@
+"""koordra installed from deploy/kustomize, the workloads left out: the suite runs the controller itself, as a process.
+
+The webhook configurations name a Service, which needs a network of pods; here they name the process's address instead. All
+else is applied as it is shipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import random
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import yaml
+
+from koordra.api import kinds, objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.cli.demo import manifests
+from koordra.errors import Conflict, NotFound
+from koordra.kube import KubeClient
+
+ROOT: Final = manifests.deploy_folder() / "kustomize"
+WORKLOADS: Final = frozenset({"Deployment", "DaemonSet", "Job"})
+WEBHOOKS: Final = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+_ORDER: Final = ("Namespace", "CustomResourceDefinition", "ServiceAccount")
+
+_CLUSTER_WIDE: Final = frozenset(
+    {
+        "Namespace",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "DeviceClass",
+        "ResourceClass",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+)
+
+
+def free_port() -> int:
+    """A free port of this machine, below those that the kernel gives to clients."""
+    while True:
+        port = random.randint(15000, 29999)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def kind_of(obj: Object) -> Kind:
+    """The resource of a manifest. Plurals of the kinds that are shipped are regular, or end in y."""
+    group, _, version = str(obj["apiVersion"]).rpartition("/")
+    name = str(obj["kind"])
+    plural = name.lower()
+    if not name.endswith("Parameters"):
+        plural = (
+            f"{plural[:-1]}ies"
+            if plural.endswith("y")
+            else f"{plural}es"
+            if plural.endswith("ss")
+            else f"{plural}s"
+        )
+    return Kind(group, version, plural, name, namespaced=name not in _CLUSTER_WIDE)
+
+
+def documents(*, folders: tuple[str, ...] | None = None) -> Iterator[tuple[Path, Object]]:
+    """Every manifest below deploy/kustomize, with its file; patches and kustomizations are none."""
+    for path in sorted(ROOT.rglob("*.yaml")):
+        if path.name == "kustomization.yaml" or (folders and path.relative_to(ROOT).parts[0] not in folders):
+            continue
+        for obj in manifests.read(path):
+            if "apiVersion" in obj and "kind" in obj and "$patch" not in json.dumps(obj):
+                yield path, obj
+
+
+def shipped() -> list[Object]:
+    """What every cluster with koordra has: base and what it lists, in an order that works."""
+    found = [
+        obj
+        for _, obj in documents(
+            folders=("base", "crds", "policies", "webhook", "controller", "kubelet-plugin")
+        )
+    ]
+    return sorted(found, key=lambda obj: _ORDER.index(obj["kind"]) if obj["kind"] in _ORDER else len(_ORDER))
+
+
+class Installation:
+    """What was applied; `webhook_port` is where the suite's controller serves."""
+
+    def __init__(self, client: KubeClient, webhook_port: int) -> None:
+        self.client = client
+        self.webhook_port = webhook_port
+        self.applied = [self._adapted(obj) for obj in shipped() if obj["kind"] not in WORKLOADS]
+
+    def apply(self) -> None:
+        """Created, or replaced by what is shipped; unknown fields are refused."""
+        for obj in self.applied:
+            if obj["kind"] not in WEBHOOKS:
+                _put(self.client, obj)
+
+    def remove_webhooks(self) -> None:
+        """Without the controller behind them they would refuse everybody's claims."""
+        for obj in self.applied:
+            if obj["kind"] in WEBHOOKS:
+                try:
+                    self.client.delete(kind_of(obj), objects.name(obj))
+                except NotFound:
+                    continue
+
+    def webhook_answers(self) -> bool:
+        """Whether the webhook serves and every configuration carries its certificate's authority."""
+        if not _is_served(self.webhook_port):
+            return False
+        self._apply_webhooks()
+        found = [
+            self.client.get(kind_of(obj), objects.name(obj))
+            for obj in self.applied
+            if obj["kind"] in WEBHOOKS
+        ]
+        return all(
+            base64.b64decode(entry["clientConfig"].get("caBundle") or "")
+            for one in found
+            for entry in one["webhooks"]
+        )
+
+    def _apply_webhooks(self) -> None:
+        for obj in self.applied:
+            if obj["kind"] in WEBHOOKS:
+                try:
+                    self.client.create(kind_of(obj), obj, strict=True)
+                except Conflict:
+                    continue
+
+    def _adapted(self, obj: Object) -> Object:
+        if obj["kind"] not in WEBHOOKS:
+            return obj
+        entries = []
+        for entry in obj["webhooks"]:
+            path = entry["clientConfig"]["service"]["path"]
+            url = f"https://127.0.0.1:{self.webhook_port}{path}"
+            entries.append({**entry, "clientConfig": {"url": url}})
+        return {**obj, "webhooks": entries}
+
+
+def _put(client: KubeClient, obj: Object) -> None:
+    kind, place = kind_of(obj), objects.metadata(obj).get("namespace")
+    try:
+        client.create(kind, obj, namespace=place, strict=True)
+    except Conflict:
+        current = client.get(kind, objects.name(obj), namespace=place)
+        metadata = {**obj["metadata"], "resourceVersion": objects.resource_version(current)}
+        client.update(kind, {**current, **obj, "metadata": metadata})
+
+
+def _is_served(port: int) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=context)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def token(
+    client: KubeClient, account: str, *, bound_to: Object | None = None, namespace: str = "koordra-system"
+) -> str:
+    """A token of a ServiceAccount, bound to an object where one is given."""
+    spec: dict[str, Any] = {"expirationSeconds": 3600, "audiences": []}
+    if bound_to is not None:
+        spec["boundObjectRef"] = {
+            "kind": bound_to["kind"],
+            "apiVersion": bound_to["apiVersion"],
+            "name": objects.name(bound_to),
+            "uid": objects.uid(bound_to),
+        }
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": spec}
+    answer = client.create(
+        kinds.SERVICE_ACCOUNTS, body, namespace=namespace, name=account, subresource="token"
+    )
+    return str(answer["status"]["token"])
+
+
+def account_kubeconfig(
+    client: KubeClient,
+    kubeconfig: str,
+    path: Path,
+    *,
+    account: str,
+    bound_to: Object | None = None,
+    namespace: str = "koordra-system",
+) -> Path:
+    """A kubeconfig that is the ServiceAccount's instead of the administrator's."""
+    document = yaml.safe_load(Path(kubeconfig).read_text())
+    for entry in document["clusters"]:
+        url = urlsplit(entry["cluster"]["server"])
+        entry["cluster"]["server"] = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+        authority = entry["cluster"].get("certificate-authority")
+        if authority:
+            entry["cluster"]["certificate-authority"] = str((Path(kubeconfig).parent / authority).resolve())
+    bearer = token(client, account, bound_to=bound_to, namespace=namespace)
+    for entry in document["users"]:
+        entry["user"] = {"token": bearer}
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def dry_run(client: KubeClient, obj: Object) -> Object:
+    """What the server would store, strictly judged; raises ApiError with its words."""
+    kind, place = kind_of(obj), objects.metadata(obj).get("namespace")
+    query = {"dryRun": "All", "fieldManager": "koordra-test", "fieldValidation": "Strict", "force": "true"}
+    path = kind.path(namespace=place, name=objects.name(obj))
+    return client._send("PATCH", path, query=query, body=obj, content_type="application/apply-patch+yaml")
+
+
+__all__ = ["Installation", "account_kubeconfig", "documents", "dry_run", "kind_of", "token"]

@@ -1,0 +1,216 @@
+"""`koordra convert`: whole files against golden output, and the rules one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from koordra.api import classic, names, objects
+from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.api.classic import Notes, convert
+from koordra.cli.convert import command
+from koordra.errors import InvalidManifest
+
+CASES = Path(__file__).parent / "cases"
+NAMES = sorted(path.stem for path in CASES.glob("*.yaml"))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, list(arguments))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_are_converted_as_recorded(name: str, golden: Callable[[str, str], None]) -> None:
+    result = run("-f", str(CASES / f"{name}.yaml"))
+    golden(f"convert/{name}.yaml", result.stdout)
+    golden(f"convert/{name}.notes.txt", result.stderr)
+    assert (result.exception is None) == (name != "bad")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_is_one_list_alone(name: str) -> None:
+    text = run("-f", str(CASES / f"{name}.yaml"), "-o", "json").stdout
+    listed = json.loads(text)
+    assert (listed["apiVersion"], listed["kind"]) == ("v1", "List")
+    documents = list(yaml.safe_load_all(run("-f", str(CASES / f"{name}.yaml")).stdout))
+    assert listed["items"] == documents
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_comes_out_is_v1_and_stays_as_it_is(name: str) -> None:
+    made = json.loads(run("-f", str(CASES / f"{name}.yaml"), "-o", "json").stdout)["items"]
+    for obj in made:
+        if obj["apiVersion"].startswith("resource.k8s.io/"):
+            assert obj["apiVersion"] == "resource.k8s.io/v1"
+            assert "status" not in obj
+        if obj["kind"] == "ResourceClaim":
+            ResourceClaim.from_dict(obj)
+        if obj["kind"] == "DeviceClass":
+            DeviceClass.from_dict(obj)
+    again = convert(made)
+    assert list(again.objects) == made
+    assert not again.notes
+
+
+def test_a_refusal_ends_with_the_exit_code_of_bad_input() -> None:
+    error = run("-f", str(CASES / "bad.yaml"), "-o", "json").exception
+    assert isinstance(error, InvalidManifest)
+    assert error.exit_code == 2
+
+
+def test_every_refusal_names_object_and_says_what_to_do() -> None:
+    manifests = list(yaml.safe_load_all((CASES / "bad.yaml").read_text()))
+    refused = convert(manifests).refused
+    assert len(refused) >= 18
+    assert all(note.object and note.problem for note in refused)
+    without_remedy = [str(note) for note in refused if not note.remedy]
+    assert without_remedy == ["ResourceClaim text: spec: is not an object"]
+
+
+def test_stdin_and_several_files_are_one_input(tmp_path: Path) -> None:
+    documents = (CASES / "koordra.yaml").read_text().split("---\n")
+    rest = tmp_path / "rest.yaml"
+    rest.write_text("---\n".join(documents[1:]))
+    whole = run("-f", str(CASES / "koordra.yaml"))
+    parts = CliRunner().invoke(command, ["-f", "-", "-f", str(rest)], input=documents[0])
+    assert parts.stdout == whole.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "is not YAML"), ("- 1", "is not a Kubernetes object"), ("kind: A", "has no metadata")],
+)
+def test_a_file_that_is_no_manifest_is_told(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    result = run("-f", str(path))
+    assert isinstance(result.exception, InvalidManifest)
+    assert words in str(result.exception)
+    assert result.stdout == ""
+
+
+SELECTORS = [
+    ('attributes.string["model"] == "a"', 'device.attributes["d.io"].model == "a"'),
+    ("attributes.string['model'] == 'a'", "device.attributes[\"d.io\"].model == 'a'"),
+    ('attributes.quantity["memory"]', 'device.capacity["d.io"].memory'),
+    ('attributes.int["numa.hw.io"] == 1', 'device.attributes["hw.io"].numa == 1'),
+    ('"attributes.string[\\"model\\"]" == "x"', '"attributes.string[\\"model\\"]" == "x"'),
+    ("attributes . bool [ 'ecc' ]", 'device.attributes["d.io"].ecc'),
+    ("my.attributes == 1", "my.attributes == 1"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), SELECTORS)
+def test_selectors_read_the_same_device(before: str, after: str) -> None:
+    from koordra.api.classic_selectors import rewritten
+
+    assert rewritten(before, driver="d.io", notes=Notes("x"), field="f") == after
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ('attributes.colour["a"]', "no type"),
+        ('attributes.string["a-b"]', "no name in v1"),
+        ("attributes.all(a, true)", "as a whole"),
+        (f'attributes.string["{"a" * 33}"]', "no name in v1"),
+    ],
+)
+def test_selectors_without_a_v1_form_are_refused(expression: str, words: str) -> None:
+    from koordra.api.classic_selectors import rewritten
+
+    with pytest.raises(classic.Refused, match=words):
+        rewritten(expression, driver="d.io", notes=Notes("x"), field="f")
+
+
+def parameters_of(size: int) -> list[dict[str, Any]]:
+    group = "gpu.example.com"
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1alpha2",
+            "kind": "ResourceClass",
+            "metadata": {"name": "gpu"},
+            "driverName": group,
+            "parametersRef": {"apiGroup": group, "kind": "P", "name": "big"},
+        },
+        {"apiVersion": f"{group}/v1", "kind": "P", "metadata": {"name": "big"}, "spec": {"text": "x" * size}},
+    ]
+
+
+def test_parameters_longer_than_v1_allows_are_refused() -> None:
+    assert not convert(parameters_of(9000)).refused
+    (note,) = convert(parameters_of(11000)).refused
+    assert "10240" in note.problem
+
+
+def test_a_parameters_object_that_refers_to_itself_ends() -> None:
+    selfish = {
+        "apiVersion": "resource.k8s.io/v1alpha2",
+        "kind": "ResourceClaimParameters",
+        "metadata": {"name": "me"},
+        "generatedFrom": {"apiGroup": "resource.k8s.io", "kind": "ResourceClaimParameters", "name": "me"},
+        "driverRequests": [{"requests": [{}]}],
+    }
+    claim = {
+        "apiVersion": "resource.k8s.io/v1alpha2",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c"},
+        "spec": {"resourceClassName": "gpu", "parametersRef": dict(selfish["generatedFrom"])},
+    }
+    made = convert([*parameters_of(10), selfish, claim])
+    assert not made.refused
+    assert [obj["kind"] for obj in made.objects] == ["DeviceClass", "ResourceClaim"]
+
+
+class Shouting:
+    """A dialect for the test: pods with the annotation `shout` get a template."""
+
+    name = "shouting"
+
+    def speaks(self, obj: dict[str, Any]) -> bool:
+        return obj.get("kind") == "Pod" and "shout" in objects.annotations_of(obj)
+
+    def translate(self, obj: dict[str, Any], notes: Notes) -> Sequence[dict[str, Any]]:
+        if objects.annotations_of(obj)["shout"] == "no":
+            raise notes.refuse("metadata.annotations[shout]", "cannot be meant", "leave it out")
+        notes.warn("metadata.annotations[shout]", "is gone")
+        template = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "t"},
+        }
+        return [template, {**obj, "metadata": {"name": objects.name(obj)}}]
+
+
+def shouting_pod(name: str, shout: str = "yes") -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": {"shout": shout}},
+        "spec": {"containers": [{"name": "main"}]},
+    }
+
+
+def test_dialects_plug_in_and_shared_templates_appear_once() -> None:
+    made = convert([shouting_pod("a"), shouting_pod("b"), shouting_pod("c", "no")], translators=[Shouting()])
+    assert [(obj["kind"], objects.name(obj)) for obj in made.objects] == [
+        ("ResourceClaimTemplate", "t"),
+        ("Pod", "a"),
+        ("Pod", "b"),
+    ]
+    assert [str(note) for note in made.refused] == [
+        "Pod c: metadata.annotations[shout]: cannot be meant; leave it out"
+    ]
+    assert len(made.notes) == 3
+
+
+def test_classes_of_koordra_keep_the_scheduler_away() -> None:
+    manifests = list(yaml.safe_load_all((CASES / "koordra.yaml").read_text()))
+    made = convert(manifests).objects[0]
+    assert f'allocator == "{names.ALLOCATOR_SCHEDULER}"' in made["spec"]["selectors"][0]["cel"]["expression"]

@@ -1,0 +1,116 @@
+"""The shipped manifests as documents: complete, consistent with each other and with the code's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koordra.api import names, resource_class
+from koordra.controller.run import LEASE_NAME
+from koordra.controller.webhook import handlers, injection
+from koordra.controller.webhook.run import SECRET_NAME, SERVICE_NAME
+
+ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
+Object = dict[str, Any]
+
+
+def documents(folder: str) -> list[Object]:
+    return [
+        obj
+        for path in sorted((ROOT / folder).glob("*.yaml"))
+        if path.name != "kustomization.yaml"
+        for obj in yaml.safe_load_all(path.read_text())
+        if obj
+    ]
+
+
+def of_kind(folder: str, kind: str) -> list[Object]:
+    return [obj for obj in documents(folder) if obj["kind"] == kind]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("kustomization.yaml")), ids=lambda path: path.parent.name)
+def test_kustomizations_name_what_is_there_and_all_of_it(path: Path) -> None:
+    content = yaml.safe_load(path.read_text())
+    for name in content.get("resources") or ():
+        assert (path.parent / name).exists(), name
+    files = {entry.name for entry in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
+    patches = {Path(entry["path"]).name for entry in content.get("patches") or () if "path" in entry}
+    assert files == {name for name in content.get("resources") or () if name.endswith(".yaml")} | patches
+
+
+def test_every_class_of_koordra_carries_the_label_that_policies_look_for() -> None:
+    (policy,) = [
+        obj for obj in of_kind("policies", "ValidatingAdmissionPolicyBinding") if "paramRef" in obj["spec"]
+    ]
+    label = policy["spec"]["paramRef"]["selector"]["matchLabels"]
+    assert label == {resource_class.CLASS_LABEL: "true"}
+    classes = of_kind("base", "DeviceClass")
+    assert {obj["metadata"]["name"] for obj in classes} == {
+        names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF,
+    }  # fmt: skip
+    assert all(obj["metadata"]["labels"] == label for obj in classes)
+
+
+def test_every_policy_has_a_binding_that_denies() -> None:
+    policies = {obj["metadata"]["name"] for obj in of_kind("policies", "ValidatingAdmissionPolicy")}
+    bindings = of_kind("policies", "ValidatingAdmissionPolicyBinding")
+    assert {obj["spec"]["policyName"] for obj in bindings} == policies
+    assert all(obj["spec"]["validationActions"] == ["Deny"] for obj in bindings)
+
+
+def webhooks() -> Iterator[Object]:
+    for kind in injection.CONFIGURATIONS:
+        (configuration,) = of_kind("webhook", kind.kind)
+        assert configuration["metadata"]["name"] == injection.NAME
+        yield from configuration["webhooks"]
+
+
+def test_webhooks_call_paths_that_are_served_on_the_service_that_is_shipped() -> None:
+    (service,) = of_kind("webhook", "Service")
+    (deployment,) = of_kind("controller", "Deployment")
+    assert service["metadata"]["name"] == SERVICE_NAME
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert service["spec"]["ports"][0]["targetPort"] in ports
+    paths = set()
+    for entry in webhooks():
+        called = entry["clientConfig"]["service"]
+        assert called["name"] == SERVICE_NAME
+        paths.add(called["path"])
+    assert paths == set(handlers.PATHS)
+
+
+def test_only_claims_with_parameters_can_be_held_up_by_a_missing_webhook() -> None:
+    """Everything else is ignored or never sent: nothing hangs when koordra is gone."""
+    for entry in webhooks():
+        condition = entry["matchConditions"][0]
+        if entry["failurePolicy"] == "Fail":
+            assert condition["name"] == "has-parameters-of-koordra"
+            assert 'c.opaque.driver == "koordra.io"' in condition["expression"]
+        else:
+            assert entry["rules"][0]["resources"] == ["pods"]
+
+
+def test_the_roles_name_the_objects_of_the_code() -> None:
+    (role,) = of_kind("controller", "Role")
+    by_resource = {
+        (rule["resources"][0], tuple(rule["verbs"])): rule.get("resourceNames") for rule in role["rules"]
+    }
+    assert by_resource[("leases", ("get", "update"))] == [LEASE_NAME]
+    assert by_resource[("secrets", ("get", "update"))] == [SECRET_NAME]
+
+
+def test_the_crds_are_those_of_the_code() -> None:
+    found = {obj["metadata"]["name"]: obj for obj in of_kind("crds", "CustomResourceDefinition")}
+    kinds = (resource_class.RESOURCE_CLASSES, resource_class.CLASS_PARAMETERS)
+    assert set(found) == {str(kind) for kind in kinds}
+    for kind in kinds:
+        spec = found[str(kind)]["spec"]
+        assert spec["names"]["kind"] == kind.kind
+        assert (spec["scope"] == "Namespaced") is kind.namespaced
+        assert [version["name"] for version in spec["versions"]] == [kind.version]

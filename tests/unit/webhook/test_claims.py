@@ -1,0 +1,179 @@
+"""Validation and native translation of claims."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from koordra.controller.webhook import claims, native
+from tests.unit.webhook.cluster import Known, claim, parameters, request, template
+
+CLASSES = Known().classes()
+
+
+def pair(gpus: int = 1, nics: int = 1, **joint: Any) -> dict[str, Any]:
+    fields = {"scope": "PCIeSwitch", **joint}
+    return claim(
+        [request("gpu", count=gpus), request("nic", "nic.koordra.io", count=nics)],
+        [parameters("JointAllocation", ["gpu", "nic"], **fields)],
+    )
+
+
+WRONG = {
+    "wrong-type": [parameters("RdmaConfig", ["gpu"], memlock=7)],
+    "misspelt-word": [parameters("JointAllocation", scope="PCIESwitch")],
+    "missing-scope": [parameters("JointAllocation")],
+    "out-of-range": [parameters("GpuConfig", memoryPercent=101)],
+    "no-such-kind": [parameters("GpuConfg")],
+    "old-version": [
+        {"opaque": {"driver": "koordra.io", "parameters": {"apiVersion": "v1", "kind": "GpuConfig"}}}
+    ],
+    "no-object": [{"opaque": {"driver": "koordra.io", "parameters": [1]}}],
+    "unknown-request": [parameters("GpuConfig", ["gpus"], priority=1)],
+    "two-policies": [
+        parameters("PlacementPolicy", node="Binpack"),
+        parameters("PlacementPolicy", node="Spread"),
+    ],
+    "two-configs": [
+        parameters("GpuConfig", ["gpu"], priority=1),
+        parameters("GpuConfig", ["gpu"], priority=2),
+    ],
+    "several-at-once": [parameters("GpuConfig", priority=1000), parameters("RdmaConfig", mode="Alone")],
+}
+
+
+def test_messages_name_object_field_and_remedy(golden: Callable[[str, str], None]) -> None:
+    lines = []
+    for name, config in WRONG.items():
+        obj = claim([request("gpu")], config, name=name)
+        found = claims.problems(obj)
+        assert found, name
+        lines += [str(problem) for problem in found]
+        inside = claims.problems(template(obj, name))
+        assert [str(problem) for problem in inside] == [
+            str(problem).replace("ResourceClaim ", "ResourceClaimTemplate ").replace(" spec.", " spec.spec.")
+            for problem in found
+        ]
+    golden("webhook/validation.txt", "\n".join(lines) + "\n")
+
+
+def test_a_misspelt_field_is_told_with_the_right_spelling() -> None:
+    (problem,) = claims.problems(claim([request("gpu")], [parameters("GpuConfig", memoryPercnt=5)]))
+    assert "GpuConfig has no field 'memoryPercnt' (did you mean memoryPercent?)" in str(problem)
+
+
+def test_good_parameters_and_other_drivers_pass() -> None:
+    other = {"opaque": {"driver": "other.example.com", "parameters": {"anything": 1}}}
+    assert not claims.problems(pair())
+    assert not claims.problems(claim([request("gpu")], [other]))
+    two = [parameters("GpuConfig", ["gpu"], priority=1), parameters("GpuConfig", priority=2)]
+    several = [parameters("JointAllocation", scope=scope) for scope in ("PCIeRoot", "Socket")]
+    assert not claims.problems(claim([request("gpu")], several))
+    assert not claims.problems(claim([request("gpu"), request("more")], two))
+
+
+def test_device_classes_are_checked_too() -> None:
+    spec = {"config": [parameters("GpuConfig", isolaton="mps")]}
+    (problem,) = claims.problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": spec})
+    assert "isolaton" in str(problem)
+    assert problem.field == "spec.config[0].opaque.parameters.isolaton"
+
+
+@pytest.mark.parametrize(
+    "devices", [None, 1, {"config": 3}, {"config": [None, {"opaque": 1}], "requests": [1]}]
+)
+def test_malformed_claims_are_left_to_the_api_server(devices: Any) -> None:
+    obj = {"kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": {"devices": devices}}
+    assert claims.problems(obj) == []
+    assert native.translate(obj, CLASSES).object is obj
+
+
+def devices(translated: native.Translated) -> dict[str, Any]:
+    found: dict[str, Any] = translated.object["spec"]["devices"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("scope", "attribute"),
+    [
+        ("PCIeSwitch", "koordra.io/pcieSwitch"),
+        ("PCIeRoot", "resource.kubernetes.io/pcieRoot"),
+        ("NUMANode", "koordra.io/numaNode"),
+        ("Socket", "koordra.io/socket"),
+    ],
+)
+def test_one_pair_is_one_constraint(scope: str, attribute: str) -> None:
+    made = native.translate(pair(scope=scope), CLASSES)
+    assert devices(made)["constraints"] == [{"requests": ["gpu", "nic"], "matchAttribute": attribute}]
+    assert not made.problems
+    assert not made.warnings
+
+
+def test_the_whole_node_needs_no_constraint() -> None:
+    obj = pair(scope="Node")
+    assert native.translate(obj, CLASSES).object is obj
+
+
+def test_pairs_are_split_into_requests_of_one_device(golden: Callable[[str, str], None]) -> None:
+    import yaml
+
+    obj = pair(2, 3)
+    obj["spec"]["devices"]["constraints"] = [{"requests": ["nic"], "matchAttribute": "koordra.io/rail"}]
+    obj["spec"]["devices"]["config"].append(parameters("RdmaConfig", ["nic"], mode="Exclusive"))
+    before = copy.deepcopy(obj)
+    made = native.translate(obj, CLASSES)
+    assert obj == before
+    golden("webhook/native-pairs.yaml", yaml.safe_dump(made.object, sort_keys=False))
+    assert [text.split(":")[0] for text in made.warnings] == [
+        "request gpu was split into gpu-0 to gpu-1 for native mode",
+        "request nic was split into nic-0 to nic-2 for native mode",
+    ]
+    again = native.translate(made.object, CLASSES)
+    assert devices(again) == devices(made)
+
+
+def test_together_is_one_constraint_over_all() -> None:
+    made = native.translate(pair(2, 2, pairing="Together"), CLASSES)
+    assert devices(made)["constraints"] == [
+        {"requests": ["gpu", "nic"], "matchAttribute": "koordra.io/pcieSwitch"}
+    ]
+    assert len(devices(made)["requests"]) == 2
+
+
+def test_templates_are_translated_one_level_deeper() -> None:
+    made = native.translate(template(pair()), CLASSES)
+    assert made.object["spec"]["spec"]["devices"]["constraints"]
+
+
+@pytest.mark.parametrize(
+    ("obj", "words"),
+    [
+        (pair(enforcement="Preferred"), "can only be Required"),
+        (pair(2, 2, pairing="PerGroup"), "PerGroup"),
+        (pair(2, 1), "2 GPUs need a NIC each"),
+        (claim([request("gpu")], [parameters("PlacementPolicy", node="Spread")]), "no PlacementPolicy"),
+        (claim([request("gpu")], [parameters("GpuConfig", memoryPercent=5)]), "capacity.requests.memory"),
+        (
+            claim(
+                [request("gpu", allocationMode="All"), request("nic", "nic.koordra.io")],
+                [parameters("JointAllocation", scope="PCIeRoot")],
+            ),
+            "allocationMode All",
+        ),
+        (
+            claim(
+                [request("gpu", "special"), request("nic", "nic.koordra.io")],
+                [parameters("JointAllocation", scope="PCIeRoot")],
+            ),
+            "not known which",
+        ),
+        (pair(20, 20), "32 fit"),
+    ],
+)
+def test_what_native_mode_cannot_say_is_refused(obj: dict[str, Any], words: str) -> None:
+    made = native.translate(obj, CLASSES)
+    assert words in "; ".join(str(problem) for problem in made.problems)
+    assert made.object is obj
