@@ -7,23 +7,10 @@ absolute times with the machine they were measured on. Ratios are what is compar
 from __future__ import annotations
 
 import importlib
-import os
-import platform
 import sys
 from pathlib import Path
 
-
-def machine() -> str:
-    """The processor, cores and Python of the figures below."""
-    model = platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next(
-            (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model
-        )
-    except OSError:
-        pass
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}"
+from benchmarks._machine import machine
 
 
 def main(names: list[str]) -> None:

@@ -4,6 +4,10 @@ The library finds the server and the credentials (a kubeconfig file, or the serv
 tokens fresh; requests and answers are JSON that this module encodes and decodes itself, because the library's models refuse
 fields they do not know and cost more than the request.
 
+Of resource.k8s.io an older server may serve older versions only: after `negotiate` each kind is read and written in the
+best version that the server has, and callers see v1 (koordra.api.versions). A patch of a spec is sent as it is; koordra patches
+metadata and status only, which have one shape.
+
 Every failure leaves as an `ApiError` of errors.py. `ApiUnreachable` means that nobody can say whether the request took
 effect (connection lost, time-out, 429, 5xx): the caller reads again before it writes again. Nothing is retried here.
 """
@@ -12,13 +16,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from koordra.api.kinds import Kind
+from koordra.api import versions
+from koordra.api.kinds import RESOURCE_GROUP, Kind
 from koordra.api.objects import Object
 from koordra.errors import (
     ApiError,
@@ -62,6 +68,7 @@ class KubeClient:
         self._timeout = timeout
         self._user_agent = user_agent
         self._pool = _connection_pool(self._configuration)
+        self._served: dict[str, str] = {}
 
     @property
     def server(self) -> str:
@@ -73,9 +80,31 @@ class KubeClient:
         """Seconds after which a request is given up."""
         return self._timeout
 
+    def negotiate(self) -> Mapping[str, str]:
+        """Ask which versions of resource.k8s.io are served: plural -> the best version. Used from now on.
+
+        Raises ApiUnreachable. A server that will not say is spoken to in v1.
+        """
+        found: dict[str, str] = {}
+        for version in versions.SERVED:
+            try:
+                answer = self._send("GET", f"/apis/{RESOURCE_GROUP}/{version}")
+            except (NotFound, Forbidden):
+                continue
+            for resource in answer.get("resources") or ():
+                found.setdefault(str(resource.get("name")), version)
+        self._served = found
+        return found
+
+    def _as_served(self, kind: Kind) -> Kind:
+        if kind.group != RESOURCE_GROUP:
+            return kind
+        version = self._served.get(kind.plural, kind.version)
+        return kind if version == kind.version else replace(kind, version=version)
+
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         """One object. Raises NotFound."""
-        return self._send("GET", kind.path(namespace=namespace, name=name))
+        return versions.to_v1(self._send("GET", self._as_served(kind).path(namespace=namespace, name=name)))
 
     def list(
         self,
@@ -88,12 +117,13 @@ class KubeClient:
         """All objects (page by page) and the resourceVersion to watch from. Items carry apiVersion and kind."""
         items: list[Object] = []
         query = {"limit": "500", "fieldSelector": field_selector, "labelSelector": label_selector}
+        served = self._as_served(kind)
         while True:
-            page = self._send("GET", kind.path(namespace=namespace), query=query)
+            page = self._send("GET", served.path(namespace=namespace), query=query)
             for item in page.get("items") or ():
-                item.setdefault("apiVersion", kind.api_version)
+                item.setdefault("apiVersion", served.api_version)
                 item.setdefault("kind", kind.kind)
-                items.append(item)
+                items.append(versions.to_v1(item))
             following = (page.get("metadata") or {}).get("continue")
             if not following:
                 return items, str((page.get("metadata") or {}).get("resourceVersion", ""))
@@ -115,14 +145,18 @@ class KubeClient:
         """
         place = namespace or (body.get("metadata") or {}).get("namespace") or "default"
         query = {"fieldValidation": "Strict"} if strict else None
-        path = kind.path(namespace=place if kind.namespaced else None, name=name, subresource=subresource)
-        return self._send("POST", path, body=body, query=query)
+        served = self._as_served(kind)
+        path = served.path(namespace=place if kind.namespaced else None, name=name, subresource=subresource)
+        return self._answer("POST", path, served, body=body, query=query)
 
     def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
         """Replace the object (or its status); conditional on metadata.resourceVersion where the body carries one."""
         metadata = body["metadata"]
-        path = kind.path(namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource)
-        return self._send("PUT", path, body=body)
+        served = self._as_served(kind)
+        path = served.path(
+            namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
+        )
+        return self._answer("PUT", path, served, body=body)
 
     def patch(
         self,
@@ -135,8 +169,8 @@ class KubeClient:
         content_type: str = MERGE_PATCH,
     ) -> Object:
         """Merge patch by default; put a resourceVersion into the patch to make it conditional."""
-        path = kind.path(namespace=namespace, name=name, subresource=subresource)
-        return self._send("PATCH", path, body=body, content_type=content_type)
+        path = self._as_served(kind).path(namespace=namespace, name=name, subresource=subresource)
+        return versions.to_v1(self._send("PATCH", path, body=body, content_type=content_type))
 
     def delete(
         self,
@@ -153,7 +187,7 @@ class KubeClient:
             options["preconditions"] = {"uid": uid}
         if grace_period is not None:
             options["gracePeriodSeconds"] = grace_period
-        self._send("DELETE", kind.path(namespace=namespace, name=name), body=options)
+        self._send("DELETE", self._as_served(kind).path(namespace=namespace, name=name), body=options)
 
     def watch(
         self,
@@ -176,16 +210,19 @@ class KubeClient:
             "timeoutSeconds": str(timeout),
             "fieldSelector": field_selector,
         }
-        response = self._open("GET", kind.path(namespace=namespace), query=query, read_timeout=timeout + 15.0)
+        served = self._as_served(kind)
+        response = self._open(
+            "GET", served.path(namespace=namespace), query=query, read_timeout=timeout + 15.0
+        )
         try:
             for line in _lines(response):
                 event = _decode(line)
                 kind_of_event, obj = str(event.get("type")), event.get("object") or {}
                 if kind_of_event == "ERROR":
                     raise _status_error(int(obj.get("code") or 500), obj)
-                obj.setdefault("apiVersion", kind.api_version)
+                obj.setdefault("apiVersion", served.api_version)
                 obj.setdefault("kind", kind.kind)
-                yield kind_of_event, obj
+                yield kind_of_event, versions.to_v1(obj)
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"watch of {kind} broke off: {error}") from error
         finally:
@@ -195,6 +232,14 @@ class KubeClient:
     def version(self) -> str:
         """The server's gitVersion (`v1.37.2`)."""
         return str(self._send("GET", "/version").get("gitVersion", ""))
+
+    def _answer(
+        self, method: str, path: str, served: Kind, *, body: Object, query: Mapping[str, str] | None = None
+    ) -> Object:
+        """Send a whole object in the version that is served."""
+        if served.group == RESOURCE_GROUP and body.get("apiVersion", "").startswith(RESOURCE_GROUP):
+            body = versions.from_v1(body, served.version)
+        return versions.to_v1(self._send(method, path, query=query, body=body))
 
     def _send(
         self,

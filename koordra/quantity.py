@@ -30,7 +30,7 @@ _EXACT = Context(prec=64, traps=[Inexact])
 _MAX_TEXT = 64
 
 
-def parse(text: str | float) -> Decimal:
+def parse(text: object) -> Decimal:
     """The exact value of a quantity as Kubernetes writes it; numbers without quotes count as they are written.
 
     Raises InvalidQuantity for anything the API server would refuse.

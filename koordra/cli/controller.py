@@ -10,11 +10,15 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.command("controller")
 @click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
 @click.option(
-    "--leader-elect/--no-leader-elect",
+    "--leader-elect",
+    type=click.BOOL,
     default=True,
     show_default=True,
-    help="Without election this must be the only replica.",
+    is_flag=False,
+    flag_value="true",
+    help="--leader-elect=false: no election; then this must be the only replica.",
 )
+@click.option("--no-leader-elect", is_flag=True, help="The same as --leader-elect=false.")
 @click.option(
     "--lease-namespace", default="koordra-system", show_default=True, help="Namespace of the Lease."
 )
@@ -22,13 +26,51 @@ LEVELS = ("debug", "info", "warning", "error")
     "--identity",
     help="Holder name in the Lease, unique among living processes.  [default: host and a random part]",
 )
+@click.option(
+    "--webhook-address",
+    default="",
+    metavar="HOST:PORT",
+    help="Serve the admission webhook there, for example :9443.  [default: off]",
+)
+@click.option(
+    "--webhook-certificates",
+    type=click.Path(file_okay=False),
+    help="Directory with tls.crt and tls.key that somebody else renews (cert-manager).  [default: self-signed, in a Secret]",
+)
+@click.option(
+    "--webhook-host", default="", help="Name or address for the certificate besides those of the Service."
+)
+@click.option(
+    "--metrics-address",
+    default="",
+    help="host:port for /metrics, /healthz and /readyz.  [default: none]",
+)
+@click.option(
+    "--starvation-after",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds after which a node is kept free for a pod that fits only on an empty one; 0: never.",
+)
+@click.option(
+    "--preemption",
+    is_flag=True,
+    help="Evict pods of lower priority where a pod fits nowhere otherwise.",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
 def command(
     kubeconfig: str | None,
     leader_elect: bool,
+    no_leader_elect: bool,
     lease_namespace: str,
     identity: str | None,
+    metrics_address: str,
+    starvation_after: float,
+    preemption: bool,
+    webhook_address: str,
+    webhook_certificates: str | None,
+    webhook_host: str,
     log_level: str,
     log_json: bool,
 ) -> None:
@@ -40,17 +82,39 @@ def command(
     """
     import secrets
     import socket
+    from pathlib import Path
 
-    from koordra import logs, process
+    from koordra import process
+
+    # Before everything else is imported: libraries start threads of their own, and signals have to be blocked in those too.
+    stop = process.stop_on_signals()
+
+    from koordra import logs, metrics
     from koordra.allocator import plan
-    from koordra.controller.run import Settings, run
+    from koordra.controller.run import Readiness, Settings, run
+    from koordra.controller.webhook.run import WebhookSettings, start_webhook
     from koordra.kube import KubeClient
 
     logs.configure(level=log_level, json=log_json, process="controller")
     settings = Settings(
         identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
-        leader_elect=leader_elect,
+        leader_elect=leader_elect and not no_leader_elect,
         lease_namespace=lease_namespace,
+        starves_after=starvation_after,
+        preemption=preemption,
     )
+    counted, readiness = metrics.Metrics(), Readiness()
+    server = metrics.serve(counted, metrics_address, ready=readiness)
     client = KubeClient(kubeconfig, timeout=settings.times.timeout, user_agent="koordra-controller")
-    run(client, settings, planner=plan, stop=process.stop_on_signals())
+    webhook = WebhookSettings(
+        webhook_address,
+        namespace=lease_namespace,
+        certificates=Path(webhook_certificates) if webhook_certificates else None,
+        host=webhook_host,
+    )
+    start_webhook(client, webhook, metrics=counted, stop=stop)
+    try:
+        run(client, settings, planner=plan, stop=stop, metrics=counted, readiness=readiness)
+    finally:
+        if server is not None:
+            server.close()

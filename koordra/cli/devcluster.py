@@ -45,11 +45,14 @@ def control_plane(
     """Double of kube-apiserver, kube-controller-manager's claim loops and kube-scheduler, in one process."""
     from pathlib import Path
 
-    from koordra import logs, process
+    from koordra import process
+
+    # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
+    stop = process.stop_on_signals()
+    from koordra import logs
     from koordra.devcluster.control_plane import ControlPlane
 
     logs.configure(level=log_level, process="devcluster-control-plane")
-    stop = process.stop_on_signals()
     plane = ControlPlane(
         Path(directory),
         port=port,
@@ -120,14 +123,17 @@ def kubelet(
     """Double of a kubelet and its container runtime (CDI, NRI). Containers are records in DIR/containers; nothing is executed."""
     from pathlib import Path
 
-    from koordra import logs, process
+    from koordra import process
+
+    # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
+    stop = process.stop_on_signals()
+    from koordra import logs
     from koordra.devcluster.kubelet.kubelet import Kubelet, KubeletSettings
     from koordra.devcluster.kubelet.node import NodeSettings
     from koordra.devcluster.nri_runtime import NriSettings
     from koordra.kube import KubeClient
 
     logs.configure(level=log_level, process=f"devcluster-kubelet-{node_name}")
-    stop = process.stop_on_signals()
     place = Path(directory).absolute()
     machine_dev = place / "machine" / "dev"
     settings = KubeletSettings(

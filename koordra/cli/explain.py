@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     "--filename",
     "files",
     multiple=True,
-    required=True,
     metavar="FILE",
-    help="YAML or JSON with the objects to plan with ('-' is stdin). Repeatable.",
+    help="YAML or JSON with the objects to plan with ('-' is stdin). Repeatable.  [default: the cluster]",
+)
+@click.option(
+    "--kubeconfig",
+    type=click.Path(dir_okay=False),
+    help="The cluster to look at without FILE.  [default: in-cluster, or KUBECONFIG]",
 )
 @click.option("--policy", default="koordra", show_default=True, help="The placement policy to explain.")
 @click.option(
@@ -29,16 +33,23 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
-    claims: Sequence[str], files: Sequence[str], policy: str, features: str | None, output: str
+    claims: Sequence[str],
+    files: Sequence[str],
+    kubeconfig: str | None,
+    policy: str,
+    features: str | None,
+    output: str,
 ) -> None:
     """Why each claim waits: per node and device the clause that failed, with both figures, and the nearest miss.
 
-    CLAIM is a name or namespace/name; without one, every pending claim in the files is explained.
+    CLAIM is a name or namespace/name; without one, every pending claim is explained: of the files, or of the cluster.
     """
     from koordra.allocator import plan
+    from koordra.cli.cluster_objects import connect, read_cluster
     from koordra.cli.manifests import read_objects
 
-    found = plan(read_objects(files), policy=policy, features=features, report_errors=True)
+    manifests = read_objects(files) if files else read_cluster(connect(kubeconfig))
+    found = plan(manifests, policy=policy, features=features, report_errors=True)
     told = [entry for entry in explained(found) if not claims or _is_meant(entry, claims)]
     _complain_about_unknown(claims, told)
     if output == "json":
@@ -83,7 +94,7 @@ def _complain_about_unknown(claims: Sequence[str], told: Sequence[dict[str, Any]
     for claim in claims:
         if not any(_is_meant(entry, (claim,)) for entry in told):
             raise InvalidManifest(
-                "is not among the pending claims of the files",
+                "is not among the pending claims",
                 object=f"ResourceClaim {claim}",
                 remedy="name a claim that has no allocation, or leave the name out",
             )

@@ -66,6 +66,33 @@ import click
     help="What this machine hides of its topology: an NCCL topology XML, or YAML of schema koordra.io/overlay/v1.",
 )
 @click.option(
+    "--pod-network/--no-pod-network",
+    default=False,
+    show_default=True,
+    help="Virtual functions and exclusive NICs move into their pods' networks, shares of RoCE NICs get a macvlan there. "
+    "Needs `koordra nri --pod-network`; without it NICs stay in the host's network.",
+)
+@click.option(
+    "--driver-root",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the GPU driver's libraries are, as this process sees it (a driver container's root).  [default: ROOT]",
+)
+@click.option(
+    "--driver-root-on-host",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="What that folder is called on the host, where it has another name.  [default: DRIVER_ROOT]",
+)
+@click.option(
+    "--metrics-address",
+    default="",
+    help="host:port to serve /metrics, /healthz and /readyz on, for example 127.0.0.1:9401.  [default: off]",
+)
+@click.option(
+    "--health-address",
+    default="",
+    help="host:port to answer gRPC health checks on (Kubernetes' grpc probes).  [default: off]",
+)
+@click.option(
     "--pod-uid",
     envvar="POD_UID",
     help="Uid of the plugin's own pod: gives its sockets names of their own, so that two instances overlap in an update.",
@@ -89,22 +116,31 @@ def command(
     mig: bool,
     vfs: bool,
     overlay: Path | None,
+    pod_network: bool,
+    driver_root: Path | None,
+    driver_root_on_host: Path | None,
+    metrics_address: str,
+    health_address: str,
     pod_uid: str | None,
     kubeconfig: str | None,
     log_level: str,
     log_json: bool,
 ) -> None:
     """Publish the node's GPUs and NICs, and prepare claims for the kubelet."""
+    from koordra.process import stop_on_signals
+
+    # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
+    stop = stop_on_signals()
     from koordra import logs
     from koordra.api import names
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.claim_files import NodePaths
     from koordra.kubelet_plugin.driver import Driver, Settings
+    from koordra.kubelet_plugin.health_service import ProbeServer
     from koordra.kubelet_plugin.inventory import Offering
-    from koordra.process import stop_on_signals
+    from koordra.metrics import Metrics, serve
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
-    stop = stop_on_signals()
     kubelet_root = kubelet_root.absolute()
     state = state_dir.absolute() if state_dir else kubelet_root / "plugins" / names.DRIVER
     settings = Settings(
@@ -115,5 +151,37 @@ def command(
         offering=Offering(slots_per_gpu=slots_per_gpu, mig=mig, vfs=vfs),
         pod_uid=pod_uid,
         overlay=overlay,
+        pod_network=pod_network,
+        driver_root=driver_root.absolute() if driver_root else None,
+        driver_root_on_host=driver_root_on_host,
     )
-    Driver(settings, KubeClient(kubeconfig, user_agent="koordra-kubelet-plugin")).run(stop)
+    if settings.driver_root is not None:
+        _preload_nvml(settings.driver_root)
+    metrics = Metrics()
+    driver = Driver(settings, KubeClient(kubeconfig, user_agent="koordra-kubelet-plugin"), metrics=metrics)
+    served = serve(metrics, metrics_address, ready=driver.answers)
+    probes = ProbeServer(health_address, driver.answers) if health_address else None
+    try:
+        driver.run(stop)
+    finally:
+        for server in (probes, served):
+            if server is not None:
+                server.close()
+
+
+def _preload_nvml(driver_root: Path) -> None:
+    """Load the driver's NVML from its own root; whoever asks the loader for it by name then gets this one."""
+    import ctypes
+
+    from koordra.kubelet_plugin.driver_libraries import nvml_library
+    from koordra.logs import get_logger
+
+    log = get_logger(__name__)
+    library = nvml_library(driver_root)
+    if library is None:
+        log.warning("nvml_not_found", driver_root=str(driver_root))
+        return
+    try:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        log.error("nvml_not_loaded", library=str(library), error=str(error))

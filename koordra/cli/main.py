@@ -15,11 +15,15 @@ from koordra import __version__
 from koordra.errors import KoordraError
 
 COMMANDS = {
+    "claims": ("koordra.cli.claims", "Which claims have which devices, and why the others wait."),
     "controller": (
         "koordra.cli.controller",
         "Allocate claims ahead of the scheduler (one replica is active).",
     ),
-    "convert": ("koordra.cli.convert", "Older manifests (classic DRA, beta versions) as resource.k8s.io/v1."),
+    "convert": (
+        "koordra.cli.convert",
+        "Older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1.",
+    ),
     "cordon-device": ("koordra.cli.cordon_device", "Keep new claims off devices of a node."),
     "debug": ("koordra.cli.debug", "What to attach to a bug report."),
     "demo": (
@@ -35,7 +39,11 @@ COMMANDS = {
     "leftover-table": ("koordra.cli.leftover_table", "What the policy koordra has learned of a workload."),
     "nri": ("koordra.cli.nri", "The NRI hook on a node: isolation for every container."),
     "plan": ("koordra.cli.plan", "What-if: which devices would these manifests get?"),
-    "replay": ("koordra.cli.replay", "How much of a cluster can be given out: a trace, replayed with any policy."),
+    "replay": (
+        "koordra.cli.replay",
+        "How much of a cluster can be given out: a trace, replayed with any policy.",
+    ),
+    "top": ("koordra.cli.top", "GPU memory that the limited claims of this node use, now."),
     "topology": ("koordra.cli.topology", "A machine's GPUs and NICs and how near they are to each other."),
 }
 
@@ -84,6 +92,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
-    except OSError as error:  # a full disk behind stdout, for one: what a command reads itself it explains itself
+    except OSError as error:
+        # A full disk behind stdout, for one; what a command reads itself it explains itself.
         click.echo(f"koordra: {error.filename or 'output'}: {error.strerror or error}", err=True)
         sys.exit(1)

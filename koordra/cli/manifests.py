@@ -83,7 +83,15 @@ def read_objects(files: Sequence[str]) -> list[Manifest]:
     return [*with_template_claims(found), *_missing_classes(found)]
 
 
-def _read(name: str) -> Iterator[Manifest]:
+def read_manifests(files: Sequence[str]) -> list[Manifest]:
+    """Every object of the files as it is written, Lists taken apart, for commands that tell themselves what is wrong inside.
+
+    Raises InvalidManifest, naming file and place, for what is no object.
+    """
+    return [entry for name in files for entry in _read(name, checked=False)]
+
+
+def _read(name: str, *, checked: bool = True) -> Iterator[Manifest]:
     from koordra.errors import InvalidManifest
 
     try:
@@ -94,7 +102,7 @@ def _read(name: str) -> Iterator[Manifest]:
         raise InvalidManifest(f"is not text in UTF-8: {error}", object=name) from error
     for number, document in enumerate(_documents(text, name), start=1):
         if document is not None:
-            yield from _objects(document, where=f"{name} document {number}")
+            yield from _objects(document, where=f"{name} document {number}", checked=checked)
 
 
 def _documents(text: str, name: str) -> list[object]:
@@ -134,7 +142,7 @@ def _json_values(text: str) -> Iterator[object]:
         yield value
 
 
-def _objects(document: object, *, where: str) -> Iterator[Manifest]:
+def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[Manifest]:
     from koordra.errors import InvalidManifest
 
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
@@ -147,11 +155,11 @@ def _objects(document: object, *, where: str) -> Iterator[Manifest]:
         kind = document["kind"].removesuffix("List")
         for number, item in enumerate(items):
             filled = {"kind": kind, **item} if kind and isinstance(item, Mapping) else item
-            yield from _objects(filled, where=f"{where} items[{number}]")
+            yield from _objects(filled, where=f"{where} items[{number}]", checked=checked)
         return
     if not isinstance(document.get("metadata"), Mapping):
         raise InvalidManifest("has no metadata", object=where, field="metadata", remedy="give it a name")
-    for shapes in (_SHAPES[""], _SHAPES.get(document["kind"], {})):
+    for shapes in (_SHAPES[""], _SHAPES.get(document["kind"], {})) if checked else ():
         for path, shape in shapes.items():
             _check(document, path.split("."), shape, where=where, field="")
     yield document

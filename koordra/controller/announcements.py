@@ -53,7 +53,13 @@ class Announcements:
 
     def waiting(self, claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> None:
         """The claim waits; told only if that is news."""
-        happening, uid = happenings.waiting(claim, tuple(pods), reasons), objects.uid(claim)
+        self._tell_if_news(happenings.waiting(claim, tuple(pods), reasons), objects.uid(claim))
+
+    def stuck(self, claim: Object, pod: Object, reasons: Sequence[Reason]) -> None:
+        """The pod has no place beside a claim that others have; told only if that is news."""
+        self._tell_if_news(happenings.stuck(claim, pod, reasons), objects.uid(pod))
+
+    def _tell_if_news(self, happening: Happening, uid: str) -> None:
         before = self._told.get(uid)
         self._held_back.pop(uid, None)
         if before is not None and (before.reason, before.message) == (happening.reason, happening.message):
@@ -78,14 +84,14 @@ class Announcements:
         self._told[uid] = _Told(happening.reason, happening.message, now + pause, pause)
         log.info(
             "claim_waits",
-            claim=objects.key(happening.about[0]),
+            about=objects.describe(happening.about[0]),
             reason=happening.reason,
             message=happening.message,
         )
         self.tell(happening)
 
-    def retain(self, claim_uids: Iterable[str]) -> None:
-        """Forget every claim that is not among these."""
-        kept = set(claim_uids)
+    def retain(self, uids: Iterable[str]) -> None:
+        """Forget every claim and pod that is not among these."""
+        kept = set(uids)
         self._told = {uid: told for uid, told in self._told.items() if uid in kept}
         self._held_back = {uid: held for uid, held in self._held_back.items() if uid in kept}

@@ -9,7 +9,10 @@ from typing import Any, Final
 from koordra.api.kinds import (
     DEVICE_CLASSES,
     DEVICE_TAINT_RULES,
+    NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -25,8 +28,9 @@ from koordra.watch import WatchCache
 log = get_logger(__name__)
 
 NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
-OPTIONAL: Final = (DEVICE_TAINT_RULES,)
-"""Kinds that a server may not serve: they are looked for once, at the start of the term."""
+OPTIONAL: Final = (DEVICE_TAINT_RULES, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES)
+"""Kinds that a server may not serve, or not to us: they are looked for once, at the start of the term. What
+depends on them (taint rules, affinity across namespaces, volumes) is then left to kube-scheduler."""
 
 
 class Caches:
@@ -64,6 +68,9 @@ class Caches:
             taint_rules=found.get(DEVICE_TAINT_RULES, ()),
             claims=found[RESOURCE_CLAIMS],
             pods=found[PODS],
+            namespaces=found.get(NAMESPACES, ()),
+            volume_claims=found.get(PERSISTENT_VOLUME_CLAIMS, ()),
+            volumes=found.get(PERSISTENT_VOLUMES, ()),
         )
 
     def _is_served(self, kind: Kind) -> bool:

@@ -76,12 +76,18 @@ def is_koordra_class(device_class: Mapping[str, Any]) -> bool:
 def allocation(claim: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """status.allocation, None while there is none."""
     found = objects.status_of(claim).get("allocation")
-    return found if isinstance(found, Mapping) else None
+    return found if isinstance(found, (dict, Mapping)) else None
 
 
 def results(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The devices of a claim's allocation, as written in its status."""
     return list(_mappings(((allocation(claim) or {}).get("devices") or {}).get("results")))
+
+
+def consumed(result: Mapping[str, Any]) -> dict[str, str]:
+    """What a result takes of its device's capacities; empty where it says nothing that can be read."""
+    found = result.get("consumedCapacity")
+    return {str(name): str(found[name]) for name in sorted(found)} if isinstance(found, dict) else {}
 
 
 def is_allocated(claim: Mapping[str, Any]) -> bool:
@@ -150,5 +156,5 @@ def _devices(claim: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        yield from (entry for entry in value if isinstance(entry, Mapping))
+    if isinstance(value, list) or (isinstance(value, Sequence) and not isinstance(value, str)):
+        yield from (entry for entry in value if isinstance(entry, (dict, Mapping)))

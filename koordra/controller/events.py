@@ -127,7 +127,7 @@ class EventRecorder:
             "involvedObject": {
                 "apiVersion": told.about.get("apiVersion", "v1"),
                 "kind": told.about.get("kind", ""),
-                "namespace": namespace,
+                **({"namespace": namespace} if "namespace" in objects.metadata(told.about) else {}),
                 "name": objects.name(told.about),
                 "uid": objects.uid(told.about),
             },

@@ -4,6 +4,8 @@ Allocated              devices were given to the claim
 GivenBack              they were taken back, and why
 AllocationRefused      the scheduler said no to a node: its words, and for how long the node is left out
 WriteRefused           the API server refused the write
+Preempted              a pod had to go for a more urgent one
+any of guards.ALARMS   somebody does what only koordra may do
 any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
 """
 
@@ -23,6 +25,7 @@ ALLOCATED: Final = "Allocated"
 GIVEN_BACK: Final = "GivenBack"
 ALLOCATION_REFUSED: Final = "AllocationRefused"
 WRITE_REFUSED: Final = "WriteRefused"
+PREEMPTED: Final = "Preempted"
 
 LONGEST_MESSAGE: Final = 1024
 """Characters; the API server refuses longer Event messages."""
@@ -78,6 +81,18 @@ def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> Hap
         cut(f"{_name(claim)}: the API server refused the allocation: {message}"),
         (claim, *pods),
     )
+
+
+def preempted(victim: Object, by: Object, *, node: str) -> Happening:
+    """A pod was evicted; told on it and on the pod that takes its place."""
+    message = f"pod {objects.key(victim)} was evicted from node {node} for pod {objects.key(by)}, which has a higher priority"
+    return Happening(PREEMPTED, cut(message), (victim, by))
+
+
+def stuck(claim: Object, pod: Object, reasons: Sequence[Reason]) -> Happening:
+    """A pod for which its shared claim has no place; told on both."""
+    headline = nearest_miss(reasons)
+    return Happening(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (pod, claim))
 
 
 def waiting(claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> Happening:
@@ -155,6 +170,5 @@ def _name(claim: Object) -> str:
 
 
 def _device_text(result: Mapping[str, Any]) -> str:
-    consumed = result.get("consumedCapacity") or {}
-    shares = ", ".join(f"{name} {consumed[name]}" for name in sorted(consumed))
+    shares = ", ".join(f"{name} {amount}" for name, amount in claims_of.consumed(result).items())
     return f"{result.get('request')}={result.get('device')}" + (f" ({shares})" if shares else "")

@@ -8,11 +8,12 @@ after. So a claim that waits costs nothing while others are placed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from koordra.api import objects
+from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.snapshot import Cluster, is_bound
 
@@ -33,17 +34,18 @@ class InventoryWatch:
         self._published: frozenset[tuple[str, str]] = frozenset()
         self._faces: dict[str, tuple[str, str]] = {}
         self._held: frozenset[tuple[str, str]] = frozenset()
+        self._known: dict[str, tuple[Object, tuple[str, str]]] = {}
         self._bound: frozenset[str] = frozenset()
 
     def look(self, cluster: Cluster) -> Change:
         """The epoch now, and the nodes that changed."""
         published = frozenset(
             (objects.uid(entry), objects.resource_version(entry))
-            for group in (cluster.slices, cluster.classes, cluster.taint_rules)
+            for group in (cluster.slices, cluster.classes, cluster.taint_rules, cluster.volumes)
             for entry in group
         )
         faces = {objects.name(node): self._face(node) for node in cluster.nodes}
-        held = frozenset(_holding(claim) for claim in cluster.claims if claims_of.is_allocated(claim))
+        held = frozenset(self._holdings(cluster.claims))
         bound = frozenset(
             objects.uid(pod) for pod in cluster.pods if is_bound(pod) and not objects.pod_is_finished(pod)
         )
@@ -66,6 +68,18 @@ class InventoryWatch:
         """An allocation was written since the last look: its end will make room, even if it comes before the
         next look."""
         self._held |= {_holding(claim)}
+
+    def _holdings(self, claims: Iterable[Object]) -> list[tuple[str, str]]:
+        """What each allocated claim holds; of a claim that is the same value as before it is known."""
+        known: dict[str, tuple[Object, tuple[str, str]]] = {}
+        for claim in claims:
+            if (claim.get("status") or {}).get("allocation"):
+                uid = objects.uid(claim)
+                before = self._known.get(uid)
+                same = before is not None and before[0] is claim
+                known[uid] = before if before is not None and same else (claim, _holding(claim))
+        self._known = known
+        return [holding for _, holding in known.values()]
 
     def _face(self, node: Mapping[str, Any]) -> tuple[str, str]:
         """(version, what the scheduler looks at); taken from the last look while the version is the same."""

@@ -88,6 +88,8 @@ class LeaderLease:
         self._renewed: float | None = None
         self._seen: tuple[str, float] | None = None
         self._lease: Object | None = None
+        self.is_reached = False
+        """Whether the last look at the Lease was answered."""
 
     def may_write(self) -> bool:
         """Whether a request that is sent now ends before the lease does."""
@@ -102,7 +104,9 @@ class LeaderLease:
                 self._try_to_take(started)
             else:
                 self._renew(started)
+            self.is_reached = True
         except ApiError as error:
+            self.is_reached = False
             log.warning("lease_not_reached", identity=self._identity, error=str(error))
         if self._renewed is not None and not self.may_write():
             log.error(

@@ -1,4 +1,4 @@
-"""One group of waiting pods through the allocator: all of its claims get a place, or none does. Pure.
+"""One group of waiting pods: all of its claims get a place, or none does. Pure.
 
     the whole group fits                           allocate every claim
     not so, but it has several pods                the most urgent pod that fits alone is served; the claims
@@ -13,45 +13,24 @@ for this group alone, as does an error inside the allocator: one bad claim must 
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
-from koordra.controller.snapshot import Cluster, Group, PodClaims, is_bound, is_living, shown_to_allocator
-from koordra.errors import InvalidInput, KoordraError, SelectorError
+from koordra.controller.membership import Membership
+from koordra.controller.offers import Offered, waits_for_others
+from koordra.controller.snapshot import Cluster, Group, PodClaims, is_bound, is_living
 
-Excluded = Mapping[str, Mapping[str, str]]
-"""`namespace/pod` -> node -> why the pod must stay off it."""
+MOST_CONSUMERS = 256
+"""Pods that one claim can be reserved for (resource.k8s.io ReservedFor)."""
 
-
-class Plan(Protocol):
-    """What the allocator answers; koordra.allocator.Plan is one."""
-
-    @property
-    def allocations(self) -> Mapping[str, Mapping[str, Any]]: ...
-
-    @property
-    def unsatisfiable(self) -> Mapping[str, Sequence[Reason]]: ...
-
-    @property
-    def undecided(self) -> Mapping[str, Sequence[Reason]]: ...
-
-    @property
-    def levels(self) -> Mapping[str, str | None]: ...
-
-
-class Planner(Protocol):
-    """`koordra.allocator.plan`. Raises PlanError or InvalidInput for input that cannot be meant."""
-
-    def __call__(
-        self, objects: Iterable[Any], *, exclude: Excluded | None = None, report_errors: bool = False
-    ) -> Plan: ...
+Ask = Callable[[Group], Offered]
+"""The best place for a group, or why there is none (offers.Offers.best)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +48,27 @@ class Decision:
     broken: str = ""
 
 
-def decide(
-    group: Group, cluster: Cluster, *, slices: Sequence[Object], planner: Planner, exclude: Excluded
-) -> Decision:
-    """What to do about one group; see the module's docstring. `slices` from snapshot.joint_slices."""
-
-    def ask(some: Group) -> Decision:
-        return _ask(some, shown_to_allocator(some, cluster, slices), planner=planner, exclude=exclude)
-
+def decide(group: Group, *, ask: Ask, users: Mapping[str, Sequence[Object]]) -> Decision:
+    """What to do about one group; see the module's docstring. `users`: claim key -> pods that use it."""
     whole = ask(group)
     if whole.allocations:
-        return whole
+        return Decision(allocations=whole.allocations, levels=whole.levels)
     if len(group.members) > 1:
         for member in group.members:
             alone = ask(Group((member,)))
             if alone.allocations:
-                return alone
-    held = held_in_vain(group, cluster)
-    return Decision(give_back=held, reasons=whole.reasons) if held else whole
+                return Decision(allocations=alone.allocations, levels=alone.levels)
+    return Decision(
+        reasons=whole.reasons,
+        give_back=held_in_vain(group, users),
+        undecided=whole.undecided,
+        broken=whole.broken,
+    )
 
 
-def held_in_vain(group: Group, cluster: Cluster) -> tuple[Object, ...]:
+def held_in_vain(group: Group, users: Mapping[str, Sequence[Object]]) -> tuple[Object, ...]:
     """Allocated claims of the group that nobody uses and no pod outside the group waits for."""
     inside = {objects.uid(pod) for pod in group.pods}
-    users = claims_of.consumers(cluster.pods)
     found = {
         objects.key(claim): claim
         for member in group.members
@@ -105,25 +81,27 @@ def held_in_vain(group: Group, cluster: Cluster) -> tuple[Object, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def orphans(cluster: Cluster) -> list[Object]:
-    """Allocated claims of koordra's that were never reserved and that no living pod uses or owns.
+def orphans(cluster: Cluster, membership: Membership) -> list[Object]:
+    """Allocated claims of koordra's that were never reserved and that no living pod can use or owns.
 
     kube-controller-manager leaves those alone. Claims that are being deleted are its business, as are those
-    it still has to free after their last pod; Immediate claims are allocated without a pod.
+    it still has to free after their last pod; Immediate claims are allocated without a pod. A pod one of whose
+    claims was deleted cannot run, so it keeps no devices either until that claim is there again.
     """
-    users = claims_of.consumers(cluster.pods)
-    living = {objects.uid(pod) for pod in cluster.pods if is_living(pod)}
-    return [
+    suspects = [
         claim
         for claim in cluster.claims
         if claims_of.is_allocated(claim)
-        and claims_of.holds_koordra_devices(claim)
-        and not claims_of.is_immediate(claim)
         and not claims_of.reserved_for(claim)
         and not objects.is_deleting(claim)
-        and not users.get(objects.key(claim))
-        and not living.intersection(claims_of.owner_uids(claim))
+        and not claims_of.is_immediate(claim)
+        and claims_of.holds_koordra_devices(claim)
+        and not membership.usable(claim)
     ]
+    if not suspects:
+        return []
+    living = {objects.uid(pod) for pod in cluster.pods if is_living(pod)} - membership.lacking
+    return [claim for claim in suspects if not living.intersection(claims_of.owner_uids(claim))]
 
 
 def torn_apart(member: PodClaims) -> tuple[Object, ...]:
@@ -141,67 +119,13 @@ def torn_apart(member: PodClaims) -> tuple[Object, ...]:
     return tuple(claim for claim, node in pinned if not claims_of.reserved_for(claim) and settled != {node})
 
 
-def _ask(group: Group, shown: Sequence[Object], *, planner: Planner, exclude: Excluded) -> Decision:
-    keys = [objects.key(claim) for claim in group.pending]
-    pods = {objects.key(pod) for pod in group.pods}
-    try:
-        kept_off = {pod: nodes for pod, nodes in exclude.items() if pod in pods}
-        found = planner(shown, exclude=kept_off, report_errors=True)
-    except KoordraError as error:
-        return _refused(keys, error)
-    except Exception as error:  # noqa: BLE001 (a defect met by one claim must not stop the others)
-        text = f"{type(error).__name__} inside the allocator: {error}"
-        reason = Reason(None, None, None, "InternalError", f"{text}; please report it")
-        return Decision(reasons=dict.fromkeys(keys, (reason,)), broken=traceback.format_exc())
-    if keys and all(key in found.allocations for key in keys):
-        return Decision(
-            allocations={key: found.allocations[key] for key in keys},
-            levels={key: found.levels.get(key) for key in keys},
-        )
-    reasons = {key: tuple(found.unsatisfiable.get(key) or found.undecided.get(key) or ()) for key in keys}
-    undecided = not found.undecided.keys().isdisjoint(keys)
-    return Decision(reasons=_spread(reasons), undecided=undecided)
-
-
-def _refused(keys: Iterable[str], error: KoordraError) -> Decision:
-    """The allocator's own reason where the error carries one; otherwise the nearest word for it."""
-    own = getattr(error, "reason", None)
-    if isinstance(own, Reason):
-        reason = own
-    else:
-        word = Cause.SELECTOR_ERROR if isinstance(error, SelectorError) else Cause.CONSTRAINT_VIOLATED
-        reason = Reason(
-            None,
-            None,
-            None,
-            (word if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE).value,
-            str(error),
-        )
-    named = getattr(error, "claim", None)
-    concerned = [key for key in keys if key == named] or list(keys)
-    return Decision(reasons=_spread({key: (reason,) if key in concerned else () for key in keys}))
-
-
-def _spread(reasons: Mapping[str, tuple[Reason, ...]]) -> dict[str, tuple[Reason, ...]]:
-    """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
-    stuck = sorted(key for key, given in reasons.items() if given)
-    waits = Reason(
-        None,
-        None,
-        None,
-        Cause.NODE_UNSUITABLE.value,
-        f"waits for {', '.join(stuck) or 'the other claims of its pod'}",
-    )
-    return {key: given or (waits,) for key, given in reasons.items()}
-
-
 def unplannable(member: PodClaims, classes: Mapping[str, Object]) -> dict[str, tuple[Reason, ...]]:
     """Reasons for the claims of a pod of which one cannot be allocated by anybody: a class that does not
     exist, or two drivers in one claim. Its other claims wait for that one."""
     if not member.refused:
         return {}
     waiting = {objects.key(claim): () for claim in member.pending}
-    return _spread(
+    return waits_for_others(
         {**waiting, **{objects.key(claim): (_why(claim, owner, classes),) for claim, owner in member.refused}}
     )
 

@@ -20,15 +20,19 @@ from datetime import UTC, datetime
 from typing import Final
 
 from koordra.controller.caches import Caches
+from koordra.controller.classes.run import start_classes
 from koordra.controller.events import EventRecorder
+from koordra.controller.figures import Figures
 from koordra.controller.happenings import Witness
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
-from koordra.controller.planning import Planner
+from koordra.controller.offers import Planner
 from koordra.controller.reconciler import Reconciler
+from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.writes import Writer
-from koordra.errors import ApiUnreachable
+from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.metrics import Metrics
 from koordra.process import spawn
 
 log = get_logger(__name__)
@@ -43,12 +47,40 @@ LONGEST_BACKOFF: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`identity` is unique among living processes. Without `leader_elect` this process must be the only
-    replica."""
+    replica. `starves_after` and `preemption` as reservations.py and preemption.py tell."""
 
     identity: str
     leader_elect: bool = True
     lease_namespace: str = "koordra-system"
     times: LeaseTimes = field(default_factory=LeaseTimes)
+    starves_after: float = STARVES_AFTER
+    preemption: bool = False
+
+
+class Readiness:
+    """A replica is ready when it does its work: a standby when it reaches the lease, a leader when its caches
+    are listed and its passes reach their end."""
+
+    def __init__(self) -> None:
+        self._good = False
+
+    def tell(self, good: bool) -> None:
+        self._good = good
+
+    def __call__(self) -> bool:
+        return self._good
+
+
+@dataclass(frozen=True, slots=True)
+class _Office:
+    """What every term of one process uses."""
+
+    client: KubeClient
+    settings: Settings
+    planner: Planner
+    witnesses: Sequence[Witness]
+    figures: Figures
+    readiness: Readiness
 
 
 def run(
@@ -58,110 +90,131 @@ def run(
     planner: Planner,
     stop: threading.Event,
     witnesses: Sequence[Witness] = (),
+    metrics: Metrics | None = None,
+    readiness: Readiness | None = None,
 ) -> None:
     """Until `stop` is set. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to
     hold."""
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
     writing = spawn(lambda: recorder.run(stop), name="events")
-    heard = (recorder, *witnesses)
+    figures = Figures(metrics or Metrics())
+    heard: tuple[Witness, ...] = (recorder, figures, *witnesses)
+    office = _Office(client, settings, planner, heard, figures, readiness or Readiness())
+    _negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
-        _stand_by_and_lead(client, settings, planner=planner, stop=stop, witnesses=heard)
+        _stand_by_and_lead(office, stop)
     else:
-        _term(client, planner=planner, stop=stop, may_write=lambda: True, witnesses=heard)
+        figures.leading.set(1)
+        _term(office, stop=stop, may_write=lambda: True)
     writing.join(timeout=client.timeout)
     log.info("controller_stopped", identity=settings.identity)
 
 
-def _stand_by_and_lead(
-    client: KubeClient,
-    settings: Settings,
-    *,
-    planner: Planner,
-    stop: threading.Event,
-    witnesses: Sequence[Witness],
-) -> None:
+def _negotiate(client: KubeClient, stop: threading.Event) -> None:
+    """Which versions of resource.k8s.io the server has; asked until it answers."""
+    backoff = FIRST_BACKOFF
+    while not stop.is_set():
+        try:
+            served = client.negotiate()
+        except ApiUnreachable as error:
+            log.warning("server_not_reached", server=client.server, error=str(error), again_in=backoff)
+            stop.wait(backoff)
+            backoff = min(backoff * 2, LONGEST_BACKOFF)
+        except ApiError as error:
+            log.warning("versions_not_told", error=str(error), assumed="v1")
+            return
+        else:
+            log.info("versions_negotiated", **served)
+            return
+
+
+def _stand_by_and_lead(office: _Office, stop: threading.Event) -> None:
+    times = office.settings.times
     lease = LeaderLease(
-        client,
-        namespace=settings.lease_namespace,
+        office.client,
+        namespace=office.settings.lease_namespace,
         name=LEASE_NAME,
-        identity=settings.identity,
+        identity=office.settings.identity,
         clock=time.monotonic,
         now=wall_clock_micro,
-        times=settings.times,
+        times=times,
     )
     term: threading.Thread | None = None
     end_of_term = threading.Event()
     while not stop.is_set():
         leading = lease.step() is Standing.LEADER
+        office.figures.leading.set(int(leading))
         if leading and (term is None or not term.is_alive()):
             end_of_term = threading.Event()
-            term = spawn(_term_of(client, planner, end_of_term, lease.may_write, witnesses), name="worker")
+            term = spawn(_term_of(office, end_of_term, lease.may_write), name="worker")
         if not leading and term is not None:
             end_of_term.set()
             term.join()
             term = None
-        stop.wait(settings.times.retry * (0.9 + 0.2 * random.random()))
+        if not leading:
+            office.readiness.tell(lease.is_reached)
+        stop.wait(times.retry * (0.9 + 0.2 * random.random()))
     end_of_term.set()
     if term is not None:
-        term.join(timeout=settings.times.timeout * 2)
+        term.join(timeout=times.timeout * 2)
     if term is None or not term.is_alive():
         lease.release()
 
 
-def _term_of(
-    client: KubeClient,
-    planner: Planner,
-    stop: threading.Event,
-    may_write: Callable[[], bool],
-    witnesses: Sequence[Witness],
-) -> Callable[[], None]:
-    return lambda: _term(client, planner=planner, stop=stop, may_write=may_write, witnesses=witnesses)
+def _term_of(office: _Office, stop: threading.Event, may_write: Callable[[], bool]) -> Callable[[], None]:
+    return lambda: _term(office, stop=stop, may_write=may_write)
 
 
-def _term(
-    client: KubeClient,
-    *,
-    planner: Planner,
-    stop: threading.Event,
-    may_write: Callable[[], bool],
-    witnesses: Sequence[Witness],
-) -> None:
+def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
     """One term: list, then passes until `stop`."""
+    start_classes(
+        office.client,
+        own_namespace=office.settings.lease_namespace,
+        now=wall_clock,
+        may_write=may_write,
+        stop=stop,
+    )
     changed = threading.Event()
-    caches = Caches(client, changed=changed, stop=stop)
+    caches = Caches(office.client, changed=changed, stop=stop)
     caches.start()
     if not caches.wait_synced():
         return
     reconciler = Reconciler(
         caches.cluster,
-        Writer(client, may_write=may_write, now=wall_clock),
-        planner=planner,
+        Writer(office.figures.counting(office.client), may_write=may_write, now=wall_clock),
+        planner=office.planner,
         clock=time.monotonic,
-        witnesses=witnesses,
+        witnesses=office.witnesses,
+        starves_after=office.settings.starves_after,
+        preemption=office.settings.preemption,
     )
-    _passes(reconciler, changed=changed, stop=stop)
+    _passes(office, reconciler, changed=changed, stop=stop)
 
 
-def _passes(reconciler: Reconciler, *, changed: threading.Event, stop: threading.Event) -> None:
+def _passes(
+    office: _Office, reconciler: Reconciler, *, changed: threading.Event, stop: threading.Event
+) -> None:
     backoff = FIRST_BACKOFF
     while not stop.is_set():
         changed.clear()
         try:
-            pause = reconciler.reconcile()
-            backoff = FIRST_BACKOFF
+            with office.figures.one_pass():
+                pause = reconciler.reconcile()
         except ApiUnreachable as error:
             log.warning("pass_interrupted", error=str(error), again_in=backoff)
-            stop.wait(backoff * (0.5 + random.random()))
-            backoff = min(backoff * 2, LONGEST_BACKOFF)
-            continue
         except Exception:  # a defect met in one pass must not end the process that holds the lease
             log.exception("pass_failed", again_in=backoff)
-            stop.wait(backoff)
-            backoff = min(backoff * 2, LONGEST_BACKOFF)
+        else:
+            backoff = FIRST_BACKOFF
+            office.readiness.tell(True)
+            reconciler.count(office.figures)
+            _wait(changed, stop, pause)
+            stop.wait(GATHER)
             continue
-        _wait(changed, stop, pause)
-        stop.wait(GATHER)
+        office.readiness.tell(False)
+        stop.wait(backoff * (0.5 + random.random()))
+        backoff = min(backoff * 2, LONGEST_BACKOFF)
 
 
 def _wait(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:

@@ -7,24 +7,22 @@ planned before that gate is gone, since nobody knows when it will be.
 
 Pods that share an unallocated claim are planned together, for one allocation has to suit them all: a `Group`.
 
-What the allocator is shown for a group: all nodes and taint rules, koordra's slices with the devices that
-this controller gives out (devices of native nodes are kube-scheduler's and left out), the classes the group's
-claims name, every claim that holds devices, the pods that take room on nodes, and the group itself. Claims of
-other drivers in the group's pods are shown when they are allocated (they may pin the pod to a node) and
-hidden while they are not.
+What the allocator is shown of all this is chosen in `sites` and `offers`. Claims of other drivers in a pod
+count when they are allocated (they may pin the pod to a node) and not while they are pending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
-from koordra.controller.order import most_urgent, urgency
+from koordra.controller.order import Urgency, most_urgent, urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,9 @@ class Cluster:
     taint_rules: Sequence[Object] = ()
     claims: Sequence[Object] = ()
     pods: Sequence[Object] = ()
+    namespaces: Sequence[Object] = ()
+    volume_claims: Sequence[Object] = ()
+    volumes: Sequence[Object] = ()
     claims_by_key: Mapping[str, Object] = field(init=False, hash=False, compare=False)
     classes_by_name: Mapping[str, Object] = field(init=False, hash=False, compare=False)
 
@@ -45,9 +46,16 @@ class Cluster:
         object.__setattr__(self, "classes_by_name", {objects.name(entry): entry for entry in self.classes})
 
     def with_claim(self, claim: Object) -> Cluster:
-        """The same with a newer state of one claim."""
-        uid = objects.uid(claim)
-        return replace(self, claims=[claim if objects.uid(old) == uid else old for old in self.claims])
+        """The same with a newer state of one claim; nothing changes where this incarnation is not known."""
+        key = objects.key(claim)
+        before = self.claims_by_key.get(key)
+        if before is None or objects.uid(before) != objects.uid(claim):
+            return self
+        changed = copy(self)
+        by_key = {**self.claims_by_key, key: claim}
+        object.__setattr__(changed, "claims_by_key", by_key)
+        object.__setattr__(changed, "claims", tuple(by_key.values()))
+        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +76,15 @@ class PodClaims:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pods that have to be planned together, most urgent first."""
+    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for."""
 
     members: tuple[PodClaims, ...]
+    immediate: Object | None = None
 
     @property
     def key(self) -> str:
-        """Stable name of the group: its most urgent pod's uid."""
-        return objects.uid(self.members[0].pod)
+        """Stable name of the group: its most urgent pod's uid, or the claim's."""
+        return objects.uid(self.members[0].pod if self.immediate is None else self.immediate)
 
     @property
     def pods(self) -> tuple[Object, ...]:
@@ -84,8 +93,26 @@ class Group:
     @property
     def pending(self) -> tuple[Object, ...]:
         """The claims to allocate, each once, by key."""
+        if self.immediate is not None:
+            return (self.immediate,)
         found = {objects.key(claim): claim for member in self.members for claim in member.pending}
         return tuple(found[key] for key in sorted(found))
+
+    @property
+    def placed(self) -> tuple[Object, ...]:
+        """The claims of its pods that have their devices already, koordra's and others', by key."""
+        found = {
+            objects.key(claim): claim
+            for member in self.members
+            for claim in (*member.ours, *member.others)
+            if claims_of.is_allocated(claim)
+        }
+        return tuple(found[key] for key in sorted(found))
+
+    @property
+    def urgency(self) -> Urgency:
+        """Its place in the order of planning."""
+        return most_urgent(self.pods) if self.immediate is None else urgency(self.immediate)
 
 
 def claims_of_pod(pod: Object, cluster: Cluster) -> PodClaims | None:
@@ -127,15 +154,6 @@ def is_bound(pod: Mapping[str, Any]) -> bool:
     return bool(objects.spec_of(pod).get("nodeName"))
 
 
-def pods_with_claims(cluster: Cluster) -> Iterator[PodClaims]:
-    """Every living pod all of whose claims exist and of which at least one concerns koordra."""
-    for pod in cluster.pods:
-        if objects.spec_of(pod).get("resourceClaims") and is_living(pod):
-            found = claims_of_pod(pod, cluster)
-            if found is not None and (found.ours or found.refused):
-                yield found
-
-
 def is_living(pod: Mapping[str, Any]) -> bool:
     """Neither finished nor being deleted."""
     return not objects.pod_is_finished(pod) and not objects.is_deleting(pod)
@@ -147,11 +165,16 @@ def may_be_planned(member: PodClaims) -> bool:
     return bool(member.pending) and not foreign_gates and not member.refused
 
 
-def groups(members: Iterable[PodClaims]) -> list[Group]:
-    """The waiting pods, joined where they share an unallocated claim, the most urgent group first."""
+def groups(members: Iterable[PodClaims], *, immediate: Iterable[Object] = ()) -> list[Group]:
+    """The waiting pods, joined where they share an unallocated claim, the most urgent group first.
+
+    `immediate`: claims that ask to be allocated without a pod; one that waits with a pod is left to it.
+    """
     waiting = sorted(
         (member for member in members if may_be_planned(member)), key=lambda member: urgency(member.pod)
     )
+    with_pods = {objects.key(claim) for member in waiting for claim in member.pending}
+    alone = [Group((), claim) for claim in immediate if objects.key(claim) not in with_pods]
     leader: dict[str, int] = {}
     joined: dict[int, list[PodClaims]] = {}
     for index, member in enumerate(waiting):
@@ -165,99 +188,33 @@ def groups(members: Iterable[PodClaims]) -> list[Group]:
         for inside in joined[home]:
             leader.update((objects.key(claim), home) for claim in inside.pending)
     found = [Group(tuple(sorted(group, key=lambda member: urgency(member.pod)))) for group in joined.values()]
-    return sorted(found, key=lambda group: most_urgent(group.pods))
-
-
-def shown_to_allocator(group: Group, cluster: Cluster, slices: Sequence[Object]) -> list[Object]:
-    """The objects for plan(); `slices` from `joint_slices`, made once per pass."""
-    named = {name for claim in group.pending for name in claims_of.class_names(claim)}
-    inside = {
-        objects.key(claim): claim for member in group.members for claim in (*member.ours, *member.pending)
-    }
-    inside |= {
-        objects.key(claim): claim
-        for member in group.members
-        for claim in member.others
-        if claims_of.is_allocated(claim)
-    }
-    members = {objects.uid(pod) for pod in group.pods}
-    holders = [
-        claim
-        for claim in cluster.claims
-        if claims_of.is_allocated(claim)
-        and claims_of.holds_koordra_devices(claim)
-        and objects.key(claim) not in inside
-    ]
-    return [
-        *cluster.nodes,
-        *slices,
-        *(entry for entry in cluster.classes if objects.name(entry) in named),
-        *cluster.taint_rules,
-        *holders,
-        *(inside[key] for key in sorted(inside)),
-        *_taking_room([pod for pod in cluster.pods if objects.uid(pod) not in members], cluster),
-        *(_with_claims(member.pod, shown=inside) for member in group.members),
-    ]
-
-
-def _taking_room(pods: Iterable[Object], cluster: Cluster) -> Iterator[Object]:
-    """Pods that count for the room they take: bound ones, and those that an allocation will bring to its
-    node. Their claims are none of this plan's business."""
-    for pod in pods:
-        if objects.pod_is_finished(pod):
-            continue
-        node = objects.spec_of(pod).get("nodeName") or _destination(pod, cluster)
-        if node:
-            kept = {name: value for name, value in objects.spec_of(pod).items() if name != "resourceClaims"}
-            yield {**pod, "spec": {**kept, "nodeName": node}}
-
-
-def _destination(pod: Object, cluster: Cluster) -> str | None:
-    """The node that an unbound pod's allocated claims pin it to."""
-    for name in objects.pod_claim_names(pod).values():
-        claim = cluster.claims_by_key.get(f"{objects.namespace(pod)}/{name}")
-        if claim is not None and (node := claims_of.node_of(claim)):
-            return node
-    return None
-
-
-def _with_claims(pod: Object, *, shown: Mapping[str, Object]) -> Object:
-    """The pod with only those entries of spec.resourceClaims whose claim is shown too."""
-    kept = {
-        entry
-        for entry, name in objects.pod_claim_names(pod).items()
-        if name is not None and f"{objects.namespace(pod)}/{name}" in shown
-    }
-    spec = dict(objects.spec_of(pod))
-    spec["resourceClaims"] = [
-        entry for entry in spec.get("resourceClaims") or () if entry.get("name") in kept
-    ]
-    return {**pod, "spec": spec}
+    return sorted([*found, *alone], key=lambda group: group.urgency)
 
 
 def joint_slices(slices: Iterable[Object]) -> list[Object]:
-    """koordra's slices without the devices of native nodes; slices of other drivers are left out.
+    """koordra's slices without the devices of native nodes, and without those in quarantine between the modes;
+    slices of other drivers are left out.
 
-    A slice all of whose devices are native stays, empty, because a pool is complete only with all its slices.
+    A slice none of whose devices is ours stays, empty, because a pool is complete only with all its slices.
     """
-    found = []
-    for entry in slices:
-        spec = objects.spec_of(entry)
-        if spec.get("driver") != names.DRIVER:
-            continue
-        devices = spec.get("devices") or []
-        joint = [device for device in devices if not _is_native(device)]
-        found.append(entry if len(joint) == len(devices) else {**entry, "spec": {**spec, "devices": joint}})
-    return found
+    return [joint_slice(entry) for entry in slices if objects.spec_of(entry).get("driver") == names.DRIVER]
 
 
-def _is_native(device: Mapping[str, Any]) -> bool:
-    """Whether the device says that kube-scheduler's own allocator gives it out. Short attribute names mean
-    the driver's domain."""
+def joint_slice(entry: Object) -> Object:
+    """A slice of koordra's with the devices that the controller gives out."""
+    spec = objects.spec_of(entry)
+    devices = spec.get("devices") or []
+    joint = [device for device in devices if allocator_of(device) in {"", names.ALLOCATOR_CONTROLLER}]
+    return entry if len(joint) == len(devices) else {**entry, "spec": {**spec, "devices": joint}}
+
+
+def allocator_of(device: Mapping[str, Any]) -> str:
+    """Who gives the device out, in its own words; empty when it does not say. Short attribute names mean the
+    driver's domain."""
     attributes = device.get("attributes") or {}
     value = (
         attributes.get(names.ATTR_ALLOCATOR)
         or attributes.get(names.ATTR_ALLOCATOR.removeprefix(names.DOMAIN))
         or {}
     )
-    return bool(value.get("string") == names.ALLOCATOR_SCHEDULER)
+    return str(value.get("string") or "")

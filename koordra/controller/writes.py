@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from koordra.api import names, objects
-from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller import snapshot
@@ -41,6 +41,16 @@ class WritingApi(Protocol):
     """What the writes need of koordra.kube.KubeClient."""
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+
+    def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Object: ...
 
     def patch(
         self,
@@ -146,6 +156,33 @@ class Writer:
         ]
         return self._send(PODS, pod, steps, content_type=JSON_PATCH)
 
+    def evict(self, pod: Object) -> Written:
+        """Ask for the pod's end through the eviction API; a PodDisruptionBudget may say no (UNREACHABLE or
+        REFUSED here: not now)."""
+        if not self._may_write():
+            return Written(Outcome.FENCED, pod, "the lease is about to end")
+        name, namespace = objects.name(pod), objects.namespace(pod)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": objects.uid(pod)}},
+        }
+        try:
+            self._api.create(PODS, body, namespace=namespace, name=name, subresource="eviction")
+        except (NotFound, Conflict) as error:
+            return Written(Outcome.GONE, None, error.message)
+        except ApiUnreachable as error:
+            return Written(Outcome.UNREACHABLE, None, error.message)
+        except ApiError as error:
+            return Written(Outcome.REFUSED, None, error.message)
+        return Written(Outcome.WRITTEN, pod)
+
+    def see_quarantine(self, node: Object, generation: str) -> Written:
+        """Tell the node's plugin that its quarantine is seen and no allocation is under way there."""
+        body = {"metadata": {"annotations": {names.QUARANTINE_SEEN: generation}, "uid": objects.uid(node)}}
+        return self._send(NODES, node, body)
+
     def read_again(self, claim: Object) -> Written:
         """The claim as it is now; GONE when it, or this incarnation of it, does not exist any more."""
         try:
@@ -197,7 +234,7 @@ class Writer:
                 kind,
                 objects.name(obj),
                 body,
-                namespace=objects.namespace(obj),
+                namespace=objects.namespace(obj) if kind.namespaced else None,
                 subresource=subresource,
                 content_type=content_type,
             )

@@ -37,12 +37,12 @@ class StepDisk(Disk):
         self.at_step("mkdir", directory)
         super().make_directory(directory)
 
-    def write(self, path: Path, data: bytes, mode: int) -> None:
+    def write(self, path: Path, data: bytes, mode: int, *, durable: bool = True) -> None:
         self.at_step("create", path)
         # A kill may also fall between the first and the last byte.
-        super().write(path, data[: len(data) // 2], mode)
+        super().write(path, data[: len(data) // 2], mode, durable=durable)
         self.at_step("write", path)
-        super().write(path, data, mode)
+        super().write(path, data, mode, durable=durable)
 
     def sync(self, descriptor: int) -> None:
         """fsync costs time and proves nothing here; test_files.py checks its place."""
@@ -58,6 +58,10 @@ class StepDisk(Disk):
     def unlink(self, path: Path) -> None:
         self.at_step("unlink", path)
         super().unlink(path)
+
+    def remove_directory(self, directory: Path) -> None:
+        self.at_step("rmdir", directory)
+        super().remove_directory(directory)
 
 
 class DyingDisk(StepDisk):

@@ -25,7 +25,11 @@ GI = 1024**3
 class JointCluster:
     """API, caches, a clock that tests turn, and one reconciler over them (`start_again` is a new process)."""
 
-    def __init__(self, *, nodes: int = 2, gpus: int = 2) -> None:
+    def __init__(
+        self, *, nodes: int = 2, gpus: int = 2, starves_after: float = 0.0, preemption: bool = False
+    ) -> None:
+        self.starves_after = starves_after
+        self.preemption = preemption
         self.api = FakeKubeApi()
         self.now = 1000.0
         self.leading = True
@@ -48,6 +52,8 @@ class JointCluster:
             planner=plan,
             clock=lambda: self.now,
             witnesses=(self.told.append,),
+            starves_after=self.starves_after,
+            preemption=self.preemption,
         )
 
     def timestamp(self) -> str:

@@ -83,9 +83,22 @@ class FakeKubeApi:
     # writing
 
     def create(
-        self, kind: Kind, body: Object, *, namespace: str | None = None, strict: bool = False
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+        strict: bool = False,
     ) -> Object:
+        """With `subresource` (an eviction) only the request is recorded; the pod's end is another's doing."""
         del strict
+        if name and subresource:
+            write = self._write("create", kind, name, subresource)
+            self.before(write)
+            self._current(kind, namespace, name)
+            return self._answer(copy.deepcopy(body), write)
         obj = copy.deepcopy(body)
         metadata = obj.setdefault("metadata", {})
         if kind.namespaced:

@@ -56,10 +56,13 @@ def command(
 
     Ends with exit code 0 only if everything that is not annotated koordra.io/demo-expect=Pending was placed and prepared.
     """
+    from koordra.process import stop_on_signals
+
+    # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
+    stop = stop_on_signals()
     from koordra.cli.demo import manifests, report
     from koordra.cli.demo.run import Demo
     from koordra.errors import InvalidInput
-    from koordra.process import stop_on_signals
     from koordra.topology import presets
 
     if preset not in presets.names():
@@ -73,7 +76,6 @@ def command(
         if files
         else manifests.shipped(manifests.deploy_folder())
     )
-    stop = stop_on_signals()
     layout = _layout(folder, tuple(f"node-{number}" for number in range(nodes)))
     demo = Demo(
         layout, preset=preset, timeout=timeout, stop=stop, say=lambda text: click.echo(text, err=True)

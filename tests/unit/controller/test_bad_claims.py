@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS
+from koordra.api.kinds import DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.controller.events import event_name
 from koordra.controller.happenings import ALLOCATED
 from tests.fakes.joint_cluster import JointCluster, claim
 
@@ -58,7 +59,8 @@ def test_malformed_cel_and_unknown_parameters_are_told_on_the_claim() -> None:
 
 def test_two_drivers_in_one_claim_are_refused_with_the_remedy() -> None:
     cluster = JointCluster()
-    cluster.api.create(DEVICE_CLASSES, {"metadata": {"name": "tpu.example.org"}, "spec": {}})
+    theirs = {"selectors": [{"cel": {"expression": 'device.driver == "tpu.example.org"'}}]}
+    cluster.api.create(DEVICE_CLASSES, {"metadata": {"name": "tpu.example.org"}, "spec": theirs})
     mixed = claim("mixed")
     mixed["spec"]["devices"]["requests"].append(
         {"name": "tpu", "exactly": {"deviceClassName": "tpu.example.org", "count": 1}}
@@ -82,3 +84,107 @@ def test_a_class_that_appears_later_unlocks_the_claim() -> None:
     cluster.api.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
     cluster.settle()
     assert cluster.allocation("a") is not None
+
+
+def _with(name: str, **exactly: object) -> dict[str, object]:
+    made = claim(name)
+    made["spec"]["devices"]["requests"][0]["exactly"].update(exactly)
+    return made
+
+
+def _with_parameters(name: str, **parameters: object) -> dict[str, object]:
+    made = claim(name)
+    full = {"apiVersion": "koordra.io/v1alpha1", **parameters}
+    made["spec"]["devices"]["config"] = [{"opaque": {"driver": "koordra.io", "parameters": full}}]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "says"),
+    [
+        (
+            _with("bad", deviceClassName="no.koordra.io"),
+            "SelectorMismatch",
+            "create it, or use one of koordra's",
+        ),
+        (_with("bad", count=-1), "ConstraintViolated", "use a count of 1 or more"),
+        (_with("bad", count=99), "InsufficientCapacity", "99"),
+        (_with("bad", capacity={"requests": {"memory": "lots"}}), "ConstraintViolated", "lots"),
+        (_with("bad", capacity={"requests": {"memroy": "1Gi"}}), "InsufficientCapacity", "memroy"),
+        (_with("bad", selectors=[{"cel": {"expression": "device.("}}]), "SelectorError", "device.("),
+        (_with("bad", tolerations=[{"operator": "Sometimes"}]), "ConstraintViolated", "use Exists or Equal"),
+        (_with_parameters("bad", kind="JointAllocation", scoop="Node"), "ConstraintViolated", "scope"),
+        (_with_parameters("bad", kind="Unheard"), "ConstraintViolated", "Unheard"),
+    ],
+)
+def test_bad_input_of_every_kind_is_told_with_what_to_do(
+    bad: dict[str, object], reason: str, says: str
+) -> None:
+    cluster = JointCluster()
+    cluster.api.create(RESOURCE_CLAIMS, bad)
+    cluster.pod("p", "bad")
+    cluster.claim("good")
+    cluster.pod("q", "good")
+    cluster.settle()
+    assert cluster.allocation("good") is not None, "one bad claim must not keep the others waiting"
+    told = [entry for entry in cluster.told if objects.name(entry.about[0]) == "bad"]
+    assert [entry.reason for entry in told] == [reason]
+    assert says in told[0].message
+
+
+def test_the_longest_names_make_events_that_the_server_takes() -> None:
+    longest = "a" * 253
+    cluster = JointCluster()
+    cluster.claim(longest, memory="200Gi")
+    cluster.pod("b" * 253, longest)
+    cluster.settle()
+    (told,) = cluster.told
+    assert len(told.message) <= 1024
+    assert all(len(event_name(about, told.reason)) <= 253 for about in told.about)
+
+
+def test_slices_and_rules_that_cannot_be_read_say_so_on_the_claims_that_wait_for_them() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.api.edit(
+        RESOURCE_SLICES,
+        "n0-koordra",
+        lambda found: found["spec"]["devices"][0].update(capacity={"memory": {"value": "x"}}),
+    )
+    cluster.claim("c")
+    cluster.pod("p", "c")
+    cluster.settle()
+    assert cluster.reasons() == ["PoolIncomplete"]
+    assert "ResourceSlice n0-koordra: spec.devices[0].capacity[memory]" in cluster.told[0].message
+    rules = JointCluster(nodes=1)
+    rules.api.create(DEVICE_TAINT_RULES, {"metadata": {"name": "odd"}, "spec": {"taint": "x"}})
+    rules.claim("c")
+    rules.pod("p", "c")
+    rules.settle()
+    assert "odd" in rules.told[0].message
+
+
+def test_an_allocation_that_cannot_be_read_concerns_its_own_node() -> None:
+    cluster = JointCluster(nodes=2)
+    cluster.claim("odd")
+    strange = {
+        "request": "gpu",
+        "driver": "koordra.io",
+        "pool": "n0",
+        "device": "gpu-0",
+        "consumedCapacity": "much",
+    }
+    pinned = {"key": "metadata.name", "operator": "In", "values": ["n0"]}
+    allocation = {
+        "allocationTimestamp": "2026-11-21T00:00:00Z",
+        "devices": {"results": [strange]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [pinned]}]},
+    }
+    cluster.api.edit(
+        RESOURCE_CLAIMS,
+        "odd",
+        lambda found: found.update(status={"allocation": allocation, "reservedFor": [{"uid": "gone"}]}),
+    )
+    cluster.claim("c")
+    cluster.pod("p", "c")
+    cluster.settle()
+    assert cluster.node_of("c") == "n1"

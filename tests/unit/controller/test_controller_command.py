@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
+
+import pytest
 
 from koordra.api.kinds import LEASES
 from koordra.api.objects import spec_of
@@ -60,3 +65,42 @@ def test_it_takes_the_lease_and_releases_it_on_sigterm(tmp_path: Path) -> None:
     assert holder() == ""
     plane.close()
     assert '"event": "controller_stopped"' in said
+
+
+@pytest.mark.parametrize("flag", ["--leader-elect=false", "--no-leader-elect"])
+def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Path, flag: str) -> None:
+    stop = threading.Event()
+    plane = ControlPlane(tmp_path)
+    plane.start(stop)
+    client = KubeClient(str(plane.kubeconfig))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = ["--kubeconfig", str(plane.kubeconfig), flag, "--metrics-address", address]
+    running = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.DEVNULL)
+
+    def answers(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, ""
+        except OSError:
+            return 0, ""
+
+    try:
+        deadline = time.monotonic() + 30
+        while answers("/readyz")[0] != 200:
+            assert running.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        text = answers("/metrics")[1]
+    finally:
+        running.terminate()
+        running.wait(15)
+        stop.set()
+    assert "koordra_controller_leading 1.0" in text
+    assert 'koordra_controller_alarms_total{reason="ForeignWriter"} 0.0' in text
+    with pytest.raises(NotFound):
+        client.get(LEASES, "koordra-controller", namespace="koordra-system")
+    plane.close()

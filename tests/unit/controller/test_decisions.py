@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api import names, objects
+from koordra.api import objects
 from koordra.controller import claims as claims_of
 from koordra.controller import snapshot
 from koordra.controller.assumed import AssumedWrites, is_older
@@ -14,11 +14,12 @@ from koordra.controller.claims import Owner
 from koordra.controller.exclusions import Exclusions
 from koordra.controller.grants import Grants
 from koordra.controller.inventory import InventoryWatch
+from koordra.controller.membership import Membership
 from koordra.controller.order import most_urgent, urgency
 from koordra.controller.planning import orphans
 from koordra.controller.snapshot import Cluster, PodClaims
 from koordra.controller.writes import dropped_fields
-from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
+from tests.fakes.joint_cluster import claim, gpu_slice, node, pod
 
 
 def class_with(name: str, expression: str | None = None, **spec: Any) -> dict[str, Any]:
@@ -208,7 +209,9 @@ def test_only_what_was_never_reserved_is_an_orphan() -> None:
     def of(**status: Any) -> list[str]:
         result = {"request": "gpu", "driver": "koordra.io", "pool": "n0", "device": "gpu-0"}
         held = version("a", 2, allocation={"devices": {"results": [result]}}, **status)
-        return [objects.name(entry) for entry in orphans(Cluster(claims=[held]))]
+        cluster, membership = Cluster(claims=[held]), Membership()
+        membership.look(cluster)
+        return [objects.name(entry) for entry in orphans(cluster, membership)]
 
     assert of() == ["a"]
     assert of(reservedFor=[{"resource": "pods", "name": "p", "uid": "p"}]) == []
@@ -233,30 +236,6 @@ def test_devices_of_native_nodes_and_other_drivers_are_not_shown() -> None:
     foreign["spec"]["driver"] = "gpu.nvidia.com"
     shown = snapshot.joint_slices([gpu_slice("n0", 2), gpu_slice("n1", 2, allocator="scheduler"), foreign])
     assert [len(entry["spec"]["devices"]) for entry in shown] == [2, 0]
-
-
-def test_what_the_allocator_is_shown_for_a_group() -> None:
-    mine = claim("mine", uid="mine")
-    other = claim("other", uid="other", device_class="tpu")
-    waits = pod("p", ["mine", "other"])
-    waits["metadata"]["uid"] = "p"
-    bound = pod("q", ["elsewhere"])
-    bound["metadata"]["uid"] = "q"
-    bound["spec"]["nodeName"] = "n0"
-    cluster = Cluster(
-        nodes=[node("n0")],
-        classes=[device_class(names.CLASS_GPU, "gpu"), device_class("unused", "nic")],
-        claims=[mine, other],
-        pods=[waits, bound],
-    )
-    group = snapshot.Group((PodClaims(waits, (mine,), (other,)),))
-    shown = snapshot.shown_to_allocator(group, cluster, [])
-    assert mine in shown
-    assert other not in shown
-    pods = {objects.name(entry): entry["spec"] for entry in shown if entry.get("spec", {}).get("containers")}
-    assert [entry["name"] for entry in pods["p"]["resourceClaims"]] == ["mine"]
-    assert "resourceClaims" not in pods["q"]
-    assert [objects.name(entry) for entry in shown if "selectors" in entry["spec"]] == [names.CLASS_GPU]
 
 
 def test_dropped_fields_are_named_by_path() -> None:

@@ -23,6 +23,7 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Object
 from koordra.controller.lease import LeaseTimes
+from koordra.controller.obstacles import Obstacles
 from koordra.controller.run import LEASE_NAME, Settings, run
 from koordra.devcluster.control_plane import ControlPlane
 from koordra.errors import NotFound
@@ -168,10 +169,35 @@ def test_a_claim_that_cannot_fit_is_told_why(client: KubeClient, controller: Cal
     assert event_reasons(client, "waits") == {"InsufficientCapacity": message}
 
 
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller does not see host ports, so that the scheduler has to say no."""
+    monkeypatch.setattr(Obstacles, "of", lambda _self, _group: {})
+
+
+def test_host_ports_are_seen_beforehand(client: KubeClient, controller: Callable[..., object]) -> None:
+    controller()
+    port = [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8079}]}]
+    for name in ("n0", "n1"):
+        client.create(
+            PODS, pod(f"holds-{name}", [], containers=port, nodeSelector={"kubernetes.io/hostname": name})
+        )
+        eventually(lambda name=name: node_of(client, f"holds-{name}"))
+    with_template(client, "wants-too", gates=[names.JOINT_GATE], containers=port)
+    eventually(lambda: "NodeUnsuitable" in event_reasons(client, "wants-too"))
+    assert (
+        "host port TCP/8079 is taken by pod default/holds-n0"
+        in event_reasons(client, "wants-too")["NodeUnsuitable"]
+    )
+    delete(client, PODS, "holds-n1")
+    eventually(lambda: node_of(client, "wants-too") == "n1")
+
+
 def test_a_scheduler_that_erases_the_allocation_gets_another_node(
-    client: KubeClient, controller: Callable[..., object]
+    client: KubeClient, controller: Callable[..., object], blind: None
 ) -> None:
-    """The host port is taken where the devices were chosen; the allocator does not look at ports."""
+    """The host port is taken where the devices were chosen."""
+    del blind
     controller()
     port = [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8080}]}]
     client.create(PODS, pod("holder", [], containers=port, nodeSelector={"kubernetes.io/hostname": "n0"}))
@@ -182,8 +208,9 @@ def test_a_scheduler_that_erases_the_allocation_gets_another_node(
 
 
 def test_a_scheduler_that_leaves_the_allocation_is_understood_too(
-    client: KubeClient, controller: Callable[..., object]
+    client: KubeClient, controller: Callable[..., object], blind: None
 ) -> None:
+    del blind
     controller()
     port = [{"name": "main", "image": "busybox", "ports": [{"containerPort": 80, "hostPort": 8081}]}]
     for name in ("n0", "n1"):

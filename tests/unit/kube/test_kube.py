@@ -254,3 +254,44 @@ def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(
     ]
     assert [obj["metadata"]["name"] for obj in cache.objects()] == ["changed", "kept"]
     assert cache.get("a/lost") is None
+
+
+def test_each_kind_is_spoken_to_in_the_best_version_that_is_served(tmp_path: Path) -> None:
+    """A server of 1.32: v1beta1 alone. Callers see and write v1."""
+    server = ScriptedServer()
+    config = tmp_path / "config"
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+                "users": [{"name": "u", "user": {}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "c",
+            }
+        )
+    )
+    client = KubeClient(str(config))
+    beta: Object = {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "deviceClassName": "gpu.koordra.io"}]}},
+    }
+    server.script = [
+        (404, {"message": "not found"}),
+        (404, {"message": "not found"}),
+        (200, {"resources": [{"name": "resourceclaims"}, {"name": "resourceclaims/status"}]}),
+        (404, {"message": "not found"}),
+        (200, beta),
+        (200, beta),
+    ]
+    assert client.negotiate()["resourceclaims"] == "v1beta1"
+    found = client.get(kinds.RESOURCE_CLAIMS, "c", namespace="default")
+    assert found["apiVersion"] == "resource.k8s.io/v1"
+    assert found["spec"]["devices"]["requests"][0]["exactly"] == {"deviceClassName": "gpu.koordra.io"}
+    assert client.create(kinds.RESOURCE_CLAIMS, found) == found
+    path = "/apis/resource.k8s.io/v1beta1/namespaces/default/resourceclaims"
+    assert server.asked[-2][1] == f"{path}/c"
+    assert server.asked[-1] == ("POST", path, beta)

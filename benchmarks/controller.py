@@ -1,0 +1,335 @@
+"""The controller with 5,000 claims on 500 nodes of eight GPUs and eight NICs (1,000 ResourceSlices).
+
+Everything of one pass is the shipped code, with the shipped allocator; the API server is an in-memory double in this
+process, so that the figures are the controller's own. Four parts of its work are timed apart:
+
+    watch    decode an event's line and put it into the cache
+    decide   everything of a pass that is not one of the others: reading the state, planning, bookkeeping
+    encode   the JSON of what is written
+    write    the double's answer to it (over HTTP this is the server's time and the network's)
+
+burst       all claims are there at once, as after a failover or an outage
+arrivals    claims come at a steady rate; latency is from a claim's arrival to its allocation
+relist      1,000 slices listed anew: decoded, compared, and read by the allocator again
+plain       the ratio that can be compared between machines: `plan()` over all nodes for each claim, over decide+encode
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from koordra.allocator import plan, read_inventory
+from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
+from koordra.api.objects import Object
+from koordra.controller.reconciler import Reconciler
+from koordra.controller.snapshot import Cluster
+from koordra.controller.writes import Writer
+from koordra.kubelet_plugin.discovery import discover
+from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.topology import presets
+from tests.fakes.model_api import ModelApi
+
+NODES_NUMBER = 500
+CLAIMS = 5000
+RATES = (100, 300)
+PLAIN_CLAIMS = 10
+WATCHED = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
+
+
+class Clocks:
+    """Seconds of CPU by part; a part that runs inside another one is not counted twice."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys(("watch", "decide", "encode", "write"), 0.0)
+        self._inside: list[float] = []
+
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        started = time.process_time()
+        self._inside.append(0.0)
+        yield
+        took = time.process_time() - started
+        self.spent[part] += took - self._inside.pop()
+        if self._inside:
+            self._inside[-1] += took
+
+
+class Bench:
+    """A cluster of `nodes` nodes, and the controller beside it."""
+
+    def __init__(self, nodes: int = NODES_NUMBER) -> None:
+        self.api = ModelApi()
+        self.clocks = Clocks()
+        self.at = dict.fromkeys([kind.plural for kind in WATCHED], 0)
+        self.cache: dict[str, dict[str, Object]] = {kind.plural: {} for kind in WATCHED}
+        self.allocated: dict[str, float] = {}
+        for body in device_classes():
+            self.api.create(DEVICE_CLASSES, body)
+        published = machine_slices()
+        for number in range(nodes):
+            name = f"node-{number:04d}"
+            self.api.create(NODES, node(name))
+            for index, entry in enumerate(published):
+                self.api.create(RESOURCE_SLICES, renamed(entry, name, index))
+        self.reconciler = Reconciler(
+            self.cluster,
+            Writer(self, may_write=lambda: True, now=lambda: "2026-11-21T00:00:00Z"),
+            planner=plan,
+            clock=time.monotonic,
+        )
+
+    # the API, as the writer sees it
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        del namespace
+        return self.api.get(kind, name)
+
+    def create(self, kind: Kind, body: Object, **_where: Any) -> Object:
+        return self.api.create(kind, body)
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = "application/merge-patch+json",
+    ) -> Object:
+        del namespace
+        with self.clocks.on("encode"):
+            json.dumps(body, separators=(",", ":")).encode()
+        with self.clocks.on("write"):
+            answer = self.api.patch(kind, name, body, subresource, content_type)
+        if subresource == "status":
+            self.allocated[name] = time.perf_counter()
+        return answer
+
+    # the watch
+
+    def deliver(self) -> None:
+        for kind in WATCHED:
+            history = self.api.history.get(kind.plural, [])
+            lines = [
+                (event, key, json.dumps({"type": event, "object": obj}).encode())
+                for event, key, obj in history[self.at[kind.plural] :]
+            ]
+            self.at[kind.plural] = len(history)
+            table = self.cache[kind.plural]
+            with self.clocks.on("watch"):
+                for event, key, line in lines:
+                    obj = json.loads(line)["object"]
+                    if event == "DELETED":
+                        table.pop(key, None)
+                    else:
+                        table[key] = obj
+
+    def cluster(self) -> Cluster:
+        found = {plural: [table[key] for key in sorted(table)] for plural, table in self.cache.items()}
+        return Cluster(
+            nodes=found[NODES.plural],
+            slices=found[RESOURCE_SLICES.plural],
+            classes=found[DEVICE_CLASSES.plural],
+            claims=found[RESOURCE_CLAIMS.plural],
+            pods=found[PODS.plural],
+        )
+
+    def one_pass(self) -> None:
+        self.deliver()
+        with self.clocks.on("decide"):
+            self.reconciler.reconcile()
+
+    def arrive(self, number: int) -> str:
+        """One pod with one claim of one of three kinds."""
+        name = f"c{number:05d}"
+        self.api.create(RESOURCE_CLAIMS, claim(name, number))
+        self.api.create(PODS, pod(f"p{number:05d}", name))
+        return name
+
+
+def device_classes() -> list[Object]:
+    guard = '&& device.attributes["koordra.io"].allocator == "scheduler"'
+    return [
+        {
+            "metadata": {"name": f"{kind}.koordra.io"},
+            "spec": {
+                "selectors": [
+                    {
+                        "cel": {
+                            "expression": 'device.driver == "koordra.io" && '
+                            f'device.attributes["koordra.io"].type == "{kind}" {guard}'
+                        }
+                    }
+                ]
+            },
+        }
+        for kind in ("gpu", "nic")
+    ]
+
+
+def machine_slices() -> list[Object]:
+    """An H100 machine as its plugin publishes it, in two slices, so that there are a thousand of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        presets.write_machine(presets.load("hgx-h100"), Path(folder), serial="bench")
+        machine = discover(Path(folder)).machine
+    (whole,) = build_slices(machine, node_name="bench", node_uid="0", mode=names.MODE_JOINT, generation=1)
+    devices = whole["spec"]["devices"]
+    pool = {**whole["spec"]["pool"], "resourceSliceCount": 2}
+    halves = (devices[: len(devices) // 2], devices[len(devices) // 2 :])
+    return [{**whole, "spec": {**whole["spec"], "pool": pool, "devices": half}} for half in halves]
+
+
+def renamed(entry: Object, name: str, index: int) -> Object:
+    spec = {**entry["spec"], "nodeName": name, "pool": {**entry["spec"]["pool"], "name": name}}
+    return {"metadata": {"name": f"{name}-{index}"}, "spec": spec}
+
+
+def node(name: str) -> Object:
+    amounts = {"cpu": "192", "memory": "2Ti", "pods": "250"}
+    return {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {},
+        "status": {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def claim(name: str, number: int) -> Object:
+    """Of ten claims six are a share of a GPU with a share of a NIC, three a GPU, one two GPUs with two NICs."""
+    kind = number % 10
+    gpu: Object = {"deviceClassName": names.CLASS_GPU, "count": 1}
+    nic: Object = {"deviceClassName": names.CLASS_NIC, "count": 1}
+    requests = [{"name": "gpu", "exactly": gpu}]
+    config: list[Object] = []
+    if kind < 6:
+        gpu["capacity"] = {"requests": {"memory": "20Gi", "cores": "25"}}
+        nic["capacity"] = {"requests": {"share": "25"}}
+    elif kind == 9:
+        gpu["count"] = nic["count"] = 2
+    if kind < 6 or kind == 9:
+        requests.append({"name": "nic", "exactly": nic})
+        joint = {"apiVersion": "koordra.io/v1alpha1", "kind": "JointAllocation", "scope": "PCIeSwitch"}
+        joint |= {"enforcement": "Preferred", "pairing": "PerDevice"}
+        config = [{"requests": ["gpu", "nic"], "opaque": {"driver": names.DRIVER, "parameters": joint}}]
+    devices: Object = {"requests": requests, "config": config} if config else {"requests": requests}
+    return {"metadata": {"name": name}, "spec": {"devices": devices}, "status": {}}
+
+
+def pod(name: str, claim_name: str) -> Object:
+    resources = {"requests": {"cpu": "2", "memory": "8Gi"}}
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": claim_name}],
+            "containers": [{"name": "main", "image": "busybox", "resources": resources}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def burst() -> Bench:
+    bench = Bench()
+    bench.one_pass()
+    bench.clocks.spent = dict.fromkeys(bench.clocks.spent, 0.0)
+    for number in range(CLAIMS):
+        bench.arrive(number)
+    cpu, started, passes = time.process_time(), time.perf_counter(), 0
+    while len(bench.allocated) < CLAIMS and passes < 20:
+        bench.one_pass()
+        passes += 1
+    cpu = time.process_time() - cpu
+    done = len(bench.allocated)
+    spent = bench.clocks.spent
+    latencies = sorted(moment - started for moment in bench.allocated.values())
+    print(
+        f"  burst: {done} of {CLAIMS} claims on {NODES_NUMBER} nodes in {passes} passes, {cpu:.1f} s of CPU"
+    )
+    print("    per claim: " + ", ".join(f"{part} {1000 * spent[part] / done:.3f} ms" for part in spent))
+    rate = done / (spent["decide"] + spent["encode"])
+    asked = bench.reconciler.placing.offers.asked / done
+    print(f"    decide+encode: {rate:.0f} claims/s; {asked:.2f} questions to the allocator per claim")
+    print(f"    latency: p50 {_percentile(latencies, 50):.2f} s, p99 {_percentile(latencies, 99):.2f} s")
+    return bench
+
+
+def arrivals(rate: int, number: int) -> None:
+    bench = Bench()
+    for warm in range(20):
+        bench.arrive(90_000 + warm)
+    bench.one_pass()
+    bench.clocks.spent = dict.fromkeys(bench.clocks.spent, 0.0)
+    created: dict[str, float] = {}
+    started = time.perf_counter()
+    while len(created) < number or any(name not in bench.allocated for name in created):
+        due = min(number, int((time.perf_counter() - started) * rate))
+        for index in range(len(created), due):
+            created[bench.arrive(index)] = started + index / rate
+        bench.one_pass()
+        time.sleep(0.001)
+    latencies = sorted(bench.allocated[name] - moment for name, moment in created.items())
+    spent = bench.clocks.spent
+    parts = ", ".join(f"{part} {1000 * spent[part] / number:.2f}" for part in spent)
+    print(
+        f"  arrivals at {rate}/s ({number} claims): latency p50 {1000 * _percentile(latencies, 50):.0f} ms, "
+        f"p99 {1000 * _percentile(latencies, 99):.0f} ms; ms per claim: {parts}"
+    )
+
+
+def relist(bench: Bench) -> None:
+    entries = list(bench.api.objects[RESOURCE_SLICES.plural].values())
+    text = json.dumps({"items": entries}).encode()
+    started = time.perf_counter()
+    fresh = {str(item["metadata"]["name"]): item for item in json.loads(text)["items"]}
+    decoded = time.perf_counter()
+    bench.cache[RESOURCE_SLICES.plural] = fresh
+    offers = bench.reconciler.placing.offers
+    offers.look(bench.cluster())
+    looked = time.perf_counter()
+    for site in offers.sites.by_name.values():
+        offers.sites.inventory_of(site).pools(site.node)
+    read = time.perf_counter()
+    print(
+        f"  relist of {len(entries)} slices ({len(text) / 1e6:.1f} MB): decode {decoded - started:.2f} s, "
+        f"compare {looked - decoded:.2f} s, read all anew {read - looked:.2f} s"
+    )
+
+
+def plain(bench: Bench) -> None:
+    """What the same decisions cost without remembering anything: all slices read, all nodes asked."""
+    cluster = bench.cluster()
+    holders = [entry for entry in cluster.claims if (entry.get("status") or {}).get("allocation")]
+    shown = [*cluster.nodes, *cluster.classes, *holders]
+    times = []
+    for number in range(PLAIN_CLAIMS):
+        name = f"plain-{number}"
+        mine = bench.api.create(RESOURCE_CLAIMS, claim(name, number))
+        waiting = bench.api.create(PODS, pod(f"plain-{number}", name))
+        started = time.perf_counter()
+        inventory = read_inventory(cluster.slices)
+        found = plan([*shown, mine, waiting], report_errors=True, inventory=inventory)
+        times.append(time.perf_counter() - started)
+        assert objects.key(mine) in {**found.allocations, **found.unsatisfiable}
+    spent = bench.clocks.spent
+    own = (spent["decide"] + spent["encode"]) / max(1, len(bench.allocated))
+    usual = statistics.median(times)
+    print(f"  plain plan() over everything: {usual:.2f} s a claim, {usual / own:.0f} times as long")
+
+
+def _percentile(ordered: list[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def main() -> None:
+    bench = burst()
+    plain(bench)
+    relist(bench)
+    for rate in RATES:
+        arrivals(rate, rate * 5)

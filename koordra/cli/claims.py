@@ -1,0 +1,152 @@
+"""`koordra claims`: which claims of a cluster have which devices, for whom, and why the others wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from koordra.api.objects import Object
+
+HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
+
+
+@click.command()
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@click.option("-n", "--namespace", help="Only claims of this namespace.  [default: all]")
+@click.option("--waiting", is_flag=True, help="Only claims that have no devices.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+)
+def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output: str) -> None:
+    """The claims that concern koordra: their devices, pods and, where they wait, the last word on why.
+
+    `wide` adds the reason; `koordra explain` tells it per node and device.
+    """
+    from koordra.api import kinds
+    from koordra.cli.cluster_objects import connect
+
+    client = connect(kubeconfig)
+    claims, pods, classes, events = (
+        client.list(kind)[0]
+        for kind in (kinds.RESOURCE_CLAIMS, kinds.PODS, kinds.DEVICE_CLASSES, kinds.EVENTS)
+    )
+    rows = told(claims, pods, classes, events)
+    shown = [
+        row
+        for row in rows
+        if namespace in (None, row["namespace"]) and not (waiting and row["state"] != "Waiting")
+    ]
+    if output == "json":
+        click.echo(json.dumps({"claims": shown}, indent=2))
+    elif output == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump({"claims": shown}, sort_keys=False), nl=False)
+    else:
+        _show(shown, wide=output == "wide")
+
+
+def told(
+    claims: Iterable[Object], pods: Iterable[Object], classes: Iterable[Object], events: Iterable[Object]
+) -> list[dict[str, Any]]:
+    """One entry per claim of koordra's, by namespace and name."""
+    from koordra.api import objects
+    from koordra.controller import claims as claims_of
+
+    by_name = {objects.name(entry): entry for entry in classes}
+    users = claims_of.consumers(list(pods))
+    reasons = last_words(events)
+    found = []
+    for claim in sorted(claims, key=objects.key):
+        if claims_of.is_allocated(claim):
+            ours = claims_of.holds_koordra_devices(claim)
+        else:
+            ours = claims_of.owner(claim, by_name) is not claims_of.Owner.FOREIGN
+        if not ours:
+            continue
+        state = _state(claim)
+        using = users.get(objects.key(claim), [])
+        found.append(
+            {
+                "namespace": objects.namespace(claim),
+                "name": objects.name(claim),
+                "state": state,
+                "node": claims_of.node_of(claim),
+                "devices": [dict(result) for result in claims_of.results(claim)],
+                "pods": sorted(objects.name(pod) for pod in using),
+                "created": objects.metadata(claim).get("creationTimestamp"),
+                "reason": reasons.get(objects.uid(claim)) if state == "Waiting" else None,
+            }
+        )
+    return found
+
+
+def last_words(events: Iterable[Object]) -> dict[str, str]:
+    """Object uid -> the newest thing that koordra's controller said about it."""
+    newest: dict[str, tuple[str, str]] = {}
+    for event in events:
+        if (event.get("source") or {}).get("component") != "koordra-controller":
+            continue
+        uid = str((event.get("involvedObject") or {}).get("uid"))
+        said = (str(event.get("lastTimestamp") or ""), f"{event.get('reason')}: {event.get('message')}")
+        newest[uid] = max(said, newest.get(uid, ("", "")))
+    return {uid: text for uid, (_, text) in newest.items()}
+
+
+def _state(claim: Mapping[str, Any]) -> str:
+    from koordra.api import objects
+    from koordra.controller import claims as claims_of
+
+    if objects.is_deleting(claim):
+        return "Ending"
+    if not claims_of.is_allocated(claim):
+        return "Waiting"
+    return "InUse" if claims_of.reserved_for(claim) else "Allocated"
+
+
+def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+    from koordra.cli import columns
+
+    if not rows:
+        click.echo("no claim concerns koordra")
+        return
+    now = datetime.now(UTC)
+    cells = [
+        (
+            row["namespace"],
+            row["name"],
+            row["state"],
+            row["node"] or "-",
+            "\n".join(_device(result) for result in row["devices"]) or "-",
+            _shortened(row["pods"]),
+            _age(row["created"], now),
+            *((row["reason"] or "",) if wide else ()),
+        )
+        for row in rows
+    ]
+    columns.show((*HEADER, *(("REASON",) if wide else ())), cells)
+
+
+def _device(result: Mapping[str, Any]) -> str:
+    consumed = result.get("consumedCapacity") or {}
+    shares = ",".join(f"{name}={consumed[name]}" for name in sorted(consumed))
+    return f"{result.get('request')}: {result.get('device')}" + (f" ({shares})" if shares else "")
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "-"
+
+
+def _age(created: str | None, now: datetime) -> str:
+    if not created:
+        return "-"
+    seconds = int((now - datetime.fromisoformat(created.replace("Z", "+00:00"))).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{max(0, seconds)}s"

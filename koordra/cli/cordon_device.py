@@ -1,0 +1,87 @@
+"""`koordra cordon-device`: nothing new on these devices, until they are uncordoned.
+
+The wish is an annotation of the Node (koordra/kubelet_plugin/device_taints.py says why), which the node's plugin turns into
+a device taint within seconds. One merge patch sets or removes all devices of the call, and nobody else's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from koordra.kube import KubeClient
+
+
+@click.command("cordon-device")
+@click.argument("node")
+@click.argument("devices", nargs=-1)
+@click.option("--reason", default="", help="For people; shown in the taint's value.")
+@click.option(
+    "--evict",
+    is_flag=True,
+    help="Also evict the pods that use the devices (taint NoExecute); by default they go on.",
+)
+@click.option("--uncordon", is_flag=True, help="Take the cordon away again.")
+@click.option("--all", "every", is_flag=True, help="With --uncordon: every cordoned device of the node.")
+@click.option("--kubeconfig", help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]")
+def command(
+    node: str,
+    devices: tuple[str, ...],
+    reason: str,
+    evict: bool,
+    uncordon: bool,
+    every: bool,
+    kubeconfig: str | None,
+) -> None:
+    """Keep new claims off DEVICES of NODE; without DEVICES, list what is cordoned.
+
+    Needs the right to patch Nodes. Device names are those of `koordra topology --node NODE`.
+    """
+    from koordra.api import kinds
+    from koordra.errors import InvalidInput
+    from koordra.kube import KubeClient
+    from koordra.kubelet_plugin.device_taints import Cordon, cordons_of
+
+    client = KubeClient(kubeconfig, user_agent="koordra-cordon-device")
+    cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}
+    if uncordon and every:
+        devices = tuple(cordons)
+    if not devices:
+        if every and not uncordon:
+            raise InvalidInput("goes with --uncordon only", object="cordon-device", field="--all")
+        for cordon in cordons.values():
+            click.echo(f"{cordon.device}  {cordon.effect}  {cordon.reason}".rstrip())
+        if not cordons:
+            click.echo(f"no device of {node} is cordoned")
+        return
+    changes: dict[str, str | None] = {}
+    for device in devices:
+        cordon = Cordon(device, "NoExecute" if evict else "NoSchedule", reason)
+        key, value = cordon.annotation
+        changes[key] = None if uncordon else value
+    if not uncordon:
+        _require_published(client, node, devices)
+    client.patch(kinds.NODES, node, {"metadata": {"annotations": changes}})
+    for device in devices:
+        click.echo(f"{device} of {node} {'uncordoned' if uncordon else 'cordoned'}")
+
+
+def _require_published(client: KubeClient, node: str, devices: tuple[str, ...]) -> None:
+    """A misspelt name would cordon nothing, and look as if it did."""
+    from koordra.api import kinds, names
+    from koordra.errors import InvalidInput
+
+    slices, _ = client.list(
+        kinds.RESOURCE_SLICES, field_selector=f"spec.driver={names.DRIVER},spec.nodeName={node}"
+    )
+    known = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
+    for device in devices:
+        if device not in known:
+            raise InvalidInput(
+                f"node {node} publishes no such device",
+                object="cordon-device",
+                field=device,
+                remedy=f"it has {', '.join(sorted(known)) or 'none'}",
+            )

@@ -1,0 +1,47 @@
+"""`koordra debug`: what to attach to a bug report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group("debug")
+def command() -> None:
+    """Look into a running node."""
+
+
+@command.command("dump")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/"),
+    show_default=True,
+    help="The machine: its sys, proc and dev are below this path.",
+)
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/kubelet/plugins/koordra.io"),
+    show_default=True,
+    help="The kubelet plugin's state directory.",
+)
+@click.option(
+    "--cdi-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/run/cdi"),
+    show_default=True,
+    help="Where the container runtime reads dynamic CDI specs.",
+)
+def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
+    """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
+    import json
+
+    from koordra import __version__
+    from koordra.kubelet_plugin.claim_files import NodePaths
+    from koordra.kubelet_plugin.discovery import discover
+    from koordra.kubelet_plugin.dump import dump
+
+    paths = NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute())
+    click.echo(json.dumps(dump(paths, discover(root.absolute()), version=__version__), indent=1))

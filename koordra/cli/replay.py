@@ -1,0 +1,229 @@
+"""`koordra replay`: how much of a cluster can be given out? The FGD experiment, with any policy, on OpenB or DLRM traces."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from koordra.allocator.fleet.experiment import Cluster
+    from koordra.allocator.fleet.report import Reported
+    from koordra.allocator.fleet.table import Table
+    from koordra.allocator.fleet.workload import Workload
+
+_LEARNING_SEEDS = 200
+"""Streams to learn from use seeds from here on, which no replay should be given."""
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.Path(path_type=Path, dir_okay=False), help="CSV of nodes (OpenB columns)."
+)
+@click.option(
+    "--pods",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="CSV of pods (OpenB or DLRM).",
+)
+@click.option(
+    "--policy",
+    "policies",
+    default="koordra",
+    show_default=True,
+    metavar="NAME[,NAME]",
+    help="random, best-fit, dot-product, gpu-packing, gpu-clustering, fgd, koordra; 'all' for every one.",
+)
+@click.option("--seeds", default="42", show_default=True, metavar="42-51", help="Seeds: 42-51, or 42,45.")
+@click.option(
+    "--tune-ratio", default=1.3, show_default=True, help="GPU request of all arrivals per capacity."
+)
+@click.option("--scale", default=1, show_default=True, help="Copies of nodes and pods.")
+@click.option(
+    "--start",
+    type=click.Choice(["learned", "unknown"]),
+    default="learned",
+    show_default=True,
+    help="Policy koordra: knows the workload from the list of pods, or nothing and learns from what arrives.",
+)
+@click.option(
+    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Start koordra from this table."
+)
+@click.option(
+    "--save-table", type=click.Path(path_type=Path, dir_okay=False), help="Write what koordra learned."
+)
+@click.option(
+    "--machine",
+    metavar="NAME",
+    help="DLRM: nodes of this machine (see koordra topology), with GPU and NIC alignment.",
+)
+@click.option(
+    "--machines",
+    default=0,
+    metavar="N",
+    help="DLRM: how many nodes.  [default: as many as make 95 % of the GPUs]",
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw allocation over arrivals (SVG)."
+)
+def command(**options: Any) -> None:
+    """Replay a trace: pods arrive in random order at an empty cluster until it is more than full; each is tried once.
+
+    Reported are the GPUs given out (percent of all) when 100 and 130 percent of the capacity have been asked for,
+    FGD's fragmentation, and what decisions cost. Learning and loading are not part of the times.
+    """
+    lines = _lines(options["pods"])
+    if lines and "rdma_request" in lines[0].split(","):
+        from koordra.cli.replay_dlrm import replay_dlrm
+
+        replay_dlrm(lines, options)
+        return
+    if options["nodes"] is None:
+        raise click.UsageError("--nodes is needed for a list of OpenB pods")
+    _replay_openb(lines, options)
+
+
+def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
+    import numpy as np
+
+    from koordra.allocator.fleet.experiment import cluster_of
+    from koordra.allocator.fleet.replays import Experiment
+    from koordra.allocator.fleet.report import Reported
+    from koordra.allocator.fleet.trace import read_nodes, read_pods
+    from koordra.allocator.fleet.workload import Workload
+
+    nodes = read_nodes(_lines(options["nodes"]), source=str(options["nodes"]))
+    pods = read_pods(lines, source=str(options["pods"]))
+    cluster = cluster_of(nodes, scale=options["scale"])
+    if not cluster.capacity:
+        raise click.UsageError(f"{options['nodes']} has no GPUs")
+    workload = Workload.of(pod.request for pod in pods)
+    names = policy_names(options["policies"])
+    table = _table(options, workload, cluster_of(nodes)) if "koordra" in names else None
+    experiment = Experiment(
+        cluster,
+        pods,
+        workload,
+        table=table,
+        unknown=options["start"] == "unknown",
+        tune_ratio=options["tune_ratio"],
+        scale=options["scale"],
+    )
+    reports = []
+    for name in names:
+        for seed in seeds_of(options["seeds"]):
+            with progress(f"{name}, seed {seed}") as told:
+                generator = np.random.default_rng(seed)
+                done = experiment.replay(name, generator, clock=time.perf_counter_ns, told=told)
+            reports.append(Reported(name, seed, cluster.capacity, done))
+    _show(reports, options)
+
+
+def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Table | None:
+    """What koordra knows before the first pod."""
+    import json
+
+    import numpy as np
+
+    from koordra.allocator.fleet.learning import replayed
+    from koordra.allocator.fleet.table import Table
+
+    if options["table"] is not None:
+        return Table.from_document(json.loads("\n".join(_lines(options["table"]))))
+    if options["start"] == "unknown":
+        return None
+    with progress("learning the workload") as told:
+        found = replayed(
+            workload,
+            cluster.kinds,
+            cluster.nodes,
+            generators=lambda number: np.random.default_rng(_LEARNING_SEEDS + number),
+            told=told,
+        )
+    if options["save_table"] is not None:
+        options["save_table"].write_text(json.dumps(found.to_document(), indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
+    import json
+
+    from koordra.allocator.fleet import plot, report
+    from koordra.cli import columns
+
+    found = report.document(reports)
+    if options["plot"] is not None:
+        title = f"{options['pods'].name}: GPUs given out"
+        text = plot.svg([(one.policy, one.run.curve) for one in reports], title=title)
+        options["plot"].write_text(text, encoding="utf-8")
+    if options["output"] == "json":
+        click.echo(json.dumps(found, indent=2))
+    else:
+        columns.show(report.COLUMNS, report.rows(found))
+
+
+# --- shared with the DLRM replay ------------------------------------------------------------------------------------
+
+
+class progress:  # noqa: N801 - reads as the statement it is used in
+    """A line on stderr that counts up, if stderr is a terminal."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Callable[[int, int], None]:
+        return self._told
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def _told(self, done: int, of: int) -> None:
+        if self.shown:
+            click.echo(f"\r\x1b[K{self.what}: {100 * done // max(of, 1)} %", nl=False, err=True)
+
+
+def policy_names(text: str) -> list[str]:
+    """Names of policies, each once, in the order given. Raises click.BadParameter for an unknown one."""
+    from koordra.allocator.fleet.policies import NAMES
+
+    names = list(NAMES) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in names if name not in NAMES]
+    if unknown or not names:
+        raise click.BadParameter(
+            f"{unknown[0] if unknown else text!r} is not a policy; policies are {', '.join(NAMES)}",
+            param_hint="--policy",
+        )
+    return list(dict.fromkeys(names))
+
+
+def seeds_of(text: str) -> list[int]:
+    """`42-51,60` as numbers. Raises click.BadParameter."""
+    found: list[int] = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.strip().partition("-")
+            found += range(int(first), int(last or first) + 1)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is no list of seeds; write 42-51 or 42,45", param_hint="--seeds"
+        ) from error
+    if not found:
+        raise click.BadParameter(f"{text!r} has no seed", param_hint="--seeds")
+    return found
+
+
+def _lines(path: Path) -> list[str]:
+    from koordra.errors import InvalidManifest
+
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise InvalidManifest(f"cannot be read: {reason}", object=str(path)) from error

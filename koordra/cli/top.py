@@ -1,0 +1,117 @@
+"""`koordra top`: what the limited claims of this node use of their GPUs, now.
+
+Read from the shared regions below the plugin's state directory, so it is for a shell on the node, or in the plugin's pod.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
+
+
+@click.command(name="top")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("/var/lib/kubelet/plugins/koordra.io"),
+    show_default=True,
+    help="The kubelet plugin's state directory.",
+)
+@click.option("--processes", is_flag=True, help="One line for each process.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="The document alone on stdout.")
+def command(state_dir: Path, processes: bool, output: str | None) -> None:
+    """GPU memory of the claims on this node that have a limit, by claim and GPU or by process."""
+    import json
+
+    from koordra.cli import columns
+    from koordra.errors import NodeError
+    from koordra.kubelet_plugin.isolation import limiter_region
+
+    uses = []
+    claims = state_dir / "limiter" / "claims"
+    for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
+        try:
+            uses.append(limiter_region.read(folder))
+        except NodeError as error:
+            click.echo(f"koordra: {error}", err=True)
+    if output == "json":
+        click.echo(json.dumps([document(use) for use in uses], indent=2))
+    elif processes:
+        columns.show(
+            ("CLAIM", "PID", "HOST PID", "NAME", "GPU", "USED", "FOR"),
+            [row for use in uses for row in process_rows(use)],
+        )
+    else:
+        columns.show(
+            ("CLAIM", "GPU", "USED", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"),
+            [row for use in uses for row in claim_rows(use)],
+        )
+
+
+def claim_rows(use: ClaimUse) -> list[tuple[str, ...]]:
+    return [
+        (
+            use.claim,
+            device.uuid,
+            mebibytes(device.used),
+            "-" if device.limit is None else mebibytes(device.limit),
+            str(len(use.processes)),
+            str(device.denied),
+            use.handshake,
+        )
+        for device in use.devices
+    ]
+
+
+def process_rows(use: ClaimUse) -> list[tuple[str, ...]]:
+    return [
+        (
+            use.claim,
+            str(process.pid),
+            str(process.host_pid or "-"),
+            process.name,
+            device.uuid,
+            mebibytes(process.held[index]),
+            " ".join(f"{kind}={mebibytes(held)}" for kind, held in process.kinds[index] if held) or "-",
+        )
+        for process in use.processes
+        for index, device in enumerate(use.devices)
+    ]
+
+
+def mebibytes(amount: int) -> str:
+    """Rounded up, so that something never shows as nothing."""
+    return f"{-(-amount // (1 << 20))}Mi"
+
+
+def document(use: ClaimUse) -> dict[str, Any]:
+    return {
+        "claim": use.claim,
+        "limiter": use.handshake,
+        "turnedAway": use.turned_away,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "usedBytes": device.used,
+                "limitBytes": device.limit,
+                "unseenBytes": device.unseen,
+                "denied": device.denied,
+            }
+            for device in use.devices
+        ],
+        "processes": [
+            {
+                "pid": process.pid,
+                "hostPid": process.host_pid or None,
+                "name": process.name,
+                "enforcing": process.enforcing,
+                "heldBytes": {device.uuid: process.held[index] for index, device in enumerate(use.devices)},
+            }
+            for process in use.processes
+        ],
+    }

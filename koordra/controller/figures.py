@@ -1,0 +1,146 @@
+"""What the controller counts: for Prometheus, and for its readiness.
+
+koordra_controller_leading                        1 while this replica holds the lease
+koordra_controller_happenings_total{reason}       what was told in Events, alarms included
+koordra_controller_claims{state}                  waiting, allocated, in_doubt
+koordra_controller_pass_seconds                   one pass of the reconciler
+koordra_controller_plan_seconds                   its planning step
+koordra_controller_allocation_seconds             from a claim's (or its pod's) creation to its allocation
+koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
+koordra_controller_write_errors_total{resource,code}
+koordra_controller_alarms{reason}                 what nobody but koordra should do, now (see guards.py)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from koordra.api import objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.controller import guards
+from koordra.controller.happenings import ALLOCATED, Happening
+from koordra.controller.writes import MERGE_PATCH, WritingApi
+from koordra.errors import ApiError
+from koordra.metrics import Metrics
+
+_LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+class Figures:
+    """The controller's instruments; itself a witness of what happens."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        part = "koordra_controller_"
+        self.leading = metrics.gauge(part + "leading", "1 while this replica holds the lease")
+        self._happenings = metrics.counter(part + "happenings", "What was told in Events", ["reason"])
+        self._alarms = metrics.counter(
+            part + "alarms", "What only koordra may do, done by others", ["reason"]
+        )
+        for reason in guards.ALARMS:
+            self._alarms.labels(reason)
+        self._claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
+        self._pass = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
+        self._plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
+        self._allocation = metrics.histogram(
+            part + "allocation_seconds", "From a claim's creation to its allocation", buckets=_LATENCY
+        )
+        self._writes = metrics.histogram(
+            part + "write_seconds", "Requests that change something", ["verb", "resource"]
+        )
+        self._errors = metrics.counter(part + "write_errors", "Requests that failed", ["resource", "code"])
+
+    def __call__(self, happening: Happening, /) -> None:
+        self._happenings.labels(happening.reason).inc()
+        if happening.reason in guards.ALARMS:
+            self._alarms.labels(happening.reason).inc()
+        if happening.reason == ALLOCATED:
+            waited = _seconds_since(str(objects.metadata(happening.about[0]).get("creationTimestamp") or ""))
+            if waited is not None:
+                self._allocation.observe(waited)
+
+    def count_claims(self, *, waiting: int, allocated: int, in_doubt: int) -> None:
+        for state, number in (("waiting", waiting), ("allocated", allocated), ("in_doubt", in_doubt)):
+            self._claims.labels(state).set(number)
+
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        with self._pass.time():
+            yield
+
+    def planned(self, seconds: float) -> None:
+        self._plan.observe(seconds)
+
+    def counting(self, api: WritingApi) -> WritingApi:
+        """The same API, with its writes counted and timed."""
+        return _CountingApi(api, self._writes, self._errors)
+
+
+class _CountingApi:
+    def __init__(self, api: WritingApi, writes: Any, errors: Any) -> None:
+        self._api = api
+        self._writes = writes
+        self._errors = errors
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        return self._api.get(kind, name, namespace=namespace)
+
+    def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Object:
+        what = _resource(kind, subresource)
+        return self._timed(
+            "create",
+            what,
+            lambda: self._api.create(kind, body, namespace=namespace, name=name, subresource=subresource),
+        )
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+    ) -> Object:
+        return self._timed(
+            "patch",
+            _resource(kind, subresource),
+            lambda: self._api.patch(
+                kind, name, body, namespace=namespace, subresource=subresource, content_type=content_type
+            ),
+        )
+
+    def _timed(self, verb: str, resource: str, send: Callable[[], Object]) -> Object:
+        started = time.perf_counter()
+        try:
+            return send()
+        except ApiError as error:
+            self._errors.labels(resource, str(error.code or "none")).inc()
+            raise
+        finally:
+            self._writes.labels(verb, resource).observe(time.perf_counter() - started)
+
+
+def _resource(kind: Kind, subresource: str | None) -> str:
+    return f"{kind.plural}/{subresource}" if subresource else kind.plural
+
+
+def _seconds_since(timestamp: str) -> float | None:
+    try:
+        created = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return max(0.0, (datetime.now(UTC) - created).total_seconds())

@@ -1,0 +1,302 @@
+"""What nobody but koordra should do with koordra's devices, recognised from the objects that show it. Pure.
+
+One writer allocates the devices of a joint node. What would break that is found here and told loudly (an Event
+and a metric); koordra never guesses its way around it.
+
+    UnguardedClass       a DeviceClass that means koordra's devices and does not demand `allocator == "scheduler"`:
+                         kube-scheduler's allocator is kept from joint devices by their taint alone, and on servers
+                         without device taints (1.34, 1.35) by nothing
+    ForeignClass         a DeviceClass of somebody else (or one without selectors) that matches a joint device
+    ForeignWriter        an allocation of a joint device that another field manager wrote
+    OverCommitted        a device that is given out beyond what it has, whoever did it
+    TwoDrivers           another driver publishes a device at the same PCI address on the same node
+    StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a pool that
+                         is not the node's
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.allocator import read_inventory
+from koordra.allocator.selectors import DeviceFacts, matches
+from koordra.api import names, objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.snapshot import Cluster, allocator_of
+from koordra.errors import InvalidInput, InvalidQuantity, KoordraError
+from koordra.quantity import canonical, parse
+
+UNGUARDED_CLASS: Final = "UnguardedClass"
+FOREIGN_CLASS: Final = "ForeignClass"
+FOREIGN_WRITER: Final = "ForeignWriter"
+OVER_COMMITTED: Final = "OverCommitted"
+TWO_DRIVERS: Final = "TwoDrivers"
+STRANGE_SLICE: Final = "StrangeSlice"
+ALARMS: Final = (UNGUARDED_CLASS, FOREIGN_CLASS, FOREIGN_WRITER, OVER_COMMITTED, TWO_DRIVERS, STRANGE_SLICE)
+
+FIELD_MANAGER: Final = "koordra-controller"
+_GUARD: Final = re.compile(
+    r"""allocator["'\]]*\s*==\s*["']scheduler["']|["']scheduler["']\s*==\s*[^&|]*allocator"""
+)
+_PCI_NAMES: Final = ("pcibusid", "pciaddress", "pcibusaddress", "pci_address")
+_PCI_ADDRESS: Final = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+_PROBES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """`about`: the objects on which it is told; `key` tells alarms of one reason apart."""
+
+    reason: str
+    key: str
+    about: tuple[Object, ...]
+    message: str
+
+
+def class_alarms(cluster: Cluster) -> list[Alarm]:
+    """Classes through which kube-scheduler's allocator could take joint devices."""
+    probes = joint_devices(cluster.slices)
+    found = []
+    for entry in cluster.classes:
+        name, expressions = objects.name(entry), _expressions(entry)
+        if claims_of.is_koordra_class(entry):
+            if not any(_GUARD.search(expression) for expression in expressions):
+                text = (
+                    f"DeviceClass {name} means koordra's devices and does not keep kube-scheduler's own allocator away "
+                    'from them; add the selector device.attributes["koordra.io"].allocator == "scheduler" '
+                    "(koordra's controller sees through it)"
+                )
+                found.append(Alarm(UNGUARDED_CLASS, name, (entry,), text))
+        elif any(_selects(expressions, device) for device in probes):
+            text = (
+                f"DeviceClass {name} is not koordra's and matches devices of koordra that the controller gives out; "
+                'add a selector for the driver that it is meant for, for example device.driver == "..."'
+            )
+            found.append(Alarm(FOREIGN_CLASS, name, (entry,), text))
+    return found
+
+
+def joint_devices(slices: Iterable[Object]) -> list[DeviceFacts]:
+    """A few devices that the controller gives out, of different types, as selectors see them."""
+    found: dict[str, DeviceFacts] = {}
+    for entry in slices:
+        spec = objects.spec_of(entry)
+        if spec.get("driver") != names.DRIVER:
+            continue
+        for device in spec.get("devices") or ():
+            kind = str(_attribute(device, "type"))
+            if allocator_of(device) == names.ALLOCATOR_CONTROLLER and kind not in found:
+                facts = _facts(entry, device)
+                if facts is not None:
+                    found[kind] = facts
+        if len(found) >= _PROBES:
+            break
+    return list(found.values())
+
+
+def slice_alarms(cluster: Cluster) -> list[Alarm]:
+    """Slices in our name that are not ours, and devices that two drivers publish."""
+    nodes = {objects.name(node): node for node in cluster.nodes}
+    found = []
+    ours: dict[tuple[str, str], str] = {}
+    theirs: dict[tuple[str, str], tuple[Object, str]] = {}
+    for entry in cluster.slices:
+        spec = objects.spec_of(entry)
+        node = str(spec.get("nodeName") or "")
+        if spec.get("driver") == names.DRIVER:
+            pool = str((spec.get("pool") or {}).get("name"))
+            if pool != node:
+                found.append(_strange(entry, node, pool))
+        for device in spec.get("devices") or ():
+            address = pci_address(device)
+            if not address or not node:
+                continue
+            if spec.get("driver") == names.DRIVER:
+                ours[node, address] = str(device.get("name"))
+            else:
+                theirs.setdefault((node, address), (entry, str(device.get("name"))))
+    for (node, address), (entry, other) in sorted(theirs.items()):
+        if (node, address) in ours:
+            driver = objects.spec_of(entry).get("driver")
+            text = (
+                f"node {node}: PCI device {address} is published by koordra.io ({ours[node, address]}) and by {driver} "
+                f"({other}); both would give it out. Leave the device to one driver"
+            )
+            about = (entry, nodes[node]) if node in nodes else (entry,)
+            found.append(Alarm(TWO_DRIVERS, f"{node}/{address}/{driver}", about, text))
+    return found
+
+
+def _strange(entry: Object, node: str, pool: str) -> Alarm:
+    what = f"is for node {node} and in pool {pool}" if node else f"names no node (pool {pool})"
+    text = (
+        f"ResourceSlice {objects.name(entry)} has driver koordra.io and {what}; koordra's plugins publish one pool "
+        "per node, named after it. Delete the slice, and find out who wrote it"
+    )
+    return Alarm(STRANGE_SLICE, objects.name(entry), (entry,), text)
+
+
+def writer_alarms(claim: Object, joint: frozenset[tuple[str, str]]) -> list[Alarm]:
+    """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
+    taken = [
+        str(result.get("device"))
+        for result in claims_of.results(claim)
+        if result.get("driver") == names.DRIVER
+        and (str(result.get("pool")), str(result.get("device"))) in joint
+    ]
+    manager = allocation_manager(claim) if taken else ""
+    if not manager or manager.startswith(FIELD_MANAGER):
+        return []
+    text = (
+        f"claim {objects.name(claim)}: {', '.join(taken)} was allocated by {manager}, not by koordra's controller; "
+        "devices of a joint node have one writer. Take the right to write resourceclaims/binding from it, or put "
+        "the node into native mode"
+    )
+    return [Alarm(FOREIGN_WRITER, objects.uid(claim), (claim,), text)]
+
+
+def allocation_manager(claim: Object) -> str:
+    """The field manager that owns status.allocation, empty where the server does not tell."""
+    for entry in objects.metadata(claim).get("managedFields") or ():
+        status = (entry.get("fieldsV1") or {}).get("f:status")
+        if isinstance(status, Mapping) and "f:allocation" in status:
+            return str(entry.get("manager") or "")
+    return ""
+
+
+def overcommitments(cluster: Cluster, claims: Iterable[Object]) -> list[Alarm]:
+    """Devices of which more is given out than they have. `claims`: all that hold devices of koordra's."""
+    used: dict[tuple[str, str], list[tuple[Object, Mapping[str, Any]]]] = defaultdict(list)
+    for claim in claims:
+        for result in claims_of.results(claim):
+            if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
+                used[str(result.get("pool")), str(result.get("device"))].append((claim, result))
+    crowded = {place: entries for place, entries in used.items() if len(entries) > 1}
+    if not crowded:
+        return []
+    capacity = _capacities(cluster.slices, crowded.keys())
+    found = []
+    for place in sorted(crowded):
+        text = _too_much(place, crowded[place], capacity.get(place))
+        if text:
+            holders = {objects.uid(claim): claim for claim, _ in crowded[place]}
+            about = tuple(holders[uid] for uid in sorted(holders))
+            found.append(Alarm(OVER_COMMITTED, "/".join(place), about, text))
+    return found
+
+
+def _too_much(
+    place: tuple[str, str],
+    entries: Sequence[tuple[Object, Mapping[str, Any]]],
+    capacity: Mapping[str, Decimal] | None,
+) -> str:
+    who = ", ".join(sorted({objects.key(claim) for claim, _ in entries}))
+    advice = "the node will refuse to prepare what is too much; delete one of the pods"
+    if any(not result.get("shareID") for _, result in entries):
+        return f"device {place[1]} of pool {place[0]} is allocated as a whole to more than one claim: {who}; {advice}"
+    for name, total in (capacity or {}).items():
+        amounts = (_amount(_consumed(result, name)) for _, result in entries)
+        asked = sum((amount for amount in amounts if amount is not None), Decimal(0))
+        if asked > total:
+            return (
+                f"device {place[1]} of pool {place[0]} has {name} {canonical(total)} and {canonical(asked)} is "
+                f"allocated, to {who}; {advice}"
+            )
+    return ""
+
+
+def _consumed(result: Mapping[str, Any], name: str) -> str | None:
+    consumed = claims_of.consumed(result)
+    return consumed.get(name, consumed.get(f"{names.DOMAIN}{name}"))
+
+
+def _amount(value: object) -> Decimal | None:
+    """A quantity, None where there is none that can be read (the allocator says so elsewhere)."""
+    try:
+        return None if value is None else parse(str(value))
+    except InvalidQuantity:
+        return None
+
+
+def _capacities(
+    slices: Iterable[Object], wanted: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], dict[str, Decimal]]:
+    places = set(wanted)
+    found = {}
+    for entry in slices:
+        spec = objects.spec_of(entry)
+        pool = str((spec.get("pool") or {}).get("name"))
+        if spec.get("driver") != names.DRIVER:
+            continue
+        for device in spec.get("devices") or ():
+            place = (pool, str(device.get("name")))
+            if place in places:
+                found[place] = {
+                    name.removeprefix(names.DOMAIN): total
+                    for name, value in (device.get("capacity") or {}).items()
+                    if (total := _amount(value.get("value"))) is not None
+                }
+    return found
+
+
+def joint_places(slices: Iterable[Object]) -> frozenset[tuple[str, str]]:
+    """Pool and name of every device that the controller gives out."""
+    return frozenset(
+        (str((objects.spec_of(entry).get("pool") or {}).get("name")), str(device.get("name")))
+        for entry in slices
+        if objects.spec_of(entry).get("driver") == names.DRIVER
+        for device in objects.spec_of(entry).get("devices") or ()
+        if allocator_of(device) == names.ALLOCATOR_CONTROLLER
+    )
+
+
+def pci_address(device: Mapping[str, Any]) -> str:
+    """`0000:1f:00.0` of a device, whatever its driver calls the attribute; empty where it tells none."""
+    body = device.get("basic") or device
+    for name, value in (body.get("attributes") or {}).items():
+        if str(name).rpartition("/")[2].lower().replace("-", "") in _PCI_NAMES:
+            text = str(value.get("string") or "").strip().lower()
+            if _PCI_ADDRESS.match(text):
+                domain, _, rest = text.partition(":") if text.count(":") == 2 else ("0000", "", text)
+                return f"{domain[-4:]}:{rest}"
+    return ""
+
+
+def _expressions(device_class: Object) -> list[str]:
+    selectors = objects.spec_of(device_class).get("selectors") or ()
+    return [str((entry.get("cel") or {}).get("expression") or "") for entry in selectors]
+
+
+def _selects(expressions: Sequence[str], device: DeviceFacts) -> bool:
+    """As kube-scheduler would judge it; what fails on the device does not select it."""
+    try:
+        return all(matches(expression, device) for expression in expressions)
+    except InvalidInput:
+        return False
+
+
+def _attribute(device: Mapping[str, Any], name: str) -> object:
+    attributes = device.get("attributes") or {}
+    value = attributes.get(names.DOMAIN + name) or attributes.get(name) or {}
+    return value.get("string")
+
+
+def _facts(entry: Object, device: Mapping[str, Any]) -> DeviceFacts | None:
+    """The device as the allocator reads it."""
+    pool = {**(objects.spec_of(entry).get("pool") or {}), "resourceSliceCount": 1}
+    alone = {
+        **entry,
+        "spec": {**objects.spec_of(entry), "pool": pool, "devices": [{**device, "consumesCounters": []}]},
+    }
+    node = {"metadata": {"name": str(objects.spec_of(entry).get("nodeName"))}}
+    try:
+        pools = read_inventory([{**alone, "kind": "ResourceSlice"}]).pools(node)
+    except KoordraError:
+        return None
+    return next((offered.facts for found in pools for offered in found.devices), None)

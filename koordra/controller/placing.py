@@ -1,0 +1,315 @@
+"""The planning step of a pass: groups that wait, most urgent first, each against all writes so far.
+
+A waiting group is planned again only when its *basis* changed: the inventory's epoch (something that could make
+room), its own pods and claims, or the nodes it is kept off. What keeps it off nodes comes from four sides:
+refusals by the scheduler (exclusions), predicates over several pods (obstacles), nodes kept free for groups that
+come first (reservations), and, in the allocator, the node's own predicates.
+
+A shared claim can be reserved for 256 pods. Consumers beyond that number are not planned for and are told
+ReservedForFull.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller import happenings, snapshot
+from koordra.controller.claims import Owner
+from koordra.controller.exclusions import Exclusions
+from koordra.controller.inventory import InventoryWatch
+from koordra.controller.obstacles import Obstacles
+from koordra.controller.offers import KeptOff, Offers, Planner
+from koordra.controller.order import urgency
+from koordra.controller.planning import MOST_CONSUMERS, Decision, decide, unplannable
+from koordra.controller.preemption import preemption_for
+from koordra.controller.reservations import Reservations
+from koordra.controller.sites import Site
+from koordra.controller.snapshot import Group, PodClaims
+from koordra.controller.working import CONFLICT_PAUSE, REFUSED_PAUSE, Working
+from koordra.controller.writes import Outcome, Written
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+UNDECIDED_PAUSE: Final = 10.0
+UNTIL_THE_BASIS_CHANGES: Final = -1.0
+_Basis = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Considered:
+    """A group was planned on this basis without success; `until` ends that even if nothing changes."""
+
+    basis: _Basis
+    until: float | None = None
+
+
+class Placing:
+    """Step 4 of a pass. Not thread-safe."""
+
+    def __init__(
+        self,
+        working: Working,
+        exclusions: Exclusions,
+        *,
+        planner: Planner,
+        read_inventory: object,
+        starves_after: float,
+        preemption: bool,
+    ) -> None:
+        self._working = working
+        self._exclusions = exclusions
+        self._preemption = preemption
+        self._inventory = InventoryWatch()
+        self.offers = Offers(planner, read_inventory)  # type: ignore[arg-type]
+        self.reservations = Reservations(starves_after=starves_after)
+        self._considered: dict[str, _Considered] = {}
+        self._obstacles = Obstacles(working.cluster, {})
+        self.waiting = 0
+        """Groups that waited after the last pass."""
+        self.took = 0.0
+        """Seconds of the last planning step, writes included."""
+
+    def plan(self) -> None:
+        """Plan every group that waits and write what was decided."""
+        working, now = self._working, self._working.clock()
+        change = self._inventory.look(working.cluster)
+        for node in change.nodes:
+            self._exclusions.retry_node(node, now)
+        self.offers.look(working.cluster)
+        self._obstacles = Obstacles(working.cluster, self.offers.sites.by_name)
+        members = list(working.pods().members)
+        self._tell_unplannable(members)
+        waiting = snapshot.groups(self._within_limits(members), immediate=self._immediate())
+        self._reserve(waiting, now)
+        considered: dict[str, _Considered] = {}
+        for group in waiting:
+            entry = self._consider(group, change.epoch, now)
+            if entry is not None:
+                considered[group.key] = entry
+        self._considered = considered
+        self.waiting, self.took = len(considered), self._working.clock() - now
+
+    def _consider(self, group: Group, epoch: int, now: float) -> _Considered | None:
+        """Plan the group unless nothing has changed for it; None when it need not be remembered."""
+        kept_off = self._kept_off(group, now)
+        basis = _basis(group, epoch, kept_off)
+        before = self._considered.pop(group.key, None)
+        if before is not None and before.basis == basis and (before.until is None or before.until > now):
+            self._working.wake(before.until)
+            return before
+        users = self._working.users()
+        decision = decide(group, ask=lambda some: self.offers.best(some, kept_off), users=users)
+        pause = self._carry_out(group, decision, now)
+        if pause is None:
+            return None
+        until = None if pause < 0 else now + pause
+        self._working.wake(until)
+        return _Considered(basis, until)
+
+    def _kept_off(self, group: Group, now: float) -> KeptOff:
+        found: dict[str, Reason] = {}
+        cause = Cause.NODE_UNSUITABLE.value
+        for pod in group.pods:
+            for node, why in self._exclusions.active(objects.uid(pod), now).items():
+                text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
+                found.setdefault(node, Reason(node, None, None, cause, text))
+        for side in (self._obstacles.of(group), self.reservations.kept_off(group)):
+            for node, reason in side.items():
+                found.setdefault(node, reason)
+        return found
+
+    # carrying out
+
+    def _carry_out(self, group: Group, decision: Decision, now: float) -> float | None:
+        """Write the decision. Returns for how long the group need not be planned again: None not at all,
+        UNTIL_THE_BASIS_CHANGES, otherwise seconds at most."""
+        working = self._working
+        if decision.broken:
+            log.error("allocator_defect", group=_label(group), traceback=decision.broken)
+        if decision.allocations:
+            return self._write(group, decision)
+        for held in decision.give_back:
+            working.give_back(held, why="the pod's other claims cannot be placed beside it")
+        for claim in group.pending:
+            reasons = decision.reasons.get(objects.key(claim), ())
+            working.announce.waiting(claim, _users(group, claim), reasons)
+        if decision.give_back:
+            working.wake(working.clock())
+            return None
+        self.reservations.waits(group, now=now)
+        again = decision.undecided or (self._preemption and not self._preempt(group, now))
+        return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
+
+    def _write(self, group: Group, decision: Decision) -> float | None:
+        working = self._working
+        for key in sorted(decision.allocations):
+            claim = working.cluster.claims_by_key[key]
+            written = working.settled(working.writer.allocate(claim, decision.allocations[key]))
+            pods = _users(group, claim)
+            if not written.ok or written.obj is None:
+                return self._not_written(claim, pods, written)
+            self._inventory.given_out(written.obj)
+            self.offers.given_out(written.obj, pods)
+            self._obstacles.came(pods)
+            working.grants.remember(written.obj, pods, now=working.clock())
+            log.info("claim_allocated", claim=key, node=claims_of.node_of(written.obj))
+            working.announce.allocated(written.obj, pods, level=decision.levels.get(key))
+        self.reservations.placed(group)
+        return None
+
+    def _not_written(self, claim: Object, pods: tuple[Object, ...], written: Written) -> float | None:
+        log.info(
+            "allocation_not_written",
+            claim=objects.key(claim),
+            outcome=written.outcome.value,
+            message=written.message,
+        )
+        if written.outcome is Outcome.DROPPED:
+            reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, written.message)
+            self._working.announce.waiting(claim, pods, (reason,))
+            return REFUSED_PAUSE
+        if written.outcome is Outcome.REFUSED:
+            self._working.announce.tell(happenings.write_refused(claim, pods, message=written.message))
+            return REFUSED_PAUSE
+        if written.outcome is Outcome.GONE:
+            return CONFLICT_PAUSE * 50
+        return None
+
+    # nodes that are kept free, and pods that have to go
+
+    def _reserve(self, waiting: list[Group], now: float) -> None:
+        self.reservations.retain(waiting)
+        next_change = self.reservations.review(
+            waiting, self.offers.sites.by_name.values(), fits_when_empty=self._fits_when_empty, now=now
+        )
+        self._working.wake(next_change)
+
+    def _fits_when_empty(self, group: Group, site: Site) -> bool:
+        holders = {objects.uid(claim) for claim in site.holders}
+        users = self._working.users()
+        pods = {objects.uid(pod) for claim in site.holders for pod in users.get(objects.key(claim), ())}
+        return self._fits(group, site, frozenset(holders | pods))
+
+    def _fits(self, group: Group, site: Site, without: frozenset[str]) -> bool:
+        return self.offers.ask(group, site, without=without).score is not None
+
+    def _preempt(self, group: Group, now: float) -> bool:
+        """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
+        if self.reservations.node_of(group) is not None:
+            return True
+        kept_off = self._kept_off(group, now)
+        sites = [site for name, site in self.offers.sites.by_name.items() if name not in kept_off]
+        found = preemption_for(group, sites, self._working.users(), fits=self._fits)
+        if found is None:
+            return True
+        for victim in found.victims:
+            written = self._working.writer.evict(victim)
+            log.info(
+                "pod_evicted",
+                pod=objects.key(victim),
+                node=found.node,
+                outcome=written.outcome.value,
+                message=written.message,
+            )
+            if written.ok:
+                told = happenings.preempted(victim, group.pods[0], node=found.node)
+                self._working.announce.tell(told)
+            elif written.outcome is not Outcome.GONE:
+                return False
+        self.reservations.nominate(group, found.node, now=now)
+        return True
+
+    # who is not planned for
+
+    def _immediate(self) -> list[Object]:
+        """Claims that want their devices without a pod."""
+        cluster = self._working.cluster
+        found = []
+        for claim in cluster.claims:
+            if (
+                not claims_of.is_immediate(claim)
+                or claims_of.is_allocated(claim)
+                or objects.is_deleting(claim)
+            ):
+                continue
+            owner = claims_of.owner(claim, cluster.classes_by_name)
+            if owner is Owner.KOORDRA:
+                found.append(claim)
+            elif owner is not Owner.FOREIGN:
+                alone = PodClaims({}, (), (), ((claim, owner),))
+                for reasons in unplannable(alone, cluster.classes_by_name).values():
+                    self._working.announce.waiting(claim, (), reasons)
+        return found
+
+    def _within_limits(self, members: Iterable[PodClaims]) -> Iterable[PodClaims]:
+        """Without the consumers for whom a shared claim has no place in reservedFor."""
+        users = self._working.users()
+        crowded = {key for key, pods in users.items() if len(pods) > MOST_CONSUMERS}
+        for member in members:
+            full = next(
+                (
+                    claim
+                    for claim in member.ours
+                    if objects.key(claim) in crowded and self._is_full(member, claim)
+                ),
+                None,
+            )
+            if full is None:
+                yield member
+                continue
+            text = (
+                f"{objects.describe(full)} is used by {len(users[objects.key(full)])} pods, and a claim can be "
+                f"reserved for {MOST_CONSUMERS}; give some of them a claim of their own"
+            )
+            reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, text)
+            self._working.announce.stuck(full, member.pod, (reason,))
+
+    def _is_full(self, member: PodClaims, claim: Object) -> bool:
+        """The first 256 consumers have the claim: those it is reserved for, then by urgency."""
+        reserved = set(claims_of.reserved_for(claim))
+        pods = self._working.users()[objects.key(claim)]
+        first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))[
+            :MOST_CONSUMERS
+        ]
+        return objects.uid(member.pod) not in {objects.uid(pod) for pod in first}
+
+    def _tell_unplannable(self, members: Iterable[PodClaims]) -> None:
+        cluster = self._working.cluster
+        for member in members:
+            if member.refused:
+                for key, reasons in unplannable(member, cluster.classes_by_name).items():
+                    self._working.announce.waiting(cluster.claims_by_key[key], (member.pod,), reasons)
+
+
+def _users(group: Group, claim: Object) -> tuple[Object, ...]:
+    """The group's pods that use a claim."""
+    uid = objects.uid(claim)
+    return tuple(
+        member.pod for member in group.members if uid in {objects.uid(entry) for entry in member.ours}
+    )
+
+
+def _label(group: Group) -> str:
+    return objects.key(group.pods[0] if group.pods else group.pending[0])
+
+
+def _basis(group: Group, epoch: int, kept_off: Mapping[str, Reason]) -> _Basis:
+    """What a plan for this group depends on; specs of claims cannot change."""
+    pods = tuple(
+        (
+            objects.uid(member.pod),
+            objects.metadata(member.pod).get("generation"),
+            tuple(snapshot.gates(member.pod)),
+            objects.spec_of(member.pod).get("nodeName"),
+            tuple((objects.uid(claim), claims_of.node_of(claim)) for claim in (*member.ours, *member.others)),
+        )
+        for member in group.members
+    )
+    return (epoch, pods, tuple((node, kept_off[node].detail) for node in sorted(kept_off)))

@@ -1,0 +1,378 @@
+"""The nodes as places where claims can go, each with what takes room there.
+
+A `Site` is what has to be known to judge one node by itself: the node, the slices of its pool, the claims that
+hold its devices, and the sum of what its pods ask for. One node's answer depends on nothing else (koordra publishes
+one pool per node), so a change on one node makes one site new and leaves all others as they are; `changes` tells
+which. Slices without a node's name (another layout than koordra's own) are part of every site, as are the claims
+that hold devices of theirs.
+
+Clusters consist of many nodes of few kinds. The `likeness` of a site says what its devices are and how much of each
+is taken, without the names of nodes and claims and without what identifies a single device (uuid, interface names:
+of those it keeps only which devices share a value). Sites of equal likeness have the same answer from the
+allocator, device by device.
+
+Pods count for the node they are bound to, or that their allocated claims will bring them to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.predicates import requests_of
+from koordra.api import names, objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.membership import claim_keys
+from koordra.controller.snapshot import Cluster, joint_slice
+
+Inventory = Any
+"""What `read_inventory` answers; only the allocator looks inside."""
+
+_EVERYWHERE: Final = ""
+IDENTITIES: Final = frozenset(
+    name.removeprefix(names.DOMAIN) for name in (names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV)
+)
+"""Attributes that name a single device; requests that speak of one are asked site by site."""
+
+Load = dict[str, Decimal]
+
+
+@dataclass(slots=True)
+class Site:
+    """`holders` are claims with devices here, `guests` the pods that take room, `load` what those ask for together;
+    `kind` is the likeness of what is published; `version` goes up with every change."""
+
+    name: str
+    node: Object
+    slices: tuple[Object, ...] = ()
+    holders: tuple[Object, ...] = ()
+    guests: tuple[Object, ...] = ()
+    version: int = 0
+    inventory: Inventory = None
+    load: Load = field(default_factory=dict)
+    kind: int | None = None
+    likeness: Hashable = None
+
+    def shown(self, *, without: frozenset[str] = frozenset()) -> list[Object]:
+        """The node (its room for pods is judged elsewhere) and the holders, for the allocator. `without`: uids of
+        claims as if they were gone."""
+        bare = {"kind": "Node", "metadata": self.node.get("metadata")}
+        return [bare, *(claim for claim in self.holders if objects.uid(claim) not in without)]
+
+    def load_without(self, gone: frozenset[str]) -> Load:
+        """What the pods ask for together, as if these (by uid) were gone."""
+        if not any(objects.uid(pod) in gone for pod in self.guests):
+            return dict(self.load)
+        load: Load = {}
+        for pod in self.guests:
+            if objects.uid(pod) not in gone:
+                add_load(load, requests_of(pod))
+        return load
+
+
+class Sites:
+    """All sites, brought up to date by `look`. Not thread-safe."""
+
+    def __init__(self, read_inventory: Callable[[Iterable[Object]], Inventory]) -> None:
+        self.by_name: dict[str, Site] = {}
+        self.changes: list[str] = []
+        """Names of sites in the order in which they changed (or appeared, or went)."""
+        self._read_inventory = read_inventory
+        self._rules: Sequence[Object] = ()
+        self._joint: dict[str, tuple[Object, Object]] = {}
+        self._asked: dict[str, tuple[object, Load]] = {}
+        self._pool_site: dict[str, str] = {}
+        self._kinds: dict[str, int] = {}
+        self._holdings: dict[str, tuple[Object, tuple[Any, ...]]] = {}
+
+    def look(self, cluster: Cluster) -> None:
+        """Everything as it is now."""
+        slices = self._slices_by_site(cluster)
+        holders = self._holders(cluster)
+        guests = self._guests(cluster)
+        new_rules = not _alike(self._rules, cluster.taint_rules)
+        self._rules = cluster.taint_rules
+        wide_slices, wide_holders = slices.get(_EVERYWHERE, ()), holders.get(_EVERYWHERE, ())
+        living = {objects.name(node): node for node in cluster.nodes}
+        for name in self.by_name.keys() - living.keys():
+            del self.by_name[name]
+            self.changes.append(name)
+        for name, node in living.items():
+            self._settle(
+                name,
+                node,
+                slices=(*wide_slices, *slices.get(name, ())),
+                holders=(*wide_holders, *holders.get(name, ())),
+                guests=tuple(guests.get(name, ())),
+                new_rules=new_rules,
+            )
+        self._forget(cluster)
+
+    def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
+        """An allocation was written: it holds devices, and its pods will come."""
+        for name in self._places_of(claim):
+            for site in self.by_name.values() if name == _EVERYWHERE else self._named(name):
+                known = [entry for entry in site.holders if objects.uid(entry) != objects.uid(claim)]
+                self._change(site, holders=(*known, claim))
+        here = claims_of.node_of(claim)
+        for site in self._named(here or ""):
+            known_pods = {objects.uid(pod) for pod in site.guests}
+            new = [pod for pod in pods if objects.uid(pod) not in known_pods]
+            if new:
+                self._change(site, guests=(*site.guests, *new))
+
+    def _named(self, name: str) -> list[Site]:
+        return [self.by_name[name]] if name in self.by_name else []
+
+    def _settle(
+        self,
+        name: str,
+        node: Object,
+        *,
+        slices: tuple[Object, ...],
+        holders: tuple[Object, ...],
+        guests: tuple[Object, ...],
+        new_rules: bool,
+    ) -> None:
+        site = self.by_name.get(name)
+        if site is None:
+            site = self.by_name[name] = Site(name, node)
+            new_rules = True
+            self._change(site)
+        if new_rules or not _alike(site.slices, slices):
+            site.slices = slices
+            site.inventory = None
+            site.kind = self._kind_of(slices)
+            self._change(site)
+        if site.node is not node:
+            if _face(site.node) != _face(node):
+                self._change(site)
+            site.node = node
+        if not _alike(site.holders, holders):
+            self._change(site, holders=holders)
+        if not _alike(site.guests, guests):
+            self._change(site, guests=guests)
+
+    def _change(
+        self,
+        site: Site,
+        *,
+        holders: tuple[Object, ...] | None = None,
+        guests: tuple[Object, ...] | None = None,
+    ) -> None:
+        """Take over what is new; a change that the site's answer cannot depend on makes no new version."""
+        if holders is not None:
+            same = [self._held(claim) for claim in site.holders] == [self._held(claim) for claim in holders]
+            site.holders = holders
+            if same:
+                return
+        if guests is not None:
+            site.guests = guests
+            load: Load = {}
+            for pod in guests:
+                add_load(load, self._requests(pod))
+            if load == site.load:
+                return
+            site.load = load
+        site.version += 1
+        site.likeness = self._likeness(site)
+        self.changes.append(site.name)
+
+    def _likeness(self, site: Site) -> Hashable:
+        """None where it cannot be told: slices that are not one node's own."""
+        if site.kind is None:
+            return None
+        held = []
+        for claim in site.holders:
+            for pool, device, shared, consumed in self._held(claim):
+                held.append(
+                    (device, shared, consumed) if pool == site.name else (pool, device, shared, consumed)
+                )
+        return (site.kind, honors_partitions(objects.labels_of(site.node)), tuple(sorted(held, key=repr)))
+
+    def _kind_of(self, slices: Sequence[Object]) -> int | None:
+        """A number for what is published; sites of the same number publish the same."""
+        own = all(
+            (spec := objects.spec_of(entry)).get("nodeName")
+            and (spec.get("pool") or {}).get("name") == spec.get("nodeName")
+            for entry in slices
+        )
+        if not own:
+            return None
+        likeness = published_likeness(slices, self._rules)
+        return self._kinds.setdefault(likeness, len(self._kinds))
+
+    def _held(self, claim: Object) -> tuple[Any, ...]:
+        uid = objects.uid(claim)
+        before = self._holdings.get(uid)
+        if before is not None and before[0] is claim:
+            return before[1]
+        found = _held_of(claim)
+        self._holdings[uid] = (claim, found)
+        return found
+
+    def inventory_of(self, site: Site) -> Inventory:
+        """The site's slices and the taint rules, read when first asked for."""
+        if site.inventory is None:
+            site.inventory = self._read_inventory([*site.slices, *self._rules])
+        return site.inventory
+
+    def _slices_by_site(self, cluster: Cluster) -> dict[str, list[Object]]:
+        found: dict[str, list[Object]] = defaultdict(list)
+        joint: dict[str, tuple[Object, Object]] = {}
+        self._pool_site = {}
+        for entry in cluster.slices:
+            spec = entry.get("spec") or {}
+            if spec.get("driver") != names.DRIVER:
+                continue
+            uid = objects.uid(entry) or objects.name(entry)
+            before = self._joint.get(uid)
+            joint[uid] = before if before is not None and before[0] is entry else (entry, joint_slice(entry))
+            site = str(spec.get("nodeName") or _EVERYWHERE)
+            found[site].append(joint[uid][1])
+            pool = str((spec.get("pool") or {}).get("name"))
+            known = self._pool_site.setdefault(pool, site)
+            if known != site:
+                self._pool_site[pool] = _EVERYWHERE
+        self._joint = joint
+        return found
+
+    def _holders(self, cluster: Cluster) -> dict[str, list[Object]]:
+        found: dict[str, list[Object]] = defaultdict(list)
+        for claim in cluster.claims:
+            if (claim.get("status") or {}).get("allocation"):
+                for place in self._places_of(claim):
+                    found[place].append(claim)
+        return found
+
+    def _places_of(self, claim: Object) -> list[str]:
+        """The sites whose devices the claim holds; a pool that is not published now counts by its own name,
+        which is the node's."""
+        pools = {
+            str(result.get("pool"))
+            for result in claims_of.results(claim)
+            if result.get("driver") == names.DRIVER
+        }
+        return sorted({self._pool_site.get(pool, pool) for pool in pools})
+
+    def _guests(self, cluster: Cluster) -> dict[str, list[Object]]:
+        found: dict[str, list[Object]] = defaultdict(list)
+        for pod in cluster.pods:
+            if objects.pod_is_finished(pod):
+                continue
+            spec = pod.get("spec") or {}
+            node = spec.get("nodeName")
+            if not node and spec.get("resourceClaims"):
+                node = destination(pod, cluster.claims_by_key)
+            if node:
+                found[str(node)].append(pod)
+        return found
+
+    def _requests(self, pod: Object) -> Load:
+        uid, generation = objects.uid(pod), objects.metadata(pod).get("generation")
+        before = self._asked.get(uid)
+        if before is not None and generation is not None and before[0] == generation:
+            return before[1]
+        found = requests_of(pod)
+        if uid:
+            self._asked[uid] = (generation, found)
+        return found
+
+    def _forget(self, cluster: Cluster) -> None:
+        if len(self._asked) > 2 * len(cluster.pods) + 100:
+            living = {objects.uid(pod) for pod in cluster.pods}
+            self._asked = {uid: entry for uid, entry in self._asked.items() if uid in living}
+        if len(self._holdings) > 2 * len(cluster.claims) + 100:
+            kept = {objects.uid(claim) for claim in cluster.claims}
+            self._holdings = {uid: entry for uid, entry in self._holdings.items() if uid in kept}
+        if len(self._kinds) > 4 * len(self.by_name) + 100:
+            self._kinds.clear()
+            for site in self.by_name.values():
+                site.kind = self._kind_of(site.slices)
+                self._change(site)
+
+
+def destination(pod: Object, claims: Mapping[str, Object]) -> str | None:
+    """The node that an unbound pod's allocated claims pin it to."""
+    for key in claim_keys(pod):
+        claim = claims.get(key)
+        if claim is not None and (node := claims_of.node_of(claim)):
+            return node
+    return None
+
+
+def add_load(load: Load, asked: Mapping[str, Decimal]) -> None:
+    for name, amount in asked.items():
+        load[name] = load.get(name, Decimal(0)) + amount
+
+
+def _alike(one: Sequence[Object], other: Sequence[Object]) -> bool:
+    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _face(node: Object) -> object:
+    """What the predicates look at; heartbeats are left out."""
+    spec, status = objects.spec_of(node), objects.status_of(node)
+    ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
+    return (
+        objects.labels_of(node),
+        spec.get("unschedulable"),
+        spec.get("taints"),
+        status.get("allocatable"),
+        ready,
+    )
+
+
+def _held_of(claim: Object) -> tuple[Hashable, ...]:
+    """What a claim holds of koordra's, without its name: (pool, device, shared, consumed) per device."""
+    return tuple(
+        (
+            str(result.get("pool")),
+            str(result.get("device")),
+            result.get("shareID") is not None,
+            tuple(claims_of.consumed(result).items()),
+        )
+        for result in claims_of.results(claim)
+        if result.get("driver") == names.DRIVER and not result.get("adminAccess")
+    )
+
+
+def published_likeness(slices: Sequence[Object], rules: Sequence[Object]) -> str:
+    """Equal for sites that publish the same, whatever nodes and single devices are called."""
+    numbers: dict[tuple[str, str], int] = {}
+    pools = {
+        str((objects.spec_of(entry).get("pool") or {}).get("name")): index
+        for index, entry in enumerate(slices)
+    }
+    found = [_slice_likeness(entry, numbers) for entry in slices]
+    ruled = []
+    for rule in rules:
+        spec = objects.spec_of(rule)
+        selector = dict(spec.get("deviceSelector") or {})
+        if selector.get("pool") is None or selector["pool"] in pools:
+            selector["pool"] = None
+            ruled.append([selector, spec.get("taint")])
+    return json.dumps([found, ruled], sort_keys=True)
+
+
+def _slice_likeness(entry: Object, numbers: dict[tuple[str, str], int]) -> object:
+    spec = {
+        name: value for name, value in objects.spec_of(entry).items() if name not in ("nodeName", "devices")
+    }
+    pool = {name: value for name, value in (spec.get("pool") or {}).items() if name == "resourceSliceCount"}
+    devices = []
+    for device in objects.spec_of(entry).get("devices") or ():
+        attributes = {
+            name: numbers.setdefault((name, json.dumps(value, sort_keys=True)), len(numbers))
+            if str(name).rpartition("/")[2] in IDENTITIES
+            else value
+            for name, value in (device.get("attributes") or {}).items()
+        }
+        devices.append({**device, "attributes": attributes})
+    return [{**spec, "pool": pool}, devices]

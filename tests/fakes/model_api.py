@@ -1,0 +1,287 @@
+"""The API server of the controller's model: strict, deterministic, and fast enough for thousands of schedules.
+
+Stored objects are never changed in place: a write makes a new object that shares what did not change, so that
+answers, histories and caches can hand them out without copying. The rules are those of `kube_api` (conditional
+writes, write-once allocation, finalizers, gates that can only go away); a write that changes nothing makes no
+new version, as on the real server.
+
+`Client` is what one process sees of the server; the world decides the fate of each of its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koordra.api.kinds import EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
+
+JSON_PATCH = "application/json-patch+json"
+
+
+class Killed(BaseException):
+    """The process that sent a request was killed at this point."""
+
+
+class ModelApi:
+    """Objects by plural and key; `history` has every change of a kind in order."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Object]] = {}
+        self.history: dict[str, list[tuple[str, str, Object]]] = {}
+        self.version = 100
+        self.uids = 0
+
+    def table(self, kind: Kind) -> dict[str, Object]:
+        return self.objects.setdefault(kind.plural, {})
+
+    def find(self, kind: Kind, name: str) -> Object | None:
+        return self.table(kind).get(_key(kind, name))
+
+    def get(self, kind: Kind, name: str) -> Object:
+        found = self.find(kind, name)
+        if found is None:
+            raise NotFound(f'{kind} "{name}" not found', code=404, reason="NotFound")
+        return found
+
+    def create(self, kind: Kind, body: Object, *, created: str = "2026-11-21T00:00:00Z") -> Object:
+        name = body["metadata"]["name"]
+        if self.find(kind, name) is not None:
+            raise Conflict(f'{kind} "{name}" already exists', code=409, reason="AlreadyExists")
+        self.uids += 1
+        metadata = {"uid": f"uid-{self.uids}", "creationTimestamp": created, "generation": 1}
+        metadata |= body["metadata"]
+        if kind.namespaced:
+            metadata.setdefault("namespace", "default")
+        whole = {"apiVersion": kind.api_version, "kind": kind.kind, **body, "metadata": metadata}
+        return self._store(kind, "ADDED", whole)
+
+    def change(self, kind: Kind, name: str, **parts: Any) -> Object:
+        """Somebody else's write: replaces spec, status or fields of metadata of the object as it is."""
+        current = self.get(kind, name)
+        changed = {**current, **{part: value for part, value in parts.items() if part != "metadata"}}
+        changed["metadata"] = {**current["metadata"], **parts.get("metadata", {})}
+        return self._replace(kind, current, changed)
+
+    def patch(self, kind: Kind, name: str, body: Any, subresource: str | None, content_type: str) -> Object:
+        current = self.get(kind, name)
+        if content_type == JSON_PATCH:
+            changed = _json_patched(current, body)
+        else:
+            _check_condition(current, body.get("metadata") or {})
+            changed = _merged(current, body)
+        return self._replace(kind, current, _only(subresource, current, changed))
+
+    def update(self, kind: Kind, body: Object) -> Object:
+        current = self.get(kind, body["metadata"]["name"])
+        _check_condition(current, body["metadata"])
+        return self._replace(kind, current, body)
+
+    def delete(self, kind: Kind, name: str, *, uid: str | None = None) -> None:
+        current = self.get(kind, name)
+        if uid and uid != current["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition does not match", code=409)
+        if not current["metadata"].get("finalizers"):
+            self._remove(kind, current)
+        elif not current["metadata"].get("deletionTimestamp"):
+            self.change(kind, name, metadata={"deletionTimestamp": "2026-11-21T01:00:00Z"})
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """At once, whatever holds it (a forced deletion, a node that is gone)."""
+        found = self.find(kind, name)
+        if found is not None:
+            self._remove(kind, found)
+
+    def _replace(self, kind: Kind, current: Object, changed: Object) -> Object:
+        changed = {**changed, "metadata": {**changed["metadata"], "uid": current["metadata"]["uid"]}}
+        if kind is RESOURCE_CLAIMS:
+            _validate_claim(current, changed)
+        if kind is PODS:
+            _validate_pod(current, changed)
+            if changed.get("spec") != current.get("spec"):
+                changed["metadata"]["generation"] = current["metadata"]["generation"] + 1
+        changed["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+        if kind is not LEASES and changed == current:
+            return current
+        stored = self._store(kind, "MODIFIED", changed)
+        if stored["metadata"].get("deletionTimestamp") and not stored["metadata"].get("finalizers"):
+            self._remove(kind, stored)
+        return stored
+
+    def _store(self, kind: Kind, event: str, obj: Object) -> Object:
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        key = _key(kind, obj["metadata"]["name"])
+        self.table(kind)[key] = obj
+        self.history.setdefault(kind.plural, []).append((event, key, obj))
+        return obj
+
+    def _remove(self, kind: Kind, obj: Object) -> None:
+        self.version += 1
+        key = _key(kind, obj["metadata"]["name"])
+        gone = self.table(kind).pop(key)
+        gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self.version)}}
+        self.history.setdefault(kind.plural, []).append(("DELETED", key, gone))
+
+
+Request = Callable[[], Object]
+
+
+class Client:
+    """The subset of koordra.kube.KubeClient that the controller uses; `deliver` carries each request out."""
+
+    timeout = 5.0
+    server = "model"
+
+    def __init__(self, api: ModelApi, deliver: Callable[[Request, str], Object]) -> None:
+        self._api = api
+        self._deliver = deliver
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        del namespace
+        return self._deliver(lambda: self._api.get(kind, name), "read")
+
+    def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Object:
+        del namespace
+        if kind is EVENTS:
+            return body
+        if name and subresource == "eviction":
+            return self._deliver(lambda: self._evict(name, body), "evictions")
+        return self._deliver(lambda: self._api.create(kind, body), kind.plural)
+
+    def _evict(self, name: str, body: Object) -> Object:
+        """The eviction API: the pod is asked to end, if it is that very pod."""
+        pod = self._api.get(PODS, name)
+        if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition does not match", code=409)
+        if not pod["spec"].get("nodeName"):
+            self._api.remove(PODS, name)
+            return body
+        return self._api.change(PODS, name, metadata={"deletionTimestamp": "2026-11-21T01:00:00Z"})
+
+    def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object:
+        assert subresource is None
+        return self._deliver(lambda: self._api.update(kind, body), kind.plural)
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = "application/merge-patch+json",
+    ) -> Object:
+        del namespace
+        return self._deliver(
+            lambda: self._api.patch(kind, name, body, subresource, content_type), kind.plural
+        )
+
+    def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        grace_period: int | None = None,
+    ) -> None:
+        del namespace, grace_period
+
+        def remove() -> Object:
+            self._api.delete(kind, name, uid=uid)
+            return {}
+
+        self._deliver(remove, kind.plural)
+
+
+def unreachable(text: str) -> ApiUnreachable:
+    return ApiUnreachable(text)
+
+
+def _key(kind: Kind, name: str) -> str:
+    return f"default/{name}" if kind.namespaced else name
+
+
+def _check_condition(current: Object, metadata: Mapping[str, Any]) -> None:
+    known = current["metadata"]
+    if metadata.get("uid") and metadata["uid"] != known["uid"]:
+        raise Conflict("the UID in the precondition does not match", code=409, reason="Conflict")
+    version = metadata.get("resourceVersion")
+    if version and version != known["resourceVersion"]:
+        raise Conflict("the object has been modified", code=409, reason="Conflict")
+
+
+def _only(subresource: str | None, current: Object, changed: Object) -> Object:
+    if subresource == "status":
+        return {**current, "status": changed.get("status") or {}}
+    return {**changed, "status": current.get("status") or {}} if "status" in current else changed
+
+
+def _validate_claim(before: Object, after: Object) -> None:
+    old, new = before.get("status") or {}, after.get("status") or {}
+    if old.get("allocation") and new.get("allocation") and old["allocation"] != new["allocation"]:
+        raise Invalid("status.allocation: field is immutable", code=422, reason="Invalid")
+    if new.get("reservedFor") and not new.get("allocation"):
+        raise Invalid("status.reservedFor: may not be specified when allocation is not set", code=422)
+    if before.get("spec") != after.get("spec"):
+        raise Invalid("spec: field is immutable", code=422)
+    if new.get("allocation") and not new["allocation"].get("allocationTimestamp"):
+        raise Invalid("allocationTimestamp: the scheduler would never bind this", code=422)
+    if len(new.get("reservedFor") or ()) > 256:
+        raise Invalid("status.reservedFor: Too many: must have at most 256 items", code=422)
+
+
+def _validate_pod(before: Object, after: Object) -> None:
+    old = [gate["name"] for gate in before["spec"].get("schedulingGates") or ()]
+    new = [gate["name"] for gate in after["spec"].get("schedulingGates") or ()]
+    if any(gate not in old for gate in new):
+        raise Invalid("spec.schedulingGates: only deletion is allowed", code=422)
+    if before["spec"].get("nodeName") and before["spec"]["nodeName"] != after["spec"].get("nodeName"):
+        raise Invalid("spec.nodeName: immutable", code=422)
+
+
+def _merged(target: Any, patch: Any) -> Any:
+    """RFC 7386, sharing what the patch does not touch."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = _merged(result.get(name), value)
+    return result
+
+
+def _json_patched(target: Object, steps: list[dict[str, Any]]) -> Object:
+    """RFC 6902 as far as lifting a gate needs it: tests, and one removal from spec.schedulingGates."""
+    result = target
+    for step in steps:
+        path = step["path"].strip("/").split("/")
+        try:
+            found: Any = result
+            for part in path:
+                found = found[int(part)] if isinstance(found, list) else found[part]
+        except (KeyError, IndexError) as error:
+            raise Invalid(f"{step['path']}: no such path", code=422) from error
+        if step["op"] == "test":
+            if found != step["value"]:
+                raise Invalid(f"testing {step['path']} failed", code=422)
+            continue
+        assert step["op"] == "remove"
+        assert path[:2] == ["spec", "schedulingGates"]
+        gates = list(result["spec"]["schedulingGates"])
+        gates.pop(int(path[2]))
+        result = {**result, "spec": {**result["spec"], "schedulingGates": gates}}
+    return result

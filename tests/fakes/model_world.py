@@ -1,0 +1,872 @@
+"""The world of the controller's model: everybody who writes, one atomic step at a time, in an order drawn from a
+seed.
+
+    two controllers   the real lease, reconciler and writer over caches that lag; each request may be lost,
+                      unanswered, throttled, sent late, or be the moment at which the process is killed or
+                      paused while the world goes on
+    users             pods with claims of their own, from templates, or shared; deletions, also forced ones
+    kube-controller-manager   makes template claims, drops consumers that are gone, frees and deletes claims
+    kube-scheduler    reserves and binds in separate steps; says no by a condition, or by erasing
+    nodes             prepare bound pods and refuse what would over-commit a card, run, end, unprepare; a pod
+                      that was deleted by force goes on running for a while
+    administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed
+
+`check_claims` holds after every step while every write arrived in its time. Once a request of a process that had
+lost its lease has landed (`beyond`), claims may overlap, and what is left is that no node prepares beyond a
+card's capacity, which `prepare` asserts. `become_quiet` ends all disturbance; `check_quiet` is what must be true
+then.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from collections.abc import Callable, Iterable
+from itertools import accumulate
+from typing import Any
+
+from koordra.api import names
+from koordra.api.kinds import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    LEASES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Kind,
+)
+from koordra.api.objects import Object
+from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
+from koordra.controller.offers import Planner
+from koordra.controller.reconciler import Reconciler
+from koordra.controller.snapshot import Cluster
+from koordra.controller.writes import Writer
+from koordra.errors import ApiUnreachable
+from tests.fakes.joint_cluster import device_class, gpu_slice, node
+from tests.fakes.model_api import Client, Killed, ModelApi, Request, unreachable
+from tests.fakes.model_planner import CARD, amount_of, results_of
+
+TIMES = LeaseTimes(lease=15.0, retry=2.0, timeout=5.0)
+WATCHED: tuple[Kind, ...] = (
+    NODES,
+    RESOURCE_SLICES,
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    RESOURCE_CLAIMS,
+    PODS,
+)
+Fate = str
+FATES: tuple[tuple[int, Fate], ...] = (
+    (5, "lost"),
+    (5, "unanswered"),
+    (3, "throttled"),
+    (4, "late"),
+    (3, "killed before"),
+    (4, "killed after"),
+    (2, "killed, late"),
+    (4, "paused before"),
+    (4, "paused after"),
+    (3, "slow answer"),
+)
+
+
+class Caches:
+    """Watch caches of one term: listed at its start, then as far behind as the schedule has them."""
+
+    def __init__(self, api: ModelApi) -> None:
+        self.api = api
+        self.at = {kind.plural: len(api.history.get(kind.plural, ())) for kind in WATCHED}
+        self.objects = {kind.plural: dict(api.objects.get(kind.plural, {})) for kind in WATCHED}
+
+    def deliver(self, kind: Kind, events: int | None = None, *, again: int = 0) -> None:
+        """The next events of a kind (None: all there are); `again`: the last ones come twice."""
+        history = self.api.history.get(kind.plural, ())
+        at = self.at[kind.plural]
+        end = len(history) if events is None else min(len(history), at + events)
+        table = self.objects[kind.plural]
+        for event, key, obj in history[max(0, at - again) : end]:
+            if event == "DELETED":
+                table.pop(key, None)
+            else:
+                table[key] = obj
+        self.at[kind.plural] = end
+
+    def cluster(self) -> Cluster:
+        found = {plural: [table[key] for key in sorted(table)] for plural, table in self.objects.items()}
+        return Cluster(
+            nodes=found[NODES.plural],
+            slices=found[RESOURCE_SLICES.plural],
+            classes=found[DEVICE_CLASSES.plural],
+            taint_rules=found[DEVICE_TAINT_RULES.plural],
+            claims=found[RESOURCE_CLAIMS.plural],
+            pods=found[PODS.plural],
+        )
+
+
+class Controller:
+    """One replica: a lease, and while it leads a term with caches and a reconciler of its own."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.busy = False
+        self.skew = 1000.0 * number
+        self.start_process()
+
+    def start_process(self) -> None:
+        self.world.processes += 1
+        self.identity = f"controller-{self.world.processes}"
+        self.client = Client(self.world.api, self.send)
+        self.lease = LeaderLease(
+            self.client,
+            namespace="default",
+            name="lease",
+            identity=self.identity,
+            clock=self.clock,
+            now=self.world.timestamp,
+            times=TIMES,
+        )
+        self.caches: Caches | None = None
+        self.reconciler: Reconciler | None = None
+
+    def clock(self) -> float:
+        return self.world.now + self.skew
+
+    def send(self, request: Request, what: str) -> Object:
+        return self.world.carry(self, request, what)
+
+    def look_at_lease(self) -> None:
+        try:
+            standing = self.lease.step()
+        except Killed:
+            self.start_process()
+            return
+        if standing is Standing.LEADER and self.reconciler is None:
+            self.start_term()
+        if standing is Standing.CANDIDATE:
+            self.reconciler = self.caches = None
+
+    def start_term(self) -> None:
+        self.caches = Caches(self.world.api)
+        self.reconciler = self.world.new_reconciler(self)
+
+    def reconcile(self) -> None:
+        if self.reconciler is None or self.busy:
+            return
+        self.busy = True
+        try:
+            self.reconciler.reconcile()
+        except ApiUnreachable:
+            pass
+        except Killed:
+            self.start_process()
+        finally:
+            self.busy = False
+
+
+class World:
+    """Everything that happens, from one seed."""
+
+    def __init__(self, seed: int, planner: Planner, read_inventory: Callable[..., Any]) -> None:
+        self.random = random.Random(seed)
+        self.api = ModelApi()
+        self.now = 0.0
+        self.planner = planner
+        self.read_inventory = read_inventory
+        self.processes = 0
+        self.depth = 0
+        self.beyond = False
+        self.calm = False
+        self.refusals = 0
+        self.made = 0
+        self.in_flight: list[tuple[float, Request]] = []
+        self.blocked: set[tuple[str, str]] = set()
+        self.prepared: dict[str, dict[str, Object]] = {}
+        self.running: dict[str, dict[str, Object]] = {}
+        self.trace: list[str] = []
+        self.api.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
+        for number in range(2):
+            self.add_node(f"n{number}")
+        self.controllers = [Controller(self, 0), Controller(self, 1)]
+        self.fuse = self.random.randrange(1, 14)
+        self.starves_after = 20.0 if self.random.random() < 0.2 else 0.0
+        self.preemption = self.random.random() < 0.15
+        self.observes_generation = self.random.random() < 0.5
+        self.actions = [action for action, _ in self.weighted()]
+        self.weights = list(accumulate(weight for _, weight in self.weighted()))
+
+    def weighted(self) -> list[tuple[Callable[[], None], int]]:
+        return [
+            (self.create_pod, 8),
+            (self.delete_pod, 3),
+            (self.force_delete_pod, 1),
+            (self.lease_step, 8),
+            (self.reconcile_step, 20),
+            (self.deliver_step, 16),
+            (self.relist_step, 1),
+            (self.claim_controller, 8),
+            (self.schedule_step, 10),
+            (self.node_step, 8),
+            (self.pass_time, 6),
+            (self.change_card, 2),
+            (self.change_class, 1),
+            (self.change_node, 1),
+            (self.remove_node, 1),
+            (self.touch_claim, 2),
+            (self.delete_claim, 1),
+            (self.block, 2),
+            (self.land_late, 3),
+            (self.create_immediate, 1),
+        ]
+
+    def new_reconciler(self, controller: Controller) -> Reconciler:
+        assert controller.caches is not None
+        writer = Writer(controller.client, may_write=controller.lease.may_write, now=self.timestamp)
+        return Reconciler(
+            controller.caches.cluster,
+            writer,
+            planner=self.planner,
+            read_inventory=self.read_inventory,
+            clock=controller.clock,
+            starves_after=self.starves_after,
+            preemption=self.preemption,
+        )
+
+    # --- the course of things
+
+    def run(self, steps: int) -> None:
+        for controller in self.controllers:
+            controller.look_at_lease()
+        for _ in range(steps):
+            self.step()
+
+    def step(self) -> None:
+        action = self.actions[bisect(self.weights, self.random.random() * self.weights[-1])]
+        self.trace.append(action.__name__)
+        action()
+        self.check_claims()
+
+    def timestamp(self) -> str:
+        seconds = int(self.now)
+        return (
+            f"2026-11-{21 + seconds // 86400}T{seconds // 3600 % 24:02d}:"
+            f"{seconds // 60 % 60:02d}:{seconds % 60:02d}Z"
+        )
+
+    # --- requests of controllers
+
+    def carry(self, sender: Controller, request: Request, what: str) -> Object:
+        if self.calm:
+            return self.land(sender, request, what)
+        self.fuse -= 1
+        if self.fuse > 0:
+            return self.land(sender, request, what)
+        self.fuse = self.random.randrange(2, 20)
+        fate = self.random.choices([fate for _, fate in FATES], [weight for weight, _ in FATES])[0]
+        self.trace.append(f"  {fate}: {what} of {sender.identity}")
+        if fate in {"lost", "throttled"}:
+            raise unreachable(fate)
+        if fate == "killed before":
+            raise Killed
+        if fate in {"late", "killed, late"}:
+            if what != "read":
+                self.in_flight.append((self.now + TIMES.timeout, request))
+            raise Killed if fate == "killed, late" else unreachable(fate)
+        if fate == "paused before":
+            self.go_on_without(sender)
+            return self.land(sender, request, what)
+        answer = self.land(sender, request, what)
+        if fate == "unanswered":
+            raise unreachable(fate)
+        if fate == "killed after":
+            raise Killed
+        self.go_on_without(sender, paused=fate == "paused after")
+        return answer
+
+    def land(self, sender: Controller, request: Request, what: str) -> Object:
+        """The request reaches the server. Whether its sender still leads nobody there asks."""
+        if what == RESOURCE_CLAIMS.plural and not sender.lease.may_write():
+            self.beyond = True
+        return request()
+
+    def go_on_without(self, sender: Controller, *, paused: bool = True) -> None:
+        """The world's next steps while the sender stands still (or only its request does)."""
+        if self.depth:
+            return
+        self.depth += 1
+        was_busy, lease_step = sender.busy, sender.look_at_lease
+        sender.busy = True
+        if paused:
+            sender.look_at_lease = lambda: None  # type: ignore[method-assign]
+        try:
+            for _ in range(self.random.randrange(1, 8)):
+                self.step()
+            if paused and self.random.random() < 0.6:
+                self.others_take_over(sender)
+        finally:
+            sender.look_at_lease = lease_step  # type: ignore[method-assign]
+            sender.busy = was_busy
+            self.depth -= 1
+
+    def others_take_over(self, sender: Controller) -> None:
+        """The pause outlasts the lease; a successor lists and begins to work."""
+        for _ in range(3):
+            self.now += 11.0
+            for controller in self.controllers:
+                if controller is not sender:
+                    controller.look_at_lease()
+        for _ in range(self.random.randrange(1, 6)):
+            self.random.choice((self.step, self.reconcile_step, self.schedule_step, self.node_step))()
+
+    def land_late(self) -> None:
+        """Requests that their senders gave up for lost arrive, or never do; none later than its time limit."""
+        waiting, self.in_flight = self.in_flight, []
+        for deadline, request in waiting:
+            if self.now <= deadline and self.random.random() < 0.7:
+                try:
+                    request()
+                except Exception as error:  # noqa: BLE001 (nobody is there to hear the answer)
+                    self.trace.append(f"  late: {error}")
+
+    # --- controllers
+
+    def lease_step(self) -> None:
+        self.random.choice(self.controllers).look_at_lease()
+
+    def reconcile_step(self) -> None:
+        leading = [one for one in self.controllers if one.reconciler is not None]
+        if leading:
+            self.random.choice(leading).reconcile()
+
+    def deliver_step(self) -> None:
+        for controller in self.controllers:
+            if controller.caches is not None:
+                if self.random.random() < 0.4:
+                    for kind in WATCHED:
+                        controller.caches.deliver(kind)
+                else:
+                    kind = self.random.choice(WATCHED)
+                    controller.caches.deliver(
+                        kind, self.random.choice((1, 2, None)), again=self.random.choice((0, 0, 1))
+                    )
+
+    def relist_step(self) -> None:
+        """A watch broke off and the kind is listed anew: what lay between is never told."""
+        for controller in self.controllers:
+            if controller.caches is not None:
+                controller.caches.deliver(self.random.choice(WATCHED))
+
+    def pass_time(self) -> None:
+        self.now += self.random.choice((0.5, 1.0, 2.0, 2.0, 6.0, 25.0))
+        self.in_flight = [entry for entry in self.in_flight if entry[0] >= self.now]
+
+    # --- users
+
+    def create_pod(self) -> None:
+        pods = self.api.table(PODS)
+        if len(pods) > 9:
+            return
+        self.made += 1
+        name = f"p{self.made}"
+        roll = self.random.random()
+        claims: list[Object] = []
+        entries: list[Object] = []
+        free = [one for one in self.api.table(RESOURCE_CLAIMS).values() if not _owner(one)]
+        if roll < 0.35:
+            entries.append(
+                {"name": "gpu", "resourceClaimTemplateName": self.random.choice(("one", "two", "half"))}
+            )
+        elif roll < 0.5 and free:
+            entries.append({"name": "gpu", "resourceClaimName": self.random.choice(free)["metadata"]["name"]})
+        else:
+            for index in range(self.random.choice((1, 1, 2))):
+                claims.append(
+                    self.claim_body(
+                        f"c{self.made}-{index}", self.random.choice(("one", "two", "half", "part"))
+                    )
+                )
+                entries.append({"name": f"gpu-{index}", "resourceClaimName": f"c{self.made}-{index}"})
+        spec: Object = {"resourceClaims": entries, "containers": [{"name": "main", "image": "busybox"}]}
+        if self.random.random() < 0.5:
+            spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
+        if self.random.random() < 0.2:
+            spec["priority"] = 5
+        if self.random.random() < 0.1:
+            spec["nodeSelector"] = {"kubernetes.io/hostname": "n0"}
+        for claim in claims:
+            self.api.create(RESOURCE_CLAIMS, claim, created=self.timestamp())
+        self.api.create(PODS, _pod(name, spec), created=self.timestamp())
+
+    def create_immediate(self) -> None:
+        """A claim that wants its devices without a pod."""
+        if self.random.random() < 0.5:
+            self.made += 1
+            body = self.claim_body(f"now{self.made}", self.random.choice(("one", "part")))
+            body["metadata"]["annotations"] = {names.MODE_LABEL: "Immediate"}
+            self.api.create(RESOURCE_CLAIMS, body, created=self.timestamp())
+
+    def claim_body(self, name: str, size: str, owner: Object | None = None) -> Object:
+        exactly: Object = {"deviceClassName": names.CLASS_GPU, "count": 2 if size == "two" else 1}
+        if size in {"half", "part"}:
+            exactly["capacity"] = {"requests": {"memory": "50Gi" if size == "half" else "20Gi"}}
+        metadata: Object = {"name": name}
+        if owner is not None:
+            metadata["annotations"] = {names.POD_CLAIM_NAME: "gpu"}
+            reference = {"kind": "Pod", "uid": owner["metadata"]["uid"], "controller": True}
+            metadata["ownerReferences"] = [{**reference, "name": owner["metadata"]["name"]}]
+        return {
+            "metadata": metadata,
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+            "status": {},
+        }
+
+    def pods(self) -> list[Object]:
+        return list(self.api.table(PODS).values())
+
+    def any_pod(self, suits: Callable[[Object], bool] = lambda _pod: True) -> Object | None:
+        found = [pod for pod in self.pods() if suits(pod)]
+        return self.random.choice(found) if found else None
+
+    def delete_pod(self) -> None:
+        pod = self.any_pod(lambda one: not one["metadata"].get("deletionTimestamp"))
+        if pod is not None:
+            self.ask_to_end(pod)
+
+    def ask_to_end(self, pod: Object) -> None:
+        if pod["spec"].get("nodeName"):
+            self.api.change(PODS, pod["metadata"]["name"], metadata={"deletionTimestamp": self.timestamp()})
+        else:
+            self.api.remove(PODS, pod["metadata"]["name"])
+
+    def force_delete_pod(self) -> None:
+        pod = self.any_pod()
+        if pod is not None:
+            self.api.remove(PODS, pod["metadata"]["name"])
+
+    def touch_claim(self) -> None:
+        claims = list(self.api.table(RESOURCE_CLAIMS))
+        if claims:
+            name = self.random.choice(claims).partition("/")[2]
+            self.api.change(RESOURCE_CLAIMS, name, metadata={"labels": {"seen": str(self.random.random())}})
+
+    def delete_claim(self) -> None:
+        claims = list(self.api.table(RESOURCE_CLAIMS))
+        if claims:
+            self.api.delete(RESOURCE_CLAIMS, self.random.choice(claims).partition("/")[2])
+
+    # --- administrators
+
+    def add_node(self, name: str) -> None:
+        made = node(name)
+        self.api.create(NODES, made)
+        self.api.create(RESOURCE_SLICES, gpu_slice(name, 2))
+
+    def change_card(self) -> None:
+        """A card appears, disappears, falls ill or recovers; the pool's generation goes up."""
+        slices = list(self.api.table(RESOURCE_SLICES).values())
+        if not slices:
+            return
+        entry = self.random.choice(slices)
+        fresh = gpu_slice(entry["spec"]["nodeName"], self.random.choice((1, 2, 2, 3)))["spec"]
+        if self.random.random() < 0.3:
+            fresh["devices"][0]["taints"].append({"key": names.UNHEALTHY_TAINT, "effect": "NoSchedule"})
+        self.publish(entry, fresh)
+
+    def publish(self, entry: Object, spec: Object) -> None:
+        generation = entry["spec"]["pool"]["generation"] + 1
+        pool = {**spec["pool"], "generation": generation}
+        self.api.change(RESOURCE_SLICES, entry["metadata"]["name"], spec={**spec, "pool": pool})
+
+    def change_class(self) -> None:
+        if self.api.find(DEVICE_CLASSES, names.CLASS_GPU) is None:
+            self.api.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
+        else:
+            self.api.remove(DEVICE_CLASSES, names.CLASS_GPU)
+
+    def change_node(self) -> None:
+        found = self.api.find(NODES, f"n{self.random.randrange(2)}")
+        if found is not None:
+            spec = {} if found["spec"].get("unschedulable") else {"unschedulable": True}
+            self.api.change(NODES, found["metadata"]["name"], spec=spec)
+
+    def remove_node(self) -> None:
+        """The machine is gone for good, and with it what ran there; or a new one of that name joins."""
+        name = f"n{self.random.randrange(2)}"
+        if self.api.find(NODES, name) is None:
+            self.add_node(name)
+            return
+        self.api.remove(NODES, name)
+        self.api.remove(RESOURCE_SLICES, f"{name}-koordra")
+        self.prepared.pop(name, None)
+        self.running.pop(name, None)
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") == name:
+                self.api.remove(PODS, pod["metadata"]["name"])
+
+    def block(self) -> None:
+        """The scheduler will find a reason against a node that nobody else sees."""
+        pod = self.any_pod()
+        if pod is not None:
+            place = (pod["metadata"]["uid"], f"n{self.random.randrange(2)}")
+            self.blocked ^= {place}
+
+    # --- kube-controller-manager
+
+    def claim_controller(self) -> None:
+        for pod in self.pods():
+            self.make_claims(pod)
+        pods = {pod["metadata"]["uid"]: pod for pod in self.pods()}
+        for claim in list(self.api.table(RESOURCE_CLAIMS).values()):
+            self.tidy_claim(claim, pods)
+
+    def make_claims(self, pod: Object) -> None:
+        if pod["metadata"].get("deletionTimestamp") or pod["status"].get("resourceClaimStatuses"):
+            return
+        for entry in pod["spec"]["resourceClaims"]:
+            template = entry.get("resourceClaimTemplateName")
+            if template:
+                self.api.uids += 1
+                name = f"{pod['metadata']['name']}-gpu-{self.api.uids}"
+                self.api.create(
+                    RESOURCE_CLAIMS, self.claim_body(name, template, pod), created=self.timestamp()
+                )
+                statuses = [{"name": entry["name"], "resourceClaimName": name}]
+                self.api.change(
+                    PODS, pod["metadata"]["name"], status={**pod["status"], "resourceClaimStatuses": statuses}
+                )
+
+    def tidy_claim(self, claim: Object, pods: dict[str, Object]) -> None:
+        name, status = claim["metadata"]["name"], claim.get("status") or {}
+        reserved = status.get("reservedFor") or []
+        kept = [
+            entry
+            for entry in reserved
+            if entry["uid"] in pods
+            and pods[entry["uid"]]["status"].get("phase") not in {"Succeeded", "Failed"}
+        ]
+        finalizers = claim["metadata"].get("finalizers") or []
+        protected = names.DELETE_PROTECTION in finalizers
+        deleting = bool(claim["metadata"].get("deletionTimestamp"))
+        if kept != reserved:
+            status = {**status, "reservedFor": kept}
+            if not kept:
+                status = (
+                    {} if protected else {key: value for key, value in status.items() if key != "reservedFor"}
+                )
+            claim = self.api.change(RESOURCE_CLAIMS, name, status=status)
+        elif deleting and not reserved and status.get("allocation"):
+            claim = self.api.change(RESOURCE_CLAIMS, name, status={})
+        if deleting and protected and not (claim.get("status") or {}).get("allocation"):
+            self.api.change(RESOURCE_CLAIMS, name, metadata={"finalizers": []})
+            return
+        owner = _owner(claim)
+        if (
+            owner
+            and not deleting
+            and (owner not in pods or pods[owner]["status"].get("phase") == "Succeeded")
+        ):
+            self.api.delete(RESOURCE_CLAIMS, name)
+
+    # --- kube-scheduler
+
+    def schedule_step(self) -> None:
+        pod = self.any_pod(lambda one: not one["spec"].get("nodeName"))
+        if pod is not None:
+            self.schedule(pod)
+
+    def schedule(self, pod: Object) -> None:
+        if pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"):
+            return
+        claims = self.claims_of(pod)
+        if claims is None:
+            return
+        if not all(results_of(claim) for claim in claims):
+            self.say_no(pod, "cannot allocate all claims")
+            return
+        places = {results_of(claim)[0]["pool"] for claim in claims}
+        target = self.api.find(NODES, next(iter(places))) if len(places) == 1 else None
+        if target is None or not self.accepts(pod, target):
+            self.refuse(pod, claims)
+            return
+        for claim in claims:
+            if not self.reserve(pod, claim):
+                return
+            if not self.calm and self.random.random() < 0.1:
+                return
+        if not self.calm and self.random.random() < 0.15:
+            return
+        spec = {**pod["spec"], "nodeName": target["metadata"]["name"]}
+        self.api.change(PODS, pod["metadata"]["name"], spec=spec)
+
+    def claims_of(self, pod: Object) -> list[Object] | None:
+        statuses = {
+            one["name"]: one["resourceClaimName"] for one in pod["status"].get("resourceClaimStatuses") or ()
+        }
+        found = []
+        for entry in pod["spec"]["resourceClaims"]:
+            claim = self.api.find(
+                RESOURCE_CLAIMS, entry.get("resourceClaimName") or statuses.get(entry["name"]) or ""
+            )
+            if claim is None or claim["metadata"].get("deletionTimestamp"):
+                return None
+            found.append(claim)
+        return found
+
+    def accepts(self, pod: Object, target: Object) -> bool:
+        name = target["metadata"]["name"]
+        if target["spec"].get("unschedulable") or (pod["metadata"]["uid"], name) in self.blocked:
+            return False
+        labels = target["metadata"]["labels"]
+        return all(labels.get(key) == value for key, value in (pod["spec"].get("nodeSelector") or {}).items())
+
+    def reserve(self, pod: Object, claim: Object) -> bool:
+        status = claim["status"]
+        entry = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+        if entry in (status.get("reservedFor") or ()):
+            return True
+        changed = {**status, "reservedFor": [*(status.get("reservedFor") or ()), entry]}
+        self.api.change(RESOURCE_CLAIMS, claim["metadata"]["name"], status=changed)
+        return True
+
+    def refuse(self, pod: Object, claims: list[Object]) -> None:
+        """Its noes come in two ways; PostFilter may erase what nobody else has reserved."""
+        mine = {pod["metadata"]["uid"]}
+        free = [
+            claim
+            for claim in claims
+            if {entry["uid"] for entry in claim["status"].get("reservedFor") or ()} <= mine
+        ]
+        if free and self.random.random() < 0.5:
+            self.api.change(RESOURCE_CLAIMS, self.random.choice(free)["metadata"]["name"], status={})
+        self.say_no(pod, "node(s) didn't match")
+
+    def say_no(self, pod: Object, message: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        if self.observes_generation:
+            condition["observedGeneration"] = pod["metadata"]["generation"]
+        self.api.change(PODS, pod["metadata"]["name"], status={**pod["status"], "conditions": [condition]})
+
+    # --- nodes
+
+    def node_step(self) -> None:
+        name = f"n{self.random.randrange(2)}"
+        self.clean_up(name)
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") == name:
+                self.run_pod(name, pod)
+
+    def run_pod(self, node_name: str, pod: Object) -> None:
+        uid, running = pod["metadata"]["uid"], self.running.setdefault(node_name, {})
+        if pod["metadata"].get("deletionTimestamp"):
+            running.pop(uid, None)
+            self.unprepare(node_name)
+            self.api.remove(PODS, pod["metadata"]["name"])
+            return
+        if pod["status"].get("phase") == "Pending":
+            if self.prepare(node_name, pod):
+                running[uid] = pod
+                self.api.change(PODS, pod["metadata"]["name"], status={**pod["status"], "phase": "Running"})
+        elif pod["status"].get("phase") == "Running" and not self.calm and self.random.random() < 0.15:
+            running.pop(uid, None)
+            self.unprepare(node_name)
+            self.api.change(PODS, pod["metadata"]["name"], status={**pod["status"], "phase": "Succeeded"})
+
+    def prepare(self, node_name: str, pod: Object) -> bool:
+        """What the kubelet and the plugin check; the last line of defence against two claims on one card."""
+        claims = self.claims_of(pod)
+        if claims is None:
+            return False
+        prepared = self.prepared.setdefault(node_name, {})
+        for claim in claims:
+            reserved = [entry["uid"] for entry in claim["status"].get("reservedFor") or ()]
+            if pod["metadata"]["uid"] not in reserved or not results_of(claim):
+                return False
+        for claim in claims:
+            uid = claim["metadata"]["uid"]
+            if uid in prepared:
+                continue
+            used = _use(prepared.values())
+            asked = _use([claim])
+            if any(used.get(card, 0) + amount > CARD for card, amount in asked.items()):
+                self.refusals += 1
+                self.unprepare(node_name)
+                return False
+            prepared[uid] = claim
+        over = {card: amount for card, amount in _use(prepared.values()).items() if amount > CARD}
+        assert not over, f"prepared beyond capacity: {over}"
+        return True
+
+    def unprepare(self, node_name: str) -> None:
+        """Claims of which no pod runs here any more."""
+        prepared, used = self.prepared.setdefault(node_name, {}), set()
+        for pod in self.running.get(node_name, {}).values():
+            used |= {entry["metadata"]["uid"] for entry in self.all_claims_of(pod, prepared)}
+        for uid in [uid for uid in prepared if uid not in used]:
+            del prepared[uid]
+
+    def all_claims_of(self, pod: Object, prepared: dict[str, Object]) -> list[Object]:
+        wanted = {one["resourceClaimName"] for one in pod["status"].get("resourceClaimStatuses") or ()}
+        wanted |= {entry.get("resourceClaimName") for entry in pod["spec"]["resourceClaims"]}
+        return [claim for claim in prepared.values() if claim["metadata"]["name"] in wanted]
+
+    def clean_up(self, node_name: str) -> None:
+        """The kubelet ends pods that the API no longer knows; it takes its time."""
+        known = {pod["metadata"]["uid"] for pod in self.pods()}
+        running = self.running.setdefault(node_name, {})
+        gone = [uid for uid in running if uid not in known]
+        if gone and (self.calm or self.random.random() < 0.5):
+            for uid in gone:
+                del running[uid]
+            self.unprepare(node_name)
+        entry = self.api.find(RESOURCE_SLICES, f"{node_name}-koordra")
+        if entry is not None and (gone or self.calm or self.random.random() < 0.3):
+            self.tell_held(node_name, entry)
+
+    def tell_held(self, node_name: str, entry: Object) -> None:
+        """Cards in use for claims that the API does not have any more carry koordra.io/held."""
+        known = {
+            claim["metadata"]["uid"]
+            for claim in self.api.table(RESOURCE_CLAIMS).values()
+            if results_of(claim)
+        }
+        lost = [claim for uid, claim in self.prepared.get(node_name, {}).items() if uid not in known]
+        held = {card for _, card in _use(lost)}
+        devices = []
+        for device in entry["spec"]["devices"]:
+            taints = [taint for taint in device["taints"] if taint["key"] != names.HELD_TAINT]
+            if device["name"] in held:
+                taints.append({"key": names.HELD_TAINT, "effect": "NoSchedule"})
+            devices.append({**device, "taints": taints})
+        if devices != entry["spec"]["devices"]:
+            self.publish(entry, {**entry["spec"], "devices": devices})
+
+    # --- what must hold
+
+    def check_claims(self) -> None:
+        """No card is given out beyond its capacity in the API."""
+        if self.beyond:
+            return
+        used = _use(self.api.table(RESOURCE_CLAIMS).values())
+        over = {card: amount for card, amount in used.items() if amount > CARD}
+        assert not over, f"allocated beyond capacity: {over}"
+
+    def become_quiet(self) -> None:
+        """No more disturbance: everybody works until nothing changes and nothing is to come."""
+        self.calm = True
+        self.in_flight.clear()
+        self.blocked.clear()
+        if self.api.find(DEVICE_CLASSES, names.CLASS_GPU) is None:
+            self.change_class()
+        for name in ("n0", "n1"):
+            if self.api.find(NODES, name) is None:
+                self.add_node(name)
+            self.api.change(NODES, name, spec={})
+        still = 0
+        for _ in range(60):
+            before = self.work_version()
+            self.round_of_work()
+            still = still + 1 if self.work_version() == before else 0
+            self.now += 7.0 if still < 2 else 310.0
+            if still >= 3:
+                return
+        raise AssertionError("does not come to rest")
+
+    def work_version(self) -> int:
+        return sum(len(events) for plural, events in self.api.history.items() if plural != LEASES.plural)
+
+    def round_of_work(self) -> None:
+        for controller in self.controllers:
+            controller.look_at_lease()
+        self.claim_controller()
+        for controller in self.controllers:
+            if controller.caches is not None:
+                for kind in WATCHED:
+                    controller.caches.deliver(kind)
+            controller.reconcile()
+            self.check_claims()
+        for pod in self.pods():
+            if not pod["spec"].get("nodeName"):
+                self.schedule(pod)
+                self.check_claims()
+        for name in ("n0", "n1"):
+            self.clean_up(name)
+            for pod in self.pods():
+                if pod["spec"].get("nodeName") == name:
+                    self.run_pod(name, pod)
+        self.evict_refused()
+
+    def evict_refused(self) -> None:
+        """A bound pod that its node cannot serve is evicted; its owner makes a new one."""
+        if not self.beyond:
+            return
+        for pod in self.pods():
+            if (
+                pod["spec"].get("nodeName")
+                and pod["status"].get("phase") == "Pending"
+                and self.random.random() < 0.5
+            ):
+                self.ask_to_end(pod)
+
+    def check_quiet(self) -> None:
+        """Nothing is lost: who has devices runs, who has none would not fit, nobody holds for nobody, and what
+        a late write gave out twice has been sorted out."""
+        self.beyond = False
+        self.check_claims()
+        pods = self.pods()
+        claims = self.api.table(RESOURCE_CLAIMS)
+        used = {claim["metadata"]["uid"] for pod in pods for claim in self.claims_of(pod) or ()}
+        living = {pod["metadata"]["uid"] for pod in pods}
+        for claim in claims.values():
+            immediate = names.MODE_LABEL in (claim["metadata"].get("annotations") or {})
+            if results_of(claim) and claim["metadata"]["uid"] not in used and not immediate:
+                reserved = {entry["uid"] for entry in claim["status"].get("reservedFor") or ()}
+                assert reserved & living, f"{claim['metadata']['name']} is held for nobody"
+        for pod in pods:
+            self.check_pod(pod)
+
+    def check_pod(self, pod: Object) -> None:
+        name, wanted = pod["metadata"]["name"], self.claims_of(pod)
+        if wanted is None:
+            return
+        if pod["spec"].get("nodeName"):
+            assert pod["status"].get("phase") != "Pending", f"{name} is bound and does not run"
+            return
+        if all(results_of(claim) for claim in wanted):
+            pinned = any(claim["status"].get("reservedFor") for claim in wanted)
+            target = self.api.get(NODES, results_of(wanted[0])[0]["pool"])
+            lost = {results_of(claim)[0]["pool"] for claim in wanted} == {target["metadata"]["name"]}
+            assert pinned, f"{name} has its devices and is not bound"
+            assert not lost or not self.accepts(pod, target), f"{name} has its devices and is not bound"
+            return
+        holders = [claim for claim in self.api.table(RESOURCE_CLAIMS).values() if results_of(claim)]
+        kept = {claim["metadata"]["uid"] for claim in holders}
+        pending = [claim for claim in wanted if claim["metadata"]["uid"] not in kept]
+        shown = [
+            obj for kind in (NODES, RESOURCE_SLICES, DEVICE_CLASSES) for obj in self.api.table(kind).values()
+        ]
+        answer = self.planner([*shown, *holders, *pending, pod], report_errors=True)
+        assert not answer.allocations or self.is_held_back(answer), f"{name} would fit and waits"
+
+    def is_held_back(self, answer: Any) -> bool:
+        """A node may be kept free for somebody who comes first."""
+        leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
+        kept = {entry.node for one in leading for entry in one.placing.reservations.held}
+        return bool(kept & set(answer.nodes.values()))
+
+
+def _pod(name: str, spec: Object) -> Object:
+    return {"metadata": {"name": name}, "spec": spec, "status": {"phase": "Pending"}}
+
+
+def _owner(claim: Object) -> str:
+    return next((entry["uid"] for entry in claim["metadata"].get("ownerReferences") or ()), "")
+
+
+def _use(claims: Iterable[Object]) -> dict[tuple[str, str], int]:
+    used: dict[tuple[str, str], int] = {}
+    for claim in claims:
+        for result in results_of(claim):
+            card = (result["pool"], result["device"])
+            used[card] = used.get(card, 0) + amount_of(result)
+    return used

@@ -1,0 +1,64 @@
+"""The controller in a world of its own: random schedules of everything that can happen, replayed from their seed.
+
+`tests/fakes/model_world` has the world and what must hold. Most schedules run with a small exact allocator, so
+that many fit into a minute; some run with the real one. `KOORDRA_EXAMPLES=N` (make soak) runs N further
+schedules with seeds of their own; `KOORDRA_SEED=N` runs one and prints what happened in it.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import pytest
+
+from koordra.allocator import plan, read_inventory
+from tests.fakes.model_planner import plan_model, read_model_inventory
+from tests.fakes.model_world import World
+
+SCHEDULES = 10_000
+BLOCKS = 20
+REAL_SCHEDULES = 300
+STEPS = 36
+EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
+SEED = os.environ.get("KOORDRA_SEED")
+
+
+def one_schedule(seed: int, *, real: bool = False) -> World:
+    world = World(seed, plan if real else plan_model, read_inventory if real else read_model_inventory)
+    try:
+        world.run(STEPS)
+        world.become_quiet()
+        world.check_quiet()
+    except Exception as error:
+        how = "KOORDRA_SEED" + ("_REAL" if real else "")
+        story = "\n".join(world.trace[-40:])
+        raise AssertionError(f"{how}={seed}: {error}\n{story}\n{traceback.format_exc(limit=-6)}") from error
+    return world
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_schedule_prepares_twice_or_loses_anything(block: int) -> None:
+    size = SCHEDULES // BLOCKS
+    for seed in range(block * size, (block + 1) * size):
+        one_schedule(seed)
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+def test_the_same_with_the_real_allocator() -> None:
+    for seed in range(REAL_SCHEDULES):
+        one_schedule(seed, real=True)
+
+
+@pytest.mark.skipif(EXAMPLES is None, reason="make soak sets KOORDRA_EXAMPLES")
+def test_many_more_schedules() -> None:
+    start = int.from_bytes(os.urandom(4), "big") * 1_000_000
+    for seed in range(start, start + int(EXAMPLES or 0)):
+        one_schedule(seed)
+
+
+@pytest.mark.skipif(SEED is None, reason="KOORDRA_SEED names a schedule to replay")
+def test_one_seed() -> None:
+    world = one_schedule(int(SEED or 0), real="KOORDRA_SEED_REAL" in os.environ)
+    print("\n".join(world.trace))

@@ -1,0 +1,182 @@
+"""What nobody but koordra should do is told, once, and only when it is so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from koordra.api import names
+from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.controller import guards
+from koordra.controller.lookout import REPEAT, Lookout
+from koordra.controller.snapshot import Cluster
+from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node
+
+GUARDED = device_class(names.CLASS_GPU, "gpu")
+CLUSTER = Cluster(nodes=[node("n0")], slices=[gpu_slice("n0", 2)], classes=[GUARDED])
+
+
+def class_of(name: str, *expressions: str) -> Object:
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
+    return {"metadata": {"name": name}, "spec": {"selectors": selectors}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (GUARDED, None),
+        (class_of("mine", 'device.driver == "koordra.io"'), guards.UNGUARDED_CLASS),
+        (class_of("gpu.koordra.io"), guards.UNGUARDED_CLASS),
+        (class_of("anything"), guards.FOREIGN_CLASS),
+        (class_of("anything", "true"), guards.FOREIGN_CLASS),
+        (class_of("nvidia", 'device.driver == "gpu.nvidia.com"'), None),
+        (class_of("others", 'device.driver != "gpu.nvidia.com"'), guards.FOREIGN_CLASS),
+        (class_of("broken", "device.("), None),
+        (class_of("not-ours", 'device.driver != "koordra.io"'), None),
+    ],
+)
+def test_classes_that_open_the_door_to_the_other_allocator(entry: Object, reason: str | None) -> None:
+    found = guards.class_alarms(replace(CLUSTER, classes=[entry]))
+    assert [alarm.reason for alarm in found] == ([] if reason is None else [reason])
+
+
+def test_devices_of_native_nodes_may_be_selected_by_anybody() -> None:
+    native = [gpu_slice("n0", 2, allocator="scheduler")]
+    assert guards.class_alarms(replace(CLUSTER, slices=native, classes=[class_of("anything")])) == []
+
+
+def test_two_drivers_that_publish_one_pci_device() -> None:
+    ours = gpu_slice("n0", 1)
+    ours["spec"]["devices"][0]["attributes"]["resource.kubernetes.io/pciBusID"] = {"string": "0000:1f:00.0"}
+    device = {"name": "gpu-7", "attributes": {"pciBusID": {"string": "00000000:1F:00.0"}}}
+    theirs: Object = {
+        "metadata": {"name": "theirs"},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "n0", "pool": {"name": "n0"}, "devices": [device]},
+    }
+    (alarm,) = guards.slice_alarms(replace(CLUSTER, slices=[ours, theirs]))
+    assert alarm.reason == guards.TWO_DRIVERS
+    assert "0000:1f:00.0" in alarm.message
+    assert "gpu.nvidia.com (gpu-7)" in alarm.message
+    elsewhere = {**theirs, "spec": {**theirs["spec"], "nodeName": "n1"}}
+    assert guards.slice_alarms(replace(CLUSTER, slices=[ours, elsewhere])) == []
+
+
+def test_slices_in_our_name_that_no_plugin_makes() -> None:
+    strange = gpu_slice("n0", 1)
+    strange["spec"] |= {"pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}
+    del strange["spec"]["nodeName"]
+    (alarm,) = guards.slice_alarms(replace(CLUSTER, slices=[strange]))
+    assert alarm.reason == guards.STRANGE_SLICE
+    assert "names no node" in alarm.message
+
+
+def held(
+    name: str, device: str, *, share: str | None = None, manager: str = "", memory: str = "80Gi"
+) -> Object:
+    result: dict[str, Any] = {"request": "gpu", "driver": names.DRIVER, "pool": "n0", "device": device}
+    if share:
+        result |= {"shareID": share, "consumedCapacity": {"memory": memory}}
+    found = claim(name, uid=name)
+    found["status"] = {"allocation": {"devices": {"results": [result]}}}
+    if manager:
+        fields = {"f:status": {"f:allocation": {}}}
+        found["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": fields}]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("manager", "alarmed"), [("", False), ("koordra-controller", False), ("kube-scheduler", True)]
+)
+def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bool) -> None:
+    joint = guards.joint_places(CLUSTER.slices)
+    found = guards.writer_alarms(held("c", "gpu-0", manager=manager), joint)
+    assert [alarm.reason for alarm in found] == ([guards.FOREIGN_WRITER] if alarmed else [])
+    assert guards.writer_alarms(held("c", "native-0", manager="kube-scheduler"), joint) == []
+
+
+@pytest.mark.parametrize(
+    ("claims", "alarmed"),
+    [
+        ([held("a", "gpu-0", share="1", memory="40Gi"), held("b", "gpu-0", share="2", memory="40Gi")], False),
+        ([held("a", "gpu-0", share="1", memory="40Gi"), held("b", "gpu-0", share="2", memory="50Gi")], True),
+        ([held("a", "gpu-0"), held("b", "gpu-0", share="2", memory="1Gi")], True),
+        ([held("a", "gpu-0"), held("b", "gpu-1")], False),
+    ],
+)
+def test_more_than_there_is(claims: list[Object], alarmed: bool) -> None:
+    found = guards.overcommitments(CLUSTER, claims)
+    assert [alarm.reason for alarm in found] == ([guards.OVER_COMMITTED] if alarmed else [])
+    assert all("a, " in alarm.message or "default/b" in alarm.message for alarm in found)
+
+
+def test_an_alarm_is_repeated_while_it_lasts_and_not_before() -> None:
+    lookout = Lookout()
+    bad = replace(CLUSTER, classes=[class_of("anything")])
+    assert [told.reason for told in lookout.look(bad, now=0.0)] == [guards.FOREIGN_CLASS]
+    assert lookout.look(bad, now=1.0) == []
+    assert len(lookout.look(bad, now=REPEAT)) == 1
+    assert lookout.look(CLUSTER, now=REPEAT + 1) == []
+    assert len(lookout.look(replace(CLUSTER, classes=[class_of("anything")]), now=REPEAT + 2)) == 1
+
+
+def test_alarms_are_told_by_the_controller() -> None:
+    cluster = JointCluster()
+    cluster.api.create(DEVICE_CLASSES, class_of("anything"))
+    cluster.settle()
+    assert cluster.reasons() == [guards.FOREIGN_CLASS]
+
+
+def in_quarantine(name: str) -> Object:
+    return gpu_slice(name, 2, allocator=names.ALLOCATOR_NOBODY)
+
+
+def test_devices_in_quarantine_are_nobodys_and_the_controller_says_that_it_has_seen_it() -> None:
+    cluster = JointCluster(nodes=1)
+    cluster.api.edit(
+        RESOURCE_SLICES,
+        "n0-koordra",
+        lambda found: found.update(spec={**in_quarantine("n0")["spec"], "pool": _generation(2)}),
+    )
+    cluster.claim("c")
+    cluster.pod("p", "c")
+    cluster.settle()
+    assert cluster.allocation("c") is None
+    annotations = cluster.api.get(NODES, "n0")["metadata"]["annotations"]
+    assert annotations == {names.QUARANTINE_SEEN: "2"}
+    writes = len(cluster.api.writes)
+    cluster.settle()
+    assert len(cluster.api.writes) == writes
+
+
+def test_a_quarantine_is_not_confirmed_while_an_allocation_is_in_doubt() -> None:
+    from koordra.errors import ApiUnreachable
+    from tests.fakes.joint_cluster import explode_at
+
+    cluster = JointCluster(nodes=1)
+    cluster.claim("c")
+    cluster.pod("p", "c")
+    cluster.caches.deliver()
+    cluster.api.before = explode_at(1, lambda: ApiUnreachable("lost"))
+    with pytest.raises(ApiUnreachable):
+        cluster.reconciler.reconcile()
+    cluster.api.edit(
+        RESOURCE_SLICES,
+        "n0-koordra",
+        lambda found: found.update(spec={**in_quarantine("n0")["spec"], "pool": _generation(2)}),
+    )
+    cluster.caches.deliver()
+    cluster.api.before = explode_at(0, lambda: ApiUnreachable("still lost"))
+    with pytest.raises(ApiUnreachable):
+        cluster.reconciler.reconcile()
+    assert "annotations" not in cluster.api.get(NODES, "n0")["metadata"]
+    cluster.api.before = lambda _write: None
+    cluster.settle()
+    assert cluster.api.get(NODES, "n0")["metadata"]["annotations"] == {names.QUARANTINE_SEEN: "2"}
+    assert cluster.api.get(RESOURCE_CLAIMS, "c")["status"]["allocation"]
+
+
+def _generation(number: int) -> Object:
+    return {"name": "n0", "generation": number, "resourceSliceCount": 1}

@@ -1,0 +1,189 @@
+"""The predicates that look at more than one pod, against the rules of kube-scheduler."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from koordra.api import names
+from koordra.api.objects import Object
+from koordra.controller.obstacles import Obstacles, host_ports, label_selector_matches
+from koordra.controller.sites import Site
+from koordra.controller.snapshot import Cluster, Group, PodClaims
+from tests.fakes.joint_cluster import claim, node, pod
+
+HOST = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def labelled(name: str, labels: dict[str, str], **spec: Any) -> Object:
+    made = pod(name, [], **spec)
+    made["metadata"] |= {"labels": labels, "uid": name}
+    return made
+
+
+def kept_off(waits: Object, running: dict[str, list[Object]], **more: Any) -> dict[str, str]:
+    """Node -> why; nodes n0, n1 in zone a, n2 in zone b."""
+    sites = {}
+    for index, zone in enumerate("aab"):
+        made = node(f"n{index}")
+        made["metadata"]["labels"][ZONE] = zone
+        sites[f"n{index}"] = Site(f"n{index}", made, guests=tuple(running.get(f"n{index}", ())))
+    group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
+    found = Obstacles(Cluster(**more), sites).of(group)
+    return {name: reason.detail for name, reason in found.items()}
+
+
+def with_port(name: str, **port: Any) -> Object:
+    return labelled(name, {}, containers=[{"name": "main", "ports": [port]}])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "clash"),
+    [
+        ({"hostPort": 80}, True),
+        ({"hostPort": 81}, False),
+        ({"hostPort": 80, "protocol": "UDP"}, False),
+        ({"hostPort": 80, "hostIP": "10.0.0.1"}, True),
+        ({"containerPort": 80}, False),
+    ],
+)
+def test_host_ports(wanted: dict[str, Any], clash: bool) -> None:
+    found = kept_off(with_port("p", **wanted), {"n0": [with_port("q", hostPort=80)]})
+    assert list(found) == (["n0"] if clash else [])
+
+
+def test_two_addresses_share_a_port_and_the_host_network_takes_container_ports() -> None:
+    running = {"n0": [with_port("q", hostPort=80, hostIP="10.0.0.2")]}
+    assert kept_off(with_port("p", hostPort=80, hostIP="10.0.0.1"), running) == {}
+    assert host_ports({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 9}]}]}) == [
+        ("0.0.0.0", "TCP", 9)
+    ]
+
+
+def affinity(kind: str, key: str, labels: dict[str, str], **term: Any) -> dict[str, Any]:
+    return {kind: {REQUIRED: [{"topologyKey": key, "labelSelector": {"matchLabels": labels}, **term}]}}
+
+
+def test_required_affinity_wants_a_matching_pod_in_the_domain() -> None:
+    waits = labelled("p", {}, affinity=affinity("podAffinity", ZONE, {"app": "db"}))
+    assert sorted(kept_off(waits, {"n0": [labelled("q", {"app": "db"})]})) == ["n2"]
+    assert sorted(kept_off(waits, {})) == ["n0", "n1", "n2"]
+
+
+def test_the_first_of_a_series_may_start_anywhere() -> None:
+    waits = labelled("p", {"app": "db"}, affinity=affinity("podAffinity", ZONE, {"app": "db"}))
+    assert kept_off(waits, {}) == {}
+
+
+def test_anti_affinity_works_both_ways() -> None:
+    apart = affinity("podAntiAffinity", HOST, {"app": "db"})
+    running = {"n1": [labelled("q", {"app": "db"})]}
+    assert list(kept_off(labelled("p", {}, affinity=apart), running)) == ["n1"]
+    loner = {"n0": [labelled("q", {}, affinity=affinity("podAntiAffinity", ZONE, {"app": "web"}))]}
+    assert sorted(kept_off(labelled("p", {"app": "web"}), loner)) == ["n0", "n1"]
+    assert kept_off(labelled("p", {"app": "db"}), loner) == {}
+
+
+def test_terms_reach_other_namespaces_only_when_they_say_so() -> None:
+    away = labelled("q", {"app": "db"})
+    away["metadata"]["namespace"] = "other"
+    running = {"n1": [away]}
+    team = {"metadata": {"name": "other", "labels": {"team": "a"}}}
+
+    def waits(**term: Any) -> Object:
+        return labelled("p", {}, affinity=affinity("podAntiAffinity", HOST, {"app": "db"}, **term))
+
+    assert kept_off(waits(), running) == {}
+    assert list(kept_off(waits(namespaces=["other"]), running)) == ["n1"]
+    by_label = waits(namespaceSelector={"matchLabels": {"team": "a"}})
+    assert list(kept_off(by_label, running, namespaces=[team])) == ["n1"]
+    assert list(kept_off(waits(namespaceSelector={}), running)) == ["n1"]
+
+
+def spread(**more: Any) -> list[dict[str, Any]]:
+    selector = {"matchLabels": {"app": "web"}}
+    base = {
+        "topologyKey": ZONE,
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": selector,
+    }
+    return [{**base, **more}]
+
+
+def test_spread_counts_the_domains_and_the_pod_itself() -> None:
+    running = {"n0": [labelled("a", {"app": "web"})]}
+    waits = labelled("p", {"app": "web"}, topologySpreadConstraints=spread())
+    assert sorted(kept_off(waits, running)) == ["n0", "n1"]
+    assert kept_off(labelled("p", {}, topologySpreadConstraints=spread()), running) == {}
+    soft = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(whenUnsatisfiable="ScheduleAnyway"))
+    assert kept_off(soft, running) == {}
+    loose = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(maxSkew=2))
+    assert kept_off(loose, running) == {}
+
+
+def test_spread_leaves_out_domains_that_the_pod_cannot_use_and_obeys_min_domains() -> None:
+    running = {"n0": [labelled("a", {"app": "web"})]}
+    only_a = {"nodeSelector": {ZONE: "a"}}
+    waits = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(), **only_a)
+    assert kept_off(waits, running).keys() & {"n0", "n1"} == set()
+    few = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(minDomains=3))
+    assert sorted(kept_off(few, {"n0": running["n0"], "n2": [labelled("b", {"app": "web"})]})) == [
+        "n0",
+        "n1",
+        "n2",
+    ]
+
+
+def test_matchLabelKeys_narrow_the_selector() -> None:
+    running = {"n0": [labelled("a", {"app": "web", "rev": "1"})]}
+    constraint = spread(matchLabelKeys=["rev"])
+    newer = labelled("p", {"app": "web", "rev": "2"}, topologySpreadConstraints=constraint)
+    assert kept_off(newer, running) == {}
+
+
+def test_a_volume_pins_its_pod() -> None:
+    waits = labelled("p", {}, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
+    bound = {"metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeName": "pv"}}
+    terms = [{"matchExpressions": [{"key": HOST, "operator": "In", "values": ["n2"]}]}]
+    volume: Object = {
+        "metadata": {"name": "pv"},
+        "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}},
+    }
+    assert sorted(kept_off(waits, {}, volume_claims=[bound], volumes=[volume])) == ["n0", "n1"]
+    zoned = {"metadata": {"name": "pv", "labels": {ZONE: "b"}}, "spec": {}}
+    assert sorted(kept_off(waits, {}, volume_claims=[bound], volumes=[zoned])) == ["n0", "n1"]
+    alone = {"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOncePod"]}}
+    user = labelled("q", {}, volumes=waits["spec"]["volumes"])
+    assert len(kept_off(waits, {"n1": [user]}, volume_claims=[bound], volumes=[alone])) == 3
+    assert kept_off(waits, {}, volume_claims=[], volumes=[volume]) == {}
+
+
+def test_suitable_nodes_of_a_converted_class_are_obeyed() -> None:
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["b"]}]}]}
+    found = {
+        "metadata": {
+            "name": names.CLASS_GPU,
+            "annotations": {"koordra.io/suitable-nodes": json.dumps(terms)},
+        }
+    }
+    assert sorted(kept_off(labelled("p", {}), {}, classes=[found])) == ["n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ({"key": "a", "operator": "In", "values": ["1"]}, True),
+        ({"key": "a", "operator": "NotIn", "values": ["1"]}, False),
+        ({"key": "b", "operator": "NotIn", "values": ["1"]}, True),
+        ({"key": "a", "operator": "Exists"}, True),
+        ({"key": "b", "operator": "DoesNotExist"}, True),
+        ({"key": "a", "operator": "Unheard"}, False),
+    ],
+)
+def test_label_selectors(expression: dict[str, Any], holds: bool) -> None:
+    assert label_selector_matches({"matchExpressions": [expression]}, {"a": "1"}) is holds

@@ -1,0 +1,148 @@
+"""Asking site by site with a memory answers what one `plan()` over the whole cluster answers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from koordra.allocator import plan, read_inventory
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import names, objects
+from koordra.api.objects import Object
+from koordra.controller.membership import Membership
+from koordra.controller.offers import Offers, request_class
+from koordra.controller.snapshot import Cluster, Group, groups
+from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
+
+
+def of_kind(kind: str, obj: Object, uid: str = "") -> Object:
+    found = {"apiVersion": "v1", "kind": kind, **obj}
+    return {**found, "metadata": {**obj["metadata"], "uid": uid or obj["metadata"]["name"]}}
+
+
+class Book:
+    """A cluster that grows by allocations, and both ways to ask about it."""
+
+    def __init__(self, *, nodes: int = 4, gpus: int = 3) -> None:
+        self.nodes = [of_kind("Node", node(f"n{index}", cpu="8")) for index in range(nodes)]
+        self.slices = [of_kind("ResourceSlice", gpu_slice(f"n{index}", gpus)) for index in range(nodes)]
+        self.classes = [of_kind("DeviceClass", device_class(names.CLASS_GPU, "gpu"))]
+        self.claims: list[Object] = []
+        self.pods: list[Object] = []
+        self.offers = Offers(plan, read_inventory)
+
+    def cluster(self) -> Cluster:
+        return Cluster(
+            nodes=self.nodes, slices=self.slices, classes=self.classes, claims=self.claims, pods=self.pods
+        )
+
+    def add(self, name: str, *, cpu: str = "1", **asked: Any) -> None:
+        self.claims.append(of_kind("ResourceClaim", claim(name, **asked), f"uid-{name}"))
+        resources = {"requests": {"cpu": cpu}}
+        containers = [{"name": "main", "image": "busybox", "resources": resources}]
+        self.pods.append(of_kind("Pod", pod(name, [name], containers=containers), f"pod-{name}"))
+
+    def group(self, name: str) -> Group:
+        membership = Membership()
+        membership.look(self.cluster())
+        (found,) = [
+            one for one in groups(membership.members) if any(objects.name(each) == name for each in one.pods)
+        ]
+        return found
+
+    def whole(self, group: Group) -> dict[str, Any]:
+        """One plan over everything; pods that wait are not shown, those that are placed are."""
+        placed = [one for one in self.claims if (one.get("status") or {}).get("allocation")]
+        mine = {objects.uid(one) for one in group.pods}
+        held = {objects.name(one) for one in placed}
+        others = [one for one in self.pods if objects.uid(one) not in mine and objects.name(one) in held]
+        shown = [*self.nodes, *self.slices, *self.classes, *placed, *others, *group.pending, *group.pods]
+        return plan(shown, report_errors=True).allocations
+
+    def take(self, key: str, allocation: Any) -> None:
+        self.claims = [
+            {**one, "status": {"allocation": allocation}} if objects.key(one) == key else one
+            for one in self.claims
+        ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_decides_as_one_plan_over_all_nodes_would(seed: int) -> None:
+    draw, book = random.Random(seed), Book()
+    for number in range(25):
+        asked: dict[str, Any] = {"memory": draw.choice(["20Gi", "50Gi"])} if draw.random() < 0.6 else {}
+        book.add(f"c{number}", count=draw.choice([1, 1, 2]), cpu=draw.choice(["1", "3"]), **asked)
+        book.offers.look(book.cluster())
+        group = book.group(f"c{number}")
+        offered, expected = book.offers.best(group, {}), book.whole(group)
+        assert offered.allocations == expected
+        assert bool(offered.reasons) is not bool(expected)
+        for key, allocation in expected.items():
+            book.take(key, allocation)
+        if draw.random() < 0.2 and book.claims:
+            gone = draw.randrange(len(book.claims))
+            book.claims.pop(gone)
+            book.pods.pop(gone)
+
+
+def test_a_known_class_asks_nothing_of_nodes_alike() -> None:
+    book = Book(nodes=20)
+    for number in range(10):
+        book.add(f"c{number}", memory="50Gi")
+        book.offers.look(book.cluster())
+        offered = book.offers.best(book.group(f"c{number}"), {})
+        for key, allocation in offered.allocations.items():
+            book.take(key, allocation)
+    assert book.offers.asked <= 10
+    ids = [
+        result["shareID"]
+        for one in book.claims
+        for result in one["status"]["allocation"]["devices"]["results"]
+    ]
+    assert len(set(ids)) == len(ids) == 10
+
+
+def test_requests_that_speak_of_one_device_are_asked_site_by_site() -> None:
+    book = Book(nodes=2, gpus=1)
+    for index, entry in enumerate(book.slices):
+        entry["spec"]["devices"][0]["attributes"]["uuid"] = {"string": f"GPU-{index}"}
+    book.add("picky")
+    exactly = book.claims[0]["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["selectors"] = [{"cel": {"expression": 'device.attributes["koordra.io"].uuid == "GPU-1"'}}]
+    book.offers.look(book.cluster())
+    assert book.offers.best(book.group("picky"), {}).node == "n1"
+
+
+def test_nodes_that_are_kept_off_are_left_out_and_told() -> None:
+    book = Book(nodes=2, gpus=1)
+    book.add("c")
+    book.offers.look(book.cluster())
+    why = {name: Reason(name, None, None, Cause.NODE_UNSUITABLE.value, "is kept") for name in ("n0", "n1")}
+    assert book.offers.best(book.group("c"), {"n0": why["n0"]}).node == "n1"
+    nowhere = book.offers.best(book.group("c"), why)
+    assert nowhere.allocations == {}
+    assert [reason.detail for reason in nowhere.reasons["default/c"]] == ["is kept", "is kept"]
+
+
+def test_reasons_speak_of_the_claim_that_waits() -> None:
+    book = Book(nodes=1, gpus=1)
+    for name in ("first", "second"):
+        book.add(name, memory="100Gi")
+    book.offers.look(book.cluster())
+    for name in ("first", "second"):
+        reasons = book.offers.best(book.group(name), {}).reasons
+        assert list(reasons) == [f"default/{name}"]
+        assert "nearest miss gpu-0 lacks 20Gi of memory" in " ".join(
+            reason.detail for reason in reasons[f"default/{name}"]
+        )
+    assert book.offers.asked == 1
+
+
+def test_a_class_of_requests_does_not_depend_on_names() -> None:
+    book = Book()
+    for name, asked in (("a", "20Gi"), ("b", "20Gi"), ("c", "50Gi")):
+        book.add(name, memory=asked)
+    kinds = [request_class(book.group(name)) for name in "abc"]
+    assert kinds[0] == kinds[1] != kinds[2]
