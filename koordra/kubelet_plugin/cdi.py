@@ -107,6 +107,15 @@ def _edits(edits: ContainerEdits, *, root: Path) -> dict[str, Any]:
             }
             for mount in edits.mounts
         ]
+    if edits.hooks:
+        found["hooks"] = [
+            {
+                "hookName": hook.name,
+                "path": hook.path,
+                **({"args": list(hook.arguments)} if hook.arguments else {}),
+            }
+            for hook in edits.hooks
+        ]
     return found
 
 

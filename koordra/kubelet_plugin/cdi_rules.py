@@ -11,7 +11,8 @@ writes it:
   ends with a letter or digit and may also have `:` between; class at most 63, vendor a DNS subdomain of at most 253;
 - at least one device, no name twice, no device whose edits are empty;
 - env `NAME=value`; device nodes with a path, type b c u p and permissions of r w m; mounts with both paths; hooks with a
-  known name and a path.
+  known name, a path and an env of `NAME=value`; network devices with both names, none twice; groups and times that are
+  numbers; an RDT class that can be a directory's name; annotations of text, with qualified names, 256 KiB at most.
 """
 
 from __future__ import annotations
@@ -35,6 +36,21 @@ _EDITS = {"env", "deviceNodes", "netDevices", "mounts", "hooks", "intelRdt", "ad
 _NODE = {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}
 _MOUNT = {"hostPath", "containerPath", "type", "options"}
 _HOOK = {"hookName", "path", "args", "env", "timeout"}
+_NET_DEVICE = {"hostInterfaceName", "name"}
+_RDT = {
+    "closID",
+    "l3CacheSchema",
+    "memBwSchema",
+    "schemata",
+    "enableMonitoring",
+    "enableCMT",
+    "enableMBM",
+}
+_RDT_1_1 = {"schemata", "enableMonitoring"}
+_ANNOTATION = re.compile(
+    r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+_MOST_ANNOTATIONS = 256 << 10
 
 
 def check(spec: object) -> None:
@@ -64,6 +80,8 @@ def check(spec: object) -> None:
         if not any(edits.values()):
             raise CDIError(f"{where}.containerEdits: a device without edits is refused")
         _check_edits(edits, f"{where}.containerEdits")
+        _check_annotations(device.get("annotations"), f"{where}.annotations")
+    _check_annotations(document.get("annotations"), "annotations")
     if document.get("containerEdits") is not None:
         _check_edits(_object(document["containerEdits"], "containerEdits", _EDITS), "containerEdits")
 
@@ -91,7 +109,8 @@ def _needs(spec: Mapping[str, Any]) -> Iterator[str]:
             yield "0.5.0"
         if edits.get("intelRdt") or edits.get("additionalGids"):
             yield "0.7.0"
-        if edits.get("netDevices"):
+        rdt = edits.get("intelRdt")
+        if edits.get("netDevices") or (isinstance(rdt, Mapping) and any(rdt.get(name) for name in _RDT_1_1)):
             yield "1.1.0"
 
 
@@ -106,9 +125,7 @@ def _check_kind(kind: object) -> None:
 
 
 def _check_edits(edits: Mapping[str, Any], where: str) -> None:
-    for entry in _list(edits.get("env"), f"{where}.env"):
-        if not isinstance(entry, str) or entry.find("=") < 1 or "\0" in entry:
-            raise CDIError(f"{where}.env: {entry!r} is not NAME=value")
+    _check_env(edits.get("env"), f"{where}.env")
     for index, raw in enumerate(_list(edits.get("deviceNodes"), f"{where}.deviceNodes")):
         _check_node(_object(raw, f"{where}.deviceNodes[{index}]", _NODE), f"{where}.deviceNodes[{index}]")
     for index, raw in enumerate(_list(edits.get("mounts"), f"{where}.mounts")):
@@ -119,6 +136,64 @@ def _check_edits(edits: Mapping[str, Any], where: str) -> None:
         hook = _object(raw, f"{where}.hooks[{index}]", _HOOK)
         if hook.get("hookName") not in _HOOKS or not hook.get("path"):
             raise CDIError(f"{where}.hooks[{index}]: a known hookName and a path are needed")
+        _check_env(hook.get("env"), f"{where}.hooks[{index}].env")
+        _check_numbers(hook, ("timeout",), f"{where}.hooks[{index}]")
+    _check_net_devices(edits.get("netDevices"), f"{where}.netDevices")
+    for gid in _list(edits.get("additionalGids"), f"{where}.additionalGids"):
+        _check_numbers({"gid": gid}, ("gid",), f"{where}.additionalGids")
+    if edits.get("intelRdt") is not None:
+        rdt = _object(edits["intelRdt"], f"{where}.intelRdt", _RDT)
+        closid = rdt.get("closID", "")
+        if (
+            not isinstance(closid, str)
+            or closid in {".", ".."}
+            or "/" in closid
+            or "\n" in closid
+            or len(closid) > 4095
+        ):
+            raise CDIError(f"{where}.intelRdt.closID: {closid!r} cannot be a directory's name")
+
+
+def _check_env(raw: object, where: str) -> None:
+    for entry in _list(raw, where):
+        if not isinstance(entry, str) or entry.find("=") < 1 or "\0" in entry:
+            raise CDIError(f"{where}: {entry!r} is not NAME=value")
+
+
+def _check_net_devices(raw: object, where: str) -> None:
+    hosts: set[object] = set()
+    inside: set[object] = set()
+    for index, entry in enumerate(_list(raw, where)):
+        device = _object(entry, f"{where}[{index}]", _NET_DEVICE)
+        host, name = device.get("hostInterfaceName"), device.get("name")
+        if not host or not name:
+            raise CDIError(f"{where}[{index}]: hostInterfaceName and name are both needed")
+        if host in hosts or name in inside:
+            raise CDIError(f"{where}[{index}]: {host!r} or {name!r} is there twice")
+        hosts.add(host)
+        inside.add(name)
+
+
+def _check_annotations(raw: object, where: str) -> None:
+    if raw is None:
+        return
+    if not isinstance(raw, Mapping):
+        raise CDIError(f"{where} is not an object")
+    size = 0
+    for name, value in raw.items():
+        if not isinstance(name, str) or not _ANNOTATION.fullmatch(name.lower()):
+            raise CDIError(f"{where}: {name!r} is not a qualified name")
+        if not isinstance(value, str):
+            raise CDIError(f"{where}.{name}: {value!r} is not text")
+        size += len(name.encode()) + len(value.encode())
+    if size > _MOST_ANNOTATIONS:
+        raise CDIError(f"{where}: {size} bytes; {_MOST_ANNOTATIONS} is the most")
+
+
+def _check_numbers(raw: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+    for name in names:
+        if name in raw and (isinstance(raw[name], bool) or not isinstance(raw[name], int)):
+            raise CDIError(f"{where}.{name}: {raw[name]!r} is not a number")
 
 
 def _check_node(node: Mapping[str, Any], where: str) -> None:
@@ -129,9 +204,7 @@ def _check_node(node: Mapping[str, Any], where: str) -> None:
     permissions = node.get("permissions", "")
     if permissions != "none" and not set(permissions) <= set("rwm"):
         raise CDIError(f"{where}.permissions: {permissions!r} has other letters than r, w, m")
-    for number in ("major", "minor", "uid", "gid", "fileMode"):
-        if number in node and (isinstance(node[number], bool) or not isinstance(node[number], int)):
-            raise CDIError(f"{where}.{number}: {node[number]!r} is not a number")
+    _check_numbers(node, ("major", "minor", "uid", "gid", "fileMode"), where)
 
 
 def _object(raw: object, where: str, fields: set[str]) -> Mapping[str, Any]:

@@ -1,25 +1,34 @@
 """The plugin's checkpoint: which claims this node has prepared, or was about to.
 
-    {"version": "v1", "checksum": "sha256:...", "data": {"claims": [...]}}
+    {"versions": {"v1": {"checksum": "sha256:...", "data": {"claims": [...]}},
+                  "v2": {"checksum": "sha256:...", "data": {"claims": [...]}}}}
 
-The checksum covers the canonical JSON of `data`. A file that cannot be read, parsed or verified, or has a version this program does not know, is a CheckpointError: what is prepared is
-then unknown, so nothing more may be given out. The unreadable bytes are kept once beside it under their own digest.
+Every save writes the present form and the one before it, so that the plugin can be updated **and downgraded by one version**
+without a drain: a program takes the newest version that it knows and ignores those it does not. After a downgrade the older
+program writes what it knows, and the newer sections are gone with what only they said.
+
+A checksum covers the canonical JSON of its `data`. A file that cannot be read, parsed or verified, or has no version that
+this program knows, is a CheckpointError: what is prepared is then unknown, so nothing more may be given out (`recovery` says
+how it goes on). The unreadable bytes are kept once beside it under their own digest.
+
+The form before `versions` existed, `{"version": "v1", "checksum", "data"}`, is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.files import Disk
-from koordra.kubelet_plugin.records import ClaimRecord, claim_from_dict, claim_to_dict
+from koordra.kubelet_plugin.records import CURRENT, OLDER, ClaimRecord, claim_from_dict, claim_to_dict
 
-VERSION: Final = "v1"
+VERSIONS: Final[Mapping[str, int]] = {"v2": CURRENT, "v1": OLDER}
+"""Versions that this program reads and writes, newest first."""
 MODE: Final = 0o600
 
 
@@ -53,10 +62,7 @@ class CheckpointFile:
 
     def load(self) -> Checkpoint | None:
         """None where there is no file. Raises CheckpointError with what is wrong and what to do."""
-        try:
-            data = self._disk.read(self.path)
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+        data = self._read()
         if data is None:
             return None
         try:
@@ -68,6 +74,11 @@ class CheckpointFile:
                 f"a copy is kept as {kept}; drain the node of pods that use koordra, and it starts anew"
             ) from error
 
+    def intact(self) -> tuple[ClaimRecord, ...]:
+        """Of an unreadable file: the claims of the newest section that is whole; nothing where none is."""
+        data = self._read()
+        return () if data is None else intact_claims(data)
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Raises CheckpointError; the old checkpoint then still stands."""
         try:
@@ -76,6 +87,12 @@ class CheckpointFile:
             raise CheckpointError(
                 f"{self.path} cannot be written: {error.strerror}; free space or make it writable, the call is repeated"
             ) from error
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._disk.read(self.path)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
     def _keep(self, data: bytes) -> str:
         """Keep the bytes for whoever looks into it; the name is their digest, so retries make no further copies."""
@@ -88,31 +105,74 @@ class CheckpointFile:
         return str(copy)
 
 
-def encode(checkpoint: Checkpoint) -> bytes:
-    data = {"claims": [claim_to_dict(claim) for claim in _sorted(checkpoint.claims)]}
-    document = {"version": VERSION, "checksum": _checksum(data), "data": data}
-    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+def encode(checkpoint: Checkpoint, *, versions: Mapping[str, int] = VERSIONS) -> bytes:
+    claims = _sorted(checkpoint.claims)
+    sections = {
+        name: _section({"claims": [claim_to_dict(claim, version=version) for claim in claims]})
+        for name, version in versions.items()
+    }
+    return json.dumps({"versions": sections}, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes) -> Checkpoint:
-    """Raises CheckpointError saying what is wrong with the bytes."""
+def decode(data: bytes, *, versions: Mapping[str, int] = VERSIONS) -> Checkpoint:
+    """The newest version in it that is known. Raises CheckpointError saying what is wrong with the bytes."""
+    sections = _sections(data)
+    name = next((name for name in versions if name in sections), None)
+    if name is None:
+        found = ", ".join(sorted(map(str, sections))) or "none"
+        raise CheckpointError(f"it has versions {found}; this program knows {', '.join(versions)}")
+    return _decode_section(sections[name], version=versions[name])
+
+
+def intact_claims(data: bytes) -> tuple[ClaimRecord, ...]:
+    """The claims of the newest known section that is whole, though others may not be."""
+    try:
+        sections = _sections(data)
+    except CheckpointError:
+        return ()
+    return next(_whole(sections), Checkpoint()).claims
+
+
+def _whole(sections: Mapping[str, Any]) -> Iterator[Checkpoint]:
+    for name, version in VERSIONS.items():
+        try:
+            yield _decode_section(sections.get(name), version=version)
+        except CheckpointError:
+            continue
+
+
+def _sections(data: bytes) -> Mapping[str, Any]:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"not JSON: {error}") from error
-    if not isinstance(document, dict) or document.keys() != {"version", "checksum", "data"}:
+    if isinstance(document, dict) and document.keys() == {"version", "checksum", "data"}:
+        return {str(document["version"]): {"checksum": document["checksum"], "data": document["data"]}}
+    if (
+        not isinstance(document, dict)
+        or document.keys() != {"versions"}
+        or not isinstance(document["versions"], dict)
+    ):
         raise CheckpointError("not a checkpoint")
-    if document["version"] != VERSION:
-        raise CheckpointError(f"version {document['version']!r}; this program knows {VERSION}")
-    body = document["data"]
-    if document["checksum"] != _checksum(body):
+    return document["versions"]
+
+
+def _decode_section(section: object, *, version: int) -> Checkpoint:
+    if not isinstance(section, dict) or section.keys() != {"checksum", "data"}:
+        raise CheckpointError("its section is not one")
+    body = section["data"]
+    if section["checksum"] != _checksum(body):
         raise CheckpointError("its checksum does not match")
     if not isinstance(body, dict) or body.keys() != {"claims"} or not isinstance(body["claims"], list):
         raise CheckpointError("it has no list of claims")
-    claims = [claim_from_dict(claim) for claim in body["claims"]]
+    claims = [claim_from_dict(claim, version=version) for claim in body["claims"]]
     if len({claim.ref.uid for claim in claims}) != len(claims):
         raise CheckpointError("a claim is in it twice")
     return Checkpoint(_sorted(claims))
+
+
+def _section(data: Any) -> dict[str, Any]:
+    return {"checksum": _checksum(data), "data": data}
 
 
 def _checksum(data: Any) -> str:

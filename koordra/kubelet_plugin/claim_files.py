@@ -1,23 +1,26 @@
 """The files of one claim, and where the node keeps them.
 
-    <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (cdi.py)
+    <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology (claim_documents.py)
+    <state>/network/<uid>.json               read when the pod's sandbox is made (network_files.py)
     <state>/prepared/<uid>.json              read by the NRI hook (prepared.py)
+    <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (cdi.py)
 
-Both are made from the claim's record and can be made again at any time. Only files with exactly our own names are ever
+They are written in this order and removed in the other, so that no container is given a device of which the hook knows nothing.
+All are made from the claim's record and can be made again at any time. Only files with exactly our own names are ever
 removed; the CDI directory belongs to everybody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from koordra.errors import CDIError, CheckpointError, NodeError
-from koordra.kubelet_plugin import cdi, prepared
+from koordra.kubelet_plugin import cdi, claim_documents, network_files, prepared
 from koordra.kubelet_plugin.files import TEMPORARY, Disk
-from koordra.kubelet_plugin.records import ClaimRecord
+from koordra.kubelet_plugin.records import ClaimRecord, is_claim_uid
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -53,6 +56,12 @@ class NodePaths:
     def prepared_file(self, uid: str) -> Path:
         return self.prepared / prepared.file_name(uid)
 
+    def network_file(self, uid: str) -> Path:
+        return network_files.network_file(self.state, uid)
+
+    def documents(self, uid: str) -> Path:
+        return claim_documents.folder(self.state, uid)
+
 
 class ClaimFiles:
     """Writes and removes them. The caller holds the state lock."""
@@ -61,14 +70,22 @@ class ClaimFiles:
         self._paths = paths
         self._disk = disk
 
-    def write(self, record: ClaimRecord) -> None:
-        """Raises CDIError or CheckpointError, after which one file, both or none may be there."""
+    def write(self, record: ClaimRecord, documents: Mapping[str, bytes]) -> None:
+        """Raises CDIError or CheckpointError, after which any of the files may be there."""
         uid = record.ref.uid
         spec = cdi.encode(record, root=self._paths.root)
-        with _reported(CDIError, self._paths.cdi_file(uid), "written"):
-            self._disk.replace(self._paths.cdi_file(uid), spec, mode=cdi.MODE)
+        with _reported(CheckpointError, self._paths.documents(uid), "written"):
+            for name, content in sorted(documents.items()):
+                self._disk.put(self._paths.documents(uid) / name, content, mode=claim_documents.MODE)
+        if record.networked:
+            with _reported(CheckpointError, self._paths.network_file(uid), "written"):
+                self._disk.replace(
+                    self._paths.network_file(uid), network_files.encode(record), mode=network_files.MODE
+                )
         with _reported(CheckpointError, self._paths.prepared_file(uid), "written"):
             self._disk.replace(self._paths.prepared_file(uid), prepared.encode(record), mode=prepared.MODE)
+        with _reported(CDIError, self._paths.cdi_file(uid), "written"):
+            self._disk.replace(self._paths.cdi_file(uid), spec, mode=cdi.MODE)
 
     def remove(self, uid: str) -> None:
         """Remove what is there, the CDI file first: from then on no container can be given the devices."""
@@ -76,10 +93,35 @@ class ClaimFiles:
             self._disk.remove(self._paths.cdi_file(uid))
         with _reported(CheckpointError, self._paths.prepared_file(uid), "removed"):
             self._disk.remove(self._paths.prepared_file(uid))
+        with _reported(CheckpointError, self._paths.network_file(uid), "removed"):
+            self._disk.remove(self._paths.network_file(uid))
+        with _reported(CheckpointError, self._paths.documents(uid), "removed"):
+            self._disk.remove_folder(self._paths.documents(uid))
 
-    def complete(self, uid: str) -> bool:
-        """Whether both files of the claim are there."""
-        return uid in self.recorded() and cdi.file_name(uid) in self._cdi_names()
+    def complete(self, record: ClaimRecord) -> bool:
+        """Whether all files that the record needs are there."""
+        uid = record.ref.uid
+        if uid not in self.recorded() or cdi.file_name(uid) not in self._cdi_names():
+            return False
+        mounted = {
+            Path(mount.host_path)
+            for device in record.devices
+            for mount in device.edits.mounts
+            if Path(mount.host_path).parent == self._paths.documents(uid)
+            and Path(mount.host_path) != network_files.gate_file(self._paths.state, uid)
+        }
+        network = not record.networked or self._paths.network_file(uid).exists()
+        return network and all(path.exists() for path in mounted)
+
+    def for_hook(self) -> dict[str, bytes]:
+        """The records for the hook, by claim uid."""
+        found = {}
+        with _reported(CheckpointError, self._paths.prepared, "read"):
+            for uid in self.recorded():
+                data = self._disk.read(self._paths.prepared_file(uid))
+                if data is not None:
+                    found[uid] = data
+        return found
 
     def claims(self) -> set[str]:
         """The uids of all claims that have a file."""
@@ -103,10 +145,20 @@ class ClaimFiles:
                 self._remove_unless_kept(
                     self._paths.cdi / name, cdi.claim_of_file(name.removesuffix(TEMPORARY)), keep
                 )
-        with _reported(CheckpointError, self._paths.prepared, "cleaned up"):
-            for name in self._disk.names(self._paths.prepared):
-                uid = prepared.claim_of_file(name.removesuffix(TEMPORARY))
-                self._remove_unless_kept(self._paths.prepared / name, uid, keep)
+        with _reported(CheckpointError, self._paths.state, "cleaned up"):
+            for folder, claim_of in (
+                (self._paths.prepared, prepared.claim_of_file),
+                (self._paths.state / network_files.DIRECTORY, network_files.claim_of_file),
+                (
+                    self._paths.state / network_files.DIRECTORY / network_files.ATTACHED,
+                    network_files.claim_of_file,
+                ),
+            ):
+                for name in self._disk.names(folder):
+                    self._remove_unless_kept(folder / name, claim_of(name.removesuffix(TEMPORARY)), keep)
+            for name in self._disk.names(self._paths.state / claim_documents.DIRECTORY):
+                if is_claim_uid(name) and name not in keep:
+                    self._disk.remove_folder(self._paths.documents(name))
 
     def _remove_unless_kept(self, path: Path, uid: str | None, keep: set[str]) -> None:
         if uid is not None and (path.name.endswith(TEMPORARY) or uid not in keep):

@@ -1,4 +1,4 @@
-"""What is changed in a container: environment, device nodes, mounts. The part of CDI's containerEdits that koordra uses."""
+"""What is changed in a container: environment, device nodes, mounts, hooks. The part of CDI's containerEdits that koordra uses."""
 
 from __future__ import annotations
 
@@ -23,6 +23,16 @@ class Mount:
     options: tuple[str, ...] = READ_ONLY
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Hook:
+    """A program of the host that the runtime runs at one of CDI's moments (`createContainer`, `createRuntime`, ...); if it
+    fails, the container does not start. `arguments` start with the program's own name, as argv does."""
+
+    name: str
+    path: str
+    arguments: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
     """`env` holds (name, value) pairs; where a name is there twice the later one counts."""
@@ -30,13 +40,15 @@ class ContainerEdits:
     env: tuple[tuple[str, str], ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
 
     def __add__(self, other: ContainerEdits) -> ContainerEdits:
-        """Both; nodes and mounts that are in both stay single."""
+        """Both; nodes, mounts and hooks that are in both stay single."""
         return ContainerEdits(
             env=tuple(dict([*self.env, *other.env]).items()),
             device_nodes=_once([*self.device_nodes, *other.device_nodes]),
             mounts=_once([*self.mounts, *other.mounts]),
+            hooks=_once([*self.hooks, *other.hooks]),
         )
 
 

@@ -7,7 +7,8 @@ From the claim object, the inventory and the claims that hold devices already, i
 3. nothing is used beyond its capacity (overcommit.py);
 4. Required JointAllocation scopes hold on this machine (joint_scope.py);
 5. the isolation backend that the claim names can keep the share;
-6. the container edits follow (device_edits.py).
+6. the network of the pod can be what the claim says (network_decision.py);
+7. the container edits follow (device_edits.py).
 
 Results of other drivers are not looked at.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
@@ -23,11 +25,13 @@ from koordra.api.objects import Object
 from koordra.api.parameters import GpuConfig
 from koordra.errors import InvalidInput, PrepareError
 from koordra.kubelet_plugin.configuration import Configuration, configuration
-from koordra.kubelet_plugin.container_edits import NO_EDITS
+from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.device_edits import NIC_TYPES, with_edits
 from koordra.kubelet_plugin.inventory import Inventory
 from koordra.kubelet_plugin.isolation import DEFAULT, Backend, Backends, Share
 from koordra.kubelet_plugin.joint_scope import unmet
+from koordra.kubelet_plugin.network_decision import Consumers, network_plans
+from koordra.kubelet_plugin.network_plan import NetworkKind, NetworkPlan
 from koordra.kubelet_plugin.overcommit import refuse_overcommit
 from koordra.kubelet_plugin.partitions import MigDevice
 from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
@@ -38,12 +42,16 @@ from koordra.topology.partitions import MigInstance
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a decision rests on besides the claim: `pool` is the node's name, `holders` the claims prepared in this boot."""
+    """What a decision rests on besides the claim: `pool` is the node's name, `holders` the claims prepared in this boot,
+    `state` the directory of the node whose files containers get, `consumers` who the claim is for, None where the networks
+    of pods are not this node's business (no `--pod-network`)."""
 
     pool: str
     inventory: Inventory
     backends: Backends
+    state: Path
     holders: Sequence[ClaimRecord] = ()
+    consumers: Consumers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,8 @@ def decide(
         state=State.STARTED,
         devices=devices,
         memlock=any(device.type in NIC_TYPES and config.rdma(device.request).memlock for device in devices),
+        pods=node.consumers.pods if node.consumers else (),
+        pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
     )
     refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
     _refuse_unmet_scopes(record, config, node=node)
@@ -92,14 +102,35 @@ def decide(
     record = replace(
         record,
         devices=tuple(
-            replace(device, isolation=share.backend.name if share else None)
-            for device, share in zip(devices, shares, strict=True)
+            replace(device, isolation=share.backend.name if share else None, network=plan)
+            for device, share, plan in zip(
+                devices, shares, _networks(record, config, node=node, before=before), strict=True
+            )
         ),
     )
-    edits = [share.backend.edits(share.share, share.config) if share else NO_EDITS for share in shares]
+    edits = [
+        (share.backend.edits(share.share, share.config) if share else NO_EDITS) + _affinity(device, config)
+        for share, device in zip(shares, devices, strict=True)
+    ]
     return Decision(
-        record=with_edits(record, inventory=node.inventory, isolation=edits),
+        record=with_edits(record, inventory=node.inventory, isolation=edits, state=node.state),
         shares=tuple(share for share in shares if share),
+    )
+
+
+def _networks(
+    record: ClaimRecord, config: Configuration, *, node: NodeView, before: ClaimRecord | None
+) -> tuple[NetworkPlan | None, ...]:
+    """The plan of each device; that of a claim that holds its devices already stays, since its NICs may be in the pod."""
+    if before is not None and before.boot_id == record.boot_id and before.state is State.COMPLETED:
+        kept = {device.given: device.network for device in before.devices}
+        return tuple(kept.get(device.given) for device in record.devices)
+    return network_plans(
+        record,
+        config,
+        inventory=node.inventory,
+        consumers=node.consumers or Consumers(),
+        enabled=node.consumers is not None,
     )
 
 
@@ -122,17 +153,29 @@ def _identified(
     name = result.device.device
     if result.device.pool != node.pool:
         raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {node.pool}")
+    earlier = next((known for known in before.devices if known.device == name), None) if before else None
     why = node.inventory.refusal(name)
     if why is not None:
+        if before is not None and earlier is not None and _is_in_its_pod(before, earlier, node=node):
+            return replace(earlier, request=result.request, edits=NO_EDITS)
         raise PrepareError(f"{ref}: {why}")
     record = _recorded(ref, result, node=node)
-    earlier = next((known for known in before.devices if known.device == name), None) if before else None
-    if earlier is not None and earlier.identity != record.identity:
+    if earlier is not None and earlier.identity and earlier.identity != record.identity:
         raise PrepareError(
             f"{ref}: DeviceUnhealthy: {name} is another device than the one prepared for this claim "
             f"({record.identity} in place of {earlier.identity}); the claim has to be allocated anew"
         )
     return record
+
+
+def _is_in_its_pod(before: ClaimRecord, device: DeviceRecord, *, node: NodeView) -> bool:
+    """Whether the host may not see the device because the claim's own pod has it (RDMA in exclusive mode)."""
+    return (
+        before.boot_id == node.inventory.boot_id
+        and before.state is State.COMPLETED
+        and device.network is not None
+        and device.network.kind is NetworkKind.MOVE
+    )
 
 
 def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceRecord:
@@ -181,6 +224,13 @@ def _refuse_unmet_scopes(record: ClaimRecord, config: Configuration, *, node: No
             raise PrepareError(
                 f"{record.ref}: TopologyScopeUnmet: {why}, and its JointAllocation is Required"
             )
+
+
+def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
+    """The variable by which the NRI hook knows that the container's processors are to be near this GPU."""
+    if device.uuid is None or not config.gpu(device.request).numa_affinity:
+        return NO_EDITS
+    return ContainerEdits(env=(("KOORDRA_NUMA_AFFINITY", "true"),))
 
 
 def _isolated(

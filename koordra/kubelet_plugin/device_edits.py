@@ -1,13 +1,15 @@
 """What a container gets with each device of a claim. Pure.
 
 Per device: its own nodes (those of a MIG instance are the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>` with
-its name, and what the isolation backend adds. Per request: the nodes and files that every holder of such a device needs
-(nvidiactl, nvidia-uvm and the driver's libraries for a GPU, rdma_cm for a NIC), and the variables by which CUDA, NCCL and UCX
-keep to the devices they were given:
+its name, and what the isolation backend adds; for a NIC whose network interface comes with the sandbox also the mount that
+holds the container back until it is there (network_files.py). Per request: the nodes and files that every holder of such a
+device needs (nvidiactl, nvidia-uvm and the driver's libraries for a GPU, rdma_cm for a NIC), the device metadata, and the
+variables by which CUDA, NCCL and UCX keep to the devices they were given:
 
     CUDA_VISIBLE_DEVICES   UUIDs of the request's GPUs or MIG instances in claim order
     NCCL_IB_HCA            "=mlx5_0:1,mlx5_3:1"   ("=": exact names, since mlx5_1 is a prefix of mlx5_10)
     UCX_NET_DEVICES        "mlx5_0:1,mlx5_3:1"
+    NCCL_TOPO_FILE         the claim's topology file, where there is something to say (nccl_topology.py)
 
 The kubelet gives a container either all devices of a request or none. So what a request needs once hangs on its first
 device, and its variables are repeated on each, where the same value meets itself.
@@ -17,10 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from koordra.api import names
+from koordra.kubelet_plugin import network_files
+from koordra.kubelet_plugin.claim_documents import main_request, metadata_edits, topology_edits
 from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.inventory import Inventory
+from koordra.kubelet_plugin.isolation.limiter_mounts import in_front
 from koordra.kubelet_plugin.records import ClaimRecord, DeviceRecord, environment_name
 from koordra.topology.machine import Nic
 
@@ -29,29 +35,34 @@ NIC_TYPES = frozenset({names.TYPE_NIC, names.TYPE_VF})
 
 
 def with_edits(
-    record: ClaimRecord, *, inventory: Inventory, isolation: Sequence[ContainerEdits]
+    record: ClaimRecord, *, inventory: Inventory, isolation: Sequence[ContainerEdits], state: Path
 ) -> ClaimRecord:
-    """The record with every device's edits; `isolation` holds what the backends add, device by device."""
+    """The record with every device's edits; `isolation` holds what the backends add, device by device. `state` is the
+    directory whose files are mounted."""
     requests: dict[str, list[DeviceRecord]] = {}
     for device in record.devices:
-        requests.setdefault(_request(device), []).append(device)
+        requests.setdefault(main_request(device), []).append(device)
+    topology = topology_edits(record, inventory=inventory, state=state)
     devices = []
     for index, device in enumerate(record.devices):
-        siblings = requests[_request(device)]
+        siblings = requests[main_request(device)]
         edits = ContainerEdits(
             env=((f"KOORDRA_DEVICE_{environment_name(record.ref.uid)}_{index}", device.device),),
             device_nodes=device.nodes,
         )
         edits += _environment(siblings, inventory=inventory)
+        if device.network is not None:
+            edits += ContainerEdits(mounts=(network_files.gate(state, record.ref.uid),))
         if device is siblings[0]:
-            edits += _needed_once(siblings, inventory=inventory)
+            edits += _needed_once(siblings, inventory=inventory) + topology
+            edits += metadata_edits(record, main_request(device), state=state)
         devices.append(replace(device, edits=edits + isolation[index]))
-    return replace(record, devices=tuple(devices))
+    arranged = in_front([device.edits for device in devices], isolation=isolation)
+    return replace(record, devices=tuple(map(_with, devices, arranged)))
 
 
-def _request(device: DeviceRecord) -> str:
-    """The main request: containers name that, never one of its alternatives."""
-    return device.request.partition("/")[0]
+def _with(device: DeviceRecord, edits: ContainerEdits) -> DeviceRecord:
+    return replace(device, edits=edits)
 
 
 def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:

@@ -22,28 +22,31 @@ A claim that nobody knows is unprepared already.
 A record holds devices in the boot it was written in, and no longer. One of an earlier boot, or one that was rolled back, is
 remembered until Unprepare, only to notice a different card under the old name.
 
-A checkpoint that is unreadable, or missing beside CDI files or records of prepared claims, means that nobody knows what is in use: Prepare
-refuses, Unprepare still takes the claim's files away, and once no file of any claim is left nothing can be in use: then it
-starts anew.
+A checkpoint that is unreadable, or missing beside files of prepared claims, is put together again from what is left
+(recovery.py). While some claim with a file is not accounted for, nobody knows what is in use: Prepare refuses, Unprepare still
+takes the claim's files away, and once nothing is unaccounted for the node goes on.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from koordra.api.objects import Object
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
-from koordra.kubelet_plugin import cdi
+from koordra.kubelet_plugin import cdi, claim_documents, recovery
 from koordra.kubelet_plugin.checkpoint import Checkpoint, CheckpointFile
 from koordra.kubelet_plugin.claim_files import ClaimFiles, NodePaths
-from koordra.kubelet_plugin.claim_source import ClaimSource
+from koordra.kubelet_plugin.claim_source import ClaimSource, ConsumerSource
 from koordra.kubelet_plugin.decision import Decision, NodeView, decide
 from koordra.kubelet_plugin.files import Disk
 from koordra.kubelet_plugin.inventory import Inventory
 from koordra.kubelet_plugin.isolation import Backends
 from koordra.kubelet_plugin.lock import StateLock
+from koordra.kubelet_plugin.network_decision import Consumers
 from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, State
 from koordra.logs import get_logger
 
@@ -61,8 +64,16 @@ class PreparedDevice:
     share_id: str | None
 
 
+class PodNetworks(Protocol):
+    """What Unprepare needs of the pods' networks."""
+
+    def release_claim(self, uid: str) -> None:
+        """Take back whatever a pod still has of the claim. Raises NodeError."""
+
+
 class DeviceState:
-    """The node's prepared claims. Safe to call from several threads and processes."""
+    """The node's prepared claims. Safe to call from several threads and processes. `consumers` and `networks` are given
+    where pods get networks of their own (`--pod-network`)."""
 
     def __init__(
         self,
@@ -75,8 +86,13 @@ class DeviceState:
         disk: Disk,
         lock: StateLock | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        consumers: ConsumerSource | None = None,
+        networks: PodNetworks | None = None,
     ) -> None:
         self._node = node
+        self._paths = paths
+        self._consumers = consumers
+        self._networks = networks
         self._claims = claims
         self._inventory = inventory
         self._backends = backends
@@ -96,16 +112,18 @@ class DeviceState:
         ref.require_valid()
         call = self._under_way[ref.uid] = object()
         try:
-            claim = self._fetch(ref)
+            claim, consumers = self._fetch(ref)
             with self._lock.held():
                 if not awaited() or self._under_way.get(ref.uid) is not call:
                     raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
-                return self._prepare(ref, claim)
+                return self._prepare(ref, claim, consumers)
         finally:
             if self._under_way.get(ref.uid) is call:
                 del self._under_way[ref.uid]
 
-    def _prepare(self, ref: ClaimRef, claim: Object) -> tuple[PreparedDevice, ...]:
+    def _prepare(
+        self, ref: ClaimRef, claim: Object, consumers: Consumers | None
+    ) -> tuple[PreparedDevice, ...]:
         inventory = self._inventory()
         checkpoint = self._load()
         before = checkpoint.get(ref.uid)
@@ -119,7 +137,9 @@ class DeviceState:
                 pool=self._node,
                 inventory=inventory,
                 backends=self._backends,
+                state=self._paths.state,
                 holders=checkpoint.of_boot(inventory.boot_id),
+                consumers=consumers,
             ),
             nonce=held.nonce if held else self._new_nonce(),
             before=before,
@@ -142,12 +162,14 @@ class DeviceState:
             return
         self._under_way.pop(ref.uid, None)
         with self._lock.held():
+            self._release_network(ref)
             try:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
                 self._files.remove(ref.uid)
-                self._start_anew_if_nothing_is_prepared()
+                with suppress(CheckpointError):
+                    self._load()
                 return
             record = checkpoint.get(ref.uid)
             if record is not None:
@@ -173,8 +195,8 @@ class DeviceState:
                 try:
                     if record.state is State.STARTED:
                         checkpoint = self._rolled_back(checkpoint, record)
-                    else:
-                        self._files.write(record)
+                    elif record.state is State.COMPLETED:
+                        self._write_files(record)
                 except KoordraError as error:
                     log.error(
                         "claim_not_repaired", claim=str(record.ref), uid=record.ref.uid, error=str(error)
@@ -189,8 +211,8 @@ class DeviceState:
         """Write files of prepared claims that somebody removed: the kubelet does not ask again for a running pod's claim."""
         with self._lock.held():
             for record in self._load().of_boot(self._inventory().boot_id):
-                if record.state is State.COMPLETED and not self._files.complete(record.ref.uid):
-                    self._files.write(record)
+                if record.state is State.COMPLETED and not self._files.complete(record):
+                    self._write_files(record)
                     log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid)
 
     def records(self) -> tuple[ClaimRecord, ...]:
@@ -200,9 +222,10 @@ class DeviceState:
 
     # Steps of Prepare.
 
-    def _fetch(self, ref: ClaimRef) -> Object:
+    def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
         try:
-            return self._claims.get(ref.namespace, ref.name)
+            claim = self._claims.get(ref.namespace, ref.name)
+            return claim, self._consumers.consumers(claim) if self._consumers else None
         except NotFound as error:
             raise PrepareError(f"{ref}: it does not exist in the API") from error
         except ApiError as error:
@@ -215,7 +238,7 @@ class DeviceState:
             self._checkpoint.save(checkpoint.with_claim(started))
             for share in decision.shares:
                 share.backend.start(share.share, share.config)
-            self._files.write(started)
+            self._write_files(started)
             self._checkpoint.save(checkpoint.with_claim(started.completed()))
         except KoordraError:
             try:
@@ -227,7 +250,7 @@ class DeviceState:
     def _renew(self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision) -> None:
         """The claim is prepared: same devices, files once more (with what changed on the node since, if anything did)."""
         renewed = decision.record.completed()
-        if [device.asked for device in held.devices] != [device.asked for device in renewed.devices]:
+        if not _same_devices(held, renewed):
             raise PrepareError(
                 f"{held.ref}: AlreadyAllocated: it is still prepared here with "
                 f"{', '.join(device.device for device in held.devices)}, and its allocation now names "
@@ -235,13 +258,14 @@ class DeviceState:
             )
         for share in decision.shares:
             share.backend.start(share.share, share.config)
-        self._files.write(renewed)
+        self._write_files(renewed)
         if renewed != held:
             self._checkpoint.save(checkpoint.with_claim(renewed))
 
     def _rolled_back(self, checkpoint: Checkpoint, record: ClaimRecord) -> Checkpoint:
         """Take back what a Prepare may have done that did not complete; the claim is remembered without devices."""
         self._stop_isolation(record)
+        self._release_network(record.ref)
         self._files.remove(record.ref.uid)
         after = checkpoint.with_claim(record.rolled_back())
         self._checkpoint.save(after)
@@ -250,35 +274,63 @@ class DeviceState:
 
     def _stop_isolation(self, record: ClaimRecord) -> None:
         for device in record.devices:
-            backend = self._backends.get(device.isolation) if device.isolation else None
-            if backend is not None:
+            if record.state is State.RECOVERED:
+                # Which backend kept the share is not known any more; to stop what never started is allowed.
+                stopped = tuple(self._backends.known.values())
+            else:
+                backend = self._backends.get(device.isolation) if device.isolation else None
+                stopped = (backend,) if backend else ()
+            for backend in stopped:
                 backend.stop(claim_uid=record.ref.uid, device=device.device)
 
+    def _release_network(self, ref: ClaimRef) -> None:
+        if self._networks is not None:
+            self._networks.release_claim(ref.uid)
+
     # Files.
+
+    def _write_files(self, record: ClaimRecord) -> None:
+        self._files.write(record, claim_documents.documents(record, self._inventory()))
 
     def _load(self) -> Checkpoint:
         """The checkpoint; an empty one where there is none and none is needed. Raises CheckpointError."""
         try:
             checkpoint = self._checkpoint.load()
-        except CheckpointError:
-            if self._start_anew_if_nothing_is_prepared():
-                return Checkpoint()
-            raise
+        except CheckpointError as error:
+            return self._recovered(self._checkpoint.intact(), error)
         if checkpoint is None and self._files.claims():
-            raise CheckpointError(
+            missing = CheckpointError(
                 f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
                 "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
                 f"of {cdi.file_name('*')} in the CDI directory, and it starts anew"
             )
+            return self._recovered((), missing)
         return checkpoint or Checkpoint()
 
-    def _start_anew_if_nothing_is_prepared(self) -> bool:
-        """With an unreadable checkpoint: no file of any claim on this node means that no claim can be in use."""
-        if self._files.claims():
-            return False
-        self._checkpoint.save(Checkpoint())
-        log.warning("checkpoint_started_anew", path=str(self._checkpoint.path))
-        return True
+    def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
+        """A new checkpoint from what is left; raises `error` while some claim with a file is not accounted for."""
+        records = recovery.accounted_for(
+            intact, for_hook=self._files.for_hook(), pool=self._node, boot_id=self._inventory().boot_id
+        )
+        lost = self._files.claims() - {record.ref.uid for record in records}
+        if lost:
+            raise error
+        checkpoint = Checkpoint(records)
+        self._checkpoint.save(checkpoint)
+        log.warning(
+            "checkpoint_recovered",
+            path=str(self._checkpoint.path),
+            claims=len(records),
+            from_hook_records=sum(record.state is State.RECOVERED for record in records),
+            error=str(error),
+        )
+        return checkpoint
+
+
+def _same_devices(held: ClaimRecord, renewed: ClaimRecord) -> bool:
+    if held.state is State.RECOVERED:
+        return [device.given for device in held.devices] == [device.given for device in renewed.devices]
+    return [device.asked for device in held.devices] == [device.asked for device in renewed.devices]
 
 
 def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from koordra.errors import KoordraError
 from koordra.kubelet_plugin.device_state import DeviceState, PreparedDevice
+from koordra.kubelet_plugin.health_service import HEALTH_VERSIONS
+from koordra.kubelet_plugin.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.records import ClaimRef
 from koordra.logs import get_logger
 
@@ -23,25 +26,57 @@ log = get_logger(__name__)
 
 _T = TypeVar("_T")
 
-SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
+SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_VERSIONS)
 """gRPC services as registration names them, preferred first."""
 
 SIDE_BY_SIDE: Final = 8
 """Claims of one batch that are read from the API at the same time."""
 
 
+class Calls:
+    """What is done for one claim, and who hears of it: `metrics`, and `happened` with the call's name and whether it was
+    done."""
+
+    def __init__(
+        self,
+        state: DeviceState,
+        *,
+        metrics: PluginMetrics | None = None,
+        happened: Callable[[str, bool], None] = lambda call, done: None,
+    ) -> None:
+        self._state = state
+        self._metrics = metrics
+        self._happened = happened
+
+    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> tuple[PreparedDevice, ...]:
+        return self._observed("prepare", lambda: self._state.prepare(ref, awaited=awaited))
+
+    def unprepare(self, ref: ClaimRef) -> None:
+        self._observed("unprepare", lambda: self._state.unprepare(ref))
+
+    def _observed(self, call: str, step: Callable[[], _T]) -> _T:
+        done = False
+        try:
+            with self._metrics.observe_call(call) if self._metrics else nullcontext():
+                result = step()
+            done = True
+        finally:
+            self._happened(call, done)
+        return result
+
+
 class DraService:
     """One version of the service over the node's state. `messages` is the generated module of the version."""
 
-    def __init__(self, state: DeviceState, messages: Any, *, with_share_id: bool) -> None:
-        self._state = state
+    def __init__(self, calls: Calls, messages: Any, *, with_share_id: bool) -> None:
+        self._calls = calls
         self._messages = messages
         self._with_share_id = with_share_id
 
     def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name
         response = self._messages.NodePrepareResourcesResponse()
         refs = _claims(request)
-        step = partial(self._state.prepare, awaited=context.is_active)
+        step = partial(self._calls.prepare, awaited=context.is_active)
         with ThreadPoolExecutor(
             max(1, min(len(refs), SIDE_BY_SIDE)), thread_name_prefix="prepare"
         ) as threads:
@@ -55,7 +90,7 @@ class DraService:
         del context
         response = self._messages.NodeUnprepareResourcesResponse()
         for ref in _claims(request):
-            _, error = _attempt(self._state.unprepare, ref)
+            _, error = _attempt(self._calls.unprepare, ref)
             response.claims[ref.uid].error = error
         return response
 
@@ -71,13 +106,13 @@ class DraService:
         return message
 
 
-def add_services(state: DeviceState) -> Callable[[Any], None]:
+def add_services(calls: Calls) -> Callable[[Any], None]:
     """Puts both versions onto a gRPC server."""
 
     def add(server: Any) -> None:
-        v1 = DraService(state, dra_v1_pb2, with_share_id=True)
+        v1 = DraService(calls, dra_v1_pb2, with_share_id=True)
         dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
-        v1beta1 = DraService(state, dra_v1beta1_pb2, with_share_id=False)
+        v1beta1 = DraService(calls, dra_v1beta1_pb2, with_share_id=False)
         dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(v1beta1, server)  # type: ignore[no-untyped-call]
 
     return add

@@ -3,12 +3,13 @@
 Start:
 1. the machine is watched; its first reading is the inventory, and guarded.json tells the NRI hook what to guard;
 2. DeviceState.repair: half-done claims are undone, prepared ones get their files back, stale files go;
-3. the DRA socket serves; 4. the registration socket appears, and the kubelet calls;
-5. ResourceSlices are published and watched.
+3. the DRA socket serves, calls and health streams; 4. the registration socket appears, and the kubelet calls;
+5. ResourceSlices are published and watched; the Node is watched for its labels and cordons; prepared claims are compared with
+   the API (claim_audit.py), and their status is written (claim_status.py).
 
 Then, whenever a reading differs from the last one (a link, an Xid, a card that came or went):
 
-    guarded.json  ──>  the inventory, which Prepare decides by  ──>  the publisher is woken: slices, taints
+    guarded.json  ──>  the inventory, which Prepare decides by  ──>  health streams  ──>  the publisher is woken: slices, taints
 
 in this order, so that nobody can be given a device that is not guarded yet. What fails is repeated within a second by the
 watcher. Every few seconds sockets and files that vanished are put back. A thread that ends on its own ends the process: the
@@ -27,7 +28,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -36,22 +37,34 @@ from koordra.api.objects import Object
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin import dra_service, registration
+from koordra.kubelet_plugin.claim_audit import KUBELET_CLAIMS, ClaimAudit
 from koordra.kubelet_plugin.claim_files import NodePaths
-from koordra.kubelet_plugin.claim_source import ApiClaims
+from koordra.kubelet_plugin.claim_source import ApiClaims, ApiConsumers
+from koordra.kubelet_plugin.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.device_state import DeviceState
+from koordra.kubelet_plugin.device_taints import cordons_of, held_taints, laid_over, merged
 from koordra.kubelet_plugin.discovery import Discovery
-from koordra.kubelet_plugin.discovery.overlaid import laid_over
+from koordra.kubelet_plugin.discovery.overlaid import laid_over as overlaid
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.files import Disk
 from koordra.kubelet_plugin.guarded_file import GuardedFile
+from koordra.kubelet_plugin.health import HealthFeed, device_health
+from koordra.kubelet_plugin.health_service import add_health_services, sockets_answer
 from koordra.kubelet_plugin.inventory import InventorySource, Offering
 from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.kubelet_plugin.lock import sole_instance
+from koordra.kubelet_plugin.moved_nics import with_moved
+from koordra.kubelet_plugin.network_plan import NetworkKind
+from koordra.kubelet_plugin.plugin_metrics import PluginMetrics
+from koordra.kubelet_plugin.pod_network import PodNetworks
 from koordra.kubelet_plugin.publish import Publisher, own_slices_selector
+from koordra.kubelet_plugin.records import ClaimRecord
 from koordra.kubelet_plugin.registration import PluginSockets, RegistrationService
 from koordra.kubelet_plugin.resourceslice import Mode
 from koordra.kubelet_plugin.sockets import SocketServer
 from koordra.logs import get_logger
+from koordra.metrics import Metrics
 from koordra.process import spawn
 from koordra.topology import overlay
 from koordra.watch import WatchCache
@@ -69,7 +82,9 @@ GRACE: Final = 20.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What an operator decides. `mode` None follows the node's label; `pod_uid` tells overlapping instances apart;
-    `overlay` is a file with what the machine does not show of its topology."""
+    `overlay` is a file with what the machine does not show of its topology; `pod_network`: NICs go into the pods' networks
+    (with the NRI hook's own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what
+    that folder is called on the host, where it is not the same."""
 
     node: str
     kubelet_root: Path
@@ -78,6 +93,9 @@ class Settings:
     offering: Offering = field(default_factory=Offering)
     pod_uid: str | None = None
     overlay: Path | None = None
+    pod_network: bool = False
+    driver_root: Path | None = None
+    driver_root_on_host: Path | None = None
 
 
 class Driver:
@@ -90,31 +108,77 @@ class Driver:
         *,
         disk: Disk | None = None,
         watcher: Callable[[Path], MachineWatcher] = MachineWatcher.of,
+        metrics: Metrics | None = None,
     ) -> None:
         self._settings = settings
         self._client = client
         self._watcher = watcher
         disk = disk or Disk()
         paths = settings.paths
-        self._inventory = InventorySource(paths.root, offering=settings.offering)
+        claims = ApiClaims(client)
+        self._metrics = PluginMetrics(metrics or Metrics())
+        self._inventory = InventorySource(
+            paths.root,
+            offering=settings.offering,
+            driver_root=settings.driver_root,
+            driver_root_on_host=settings.driver_root_on_host,
+        )
         self._guarded = GuardedFile(paths.guarded, node=settings.node, disk=disk)
+        self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
         self._state = DeviceState(
             node=settings.node,
             paths=paths,
-            claims=ApiClaims(client),
+            claims=claims,
             inventory=self._inventory.current,
-            backends=backends(),
+            backends=backends(LimiterIsolation(paths.state)),
             disk=disk,
+            consumers=ApiConsumers(client) if settings.pod_network else None,
+            networks=self._networks if settings.pod_network else None,
         )
+        self._feed = HealthFeed()
         sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
-        self._dra = SocketServer(sockets.dra, dra_service.add_services(self._state))
+        calls = dra_service.Calls(self._state, metrics=self._metrics, happened=self._called)
+        add_calls, add_health = (
+            dra_service.add_services(calls),
+            add_health_services(self._feed, pool=settings.node),
+        )
+
+        def add(server: object) -> None:
+            self._feed.reopen()
+            add_calls(server)
+            add_health(server)
+
+        self._dra = SocketServer(sockets.dra, add, workers=16, stopping=self._feed.close)
         service = RegistrationService(endpoint=sockets.dra, supported_versions=dra_service.SUPPORTED_VERSIONS)
-        self._registration = SocketServer(sockets.registration, registration.add_service(service), workers=1)
+        self._registration = SocketServer(sockets.registration, registration.add_service(service), workers=2)
         self._instance = paths.state / f"{sockets.registration.name}.lock"
-        self._publisher = Publisher(client, node=settings.node, build=self._slices)
+        self._publisher = Publisher(
+            client,
+            node=settings.node,
+            build=self._slices,
+            written=self._metrics.observe_slices_written,
+        )
+        self._audit = ClaimAudit(
+            self._state,
+            claims,
+            kubelet_claims=settings.kubelet_root / KUBELET_CLAIMS,
+            told=self._held_changed,
+        )
+        self._status = ClaimStatusWriter(
+            client,
+            records=self._state.records,
+            attached=self._networks.ready,
+            inventory=self._inventory.current,
+        )
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
         self._told = threading.Event()
         self._not_taken: KoordraError | None = None
+        self._node_seen: object = None
+        self._networks_seen: list[str] = []
+
+    def answers(self) -> bool:
+        """Whether the plugin's sockets can be dialled and answer: what probes ask."""
+        return sockets_answer(self._registration.path, self._dra.path)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop`. Raises NodeError when a socket or the state directory cannot be had at the start, or when a
@@ -128,7 +192,8 @@ class Driver:
                         self._serve(stop, threads)
         finally:
             stop.set()
-            self._publisher.wake()
+            for part in (self._publisher, self._audit, self._status):
+                part.wake()
             for thread in threads:
                 thread.join(timeout=GRACE)
         log.info("plugin_stopped", node=self._settings.node)
@@ -142,7 +207,7 @@ class Driver:
         return self._inventory.known
 
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
-        """Until `stop`. The publisher is added to `threads`; the watch of the slices ends with its stream, and is not."""
+        """Until `stop`. What ends when it is woken is added to `threads`; a watch ends with its stream, and is not."""
         self._state.repair()
         self._dra.start()
         try:
@@ -153,10 +218,24 @@ class Driver:
                 field_selector=own_slices_selector(self._settings.node),
                 on_change=self._publisher.on_change,
             )
-            threads.append(spawn(lambda: self._publisher.run(stop), name="publish"))
-            following = spawn(lambda: slices.run(stop), name="watch-slices")
+            node = WatchCache(
+                self._client,
+                kinds.NODES,
+                field_selector=f"metadata.name={self._settings.node}",
+                on_change=self._node_changed,
+            )
+            threads += [
+                spawn(lambda: self._publisher.run(stop), name="publish"),
+                spawn(lambda: self._audit.run(stop), name="audit-claims"),
+                spawn(lambda: self._status.run(stop), name="write-claim-status"),
+            ]
+            following = [
+                spawn(lambda: slices.run(stop), name="watch-slices"),
+                spawn(lambda: node.run(stop), name="watch-node"),
+            ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
-            self._look_after(stop, [*threads, following])
+            self._status.wake()
+            self._look_after(stop, [*threads, *following])
         finally:
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
@@ -167,9 +246,11 @@ class Driver:
         while not stop.wait(LOOK_AROUND):
             _require_alive(threads, stop)
             try:
-                self._dra.ensure()
-                self._registration.ensure()
+                for server in (self._dra, self._registration):
+                    if server.ensure():
+                        self._metrics.observe_socket_restored()
                 self._guarded.ensure()
+                self._look_at_networks()
                 if time.monotonic() >= files_at:
                     files_at = time.monotonic() + LOOK_AT_FILES
                     self._state.restore_files()
@@ -180,24 +261,87 @@ class Driver:
         """A reading that differs from the last one, in the watcher's thread. If it raises, it is called again."""
         try:
             if self._overlay is not None and self._settings.overlay is not None:
-                found = laid_over(found, self._overlay, file=self._settings.overlay.name)
+                found = overlaid(found, self._overlay, file=self._settings.overlay.name)
+            if self._settings.pod_network and self._inventory.known:
+                before = self._inventory.current().machine
+                found = replace(found, machine=with_moved(found.machine, before, self._moved()))
             self._guarded.hold(found.machine)
             self._inventory.set(found)
+            self._tell_health()
         except KoordraError as error:
             self._not_taken = error
             raise
         finally:
             self._told.set()
         self._publisher.wake()
+        self._status.wake()
+
+    def _moved(self) -> frozenset[str]:
+        """The NICs that prepared claims have, or may have, in their pods."""
+        return frozenset(
+            device.device
+            for record in self._state.records()
+            for device in record.devices
+            if device.network is not None and device.network.kind is NetworkKind.MOVE
+        )
+
+    def _tell_health(self) -> None:
+        inventory = self._inventory.current()
+        try:
+            held = [device.device for record in self._state.records() for device in record.devices]
+        except KoordraError:
+            held = []  # the checkpoint's trouble is told elsewhere; health goes on
+        devices = device_health(inventory, held=held)
+        self._metrics.observe_devices(devices)
+        self._feed.tell(devices)
+
+    def _called(self, call: str, done: bool) -> None:
+        """The kubelet's call for one claim has ended, in the call's thread."""
+        if done:
+            self._status.wake()
+            self._count_claims()
+        if not done or (call == "unprepare" and self._audit.held):
+            # A refusal may mean that a device is held; an end may mean that it no longer is.
+            self._audit.wake()
+
+    def _held_changed(self, held: tuple[ClaimRecord, ...]) -> None:
+        del held
+        self._count_claims()
+        self._publisher.wake()
+
+    def _count_claims(self) -> None:
+        try:
+            prepared = len(self._state.records())
+        except KoordraError:
+            return
+        self._metrics.observe_claims(prepared=prepared, held=len(self._audit.held))
+
+    def _node_changed(self, event: str, node: Object) -> None:
+        """Listener of the watch on our Node: its status changes all the time, and is none of our business."""
+        del event
+        seen = objects.uid(node), dict(objects.labels_of(node)), dict(objects.annotations_of(node))
+        if seen != self._node_seen:
+            self._node_seen = seen
+            self._publisher.wake()
+
+    def _look_at_networks(self) -> None:
+        """What the hook attached or took back is known by its files; the status tells people."""
+        seen = [claim.uid for claim in self._networks.ready()] if self._settings.pod_network else []
+        if seen != self._networks_seen:
+            self._networks_seen = seen
+            self._status.wake()
 
     def _slices(self, node: Object, generation: int) -> Sequence[Object]:
-        return self._settings.offering.slices(
-            self._inventory.current().machine,
+        inventory = self._inventory.current()
+        slices = self._settings.offering.slices(
+            inventory.machine,
             node_name=self._settings.node,
             node_uid=objects.uid(node),
             mode=self._settings.mode or mode_of(node),
             generation=generation,
         )
+        cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
+        return laid_over(slices, merged(cordons, held_taints(self._audit.held, offered=inventory.published)))
 
 
 def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:

@@ -25,7 +25,7 @@ from typing import Final
 from koordra.kubelet_plugin.container_edits import Mount
 
 _MULTIARCH: Final = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
-_BINARIES: Final = ("/usr/bin/nvidia-smi",)
+_BINARIES: Final = ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-debugdump", "/usr/bin/nvidia-cuda-mps-control")
 _DRIVER_LIBRARY: Final = re.compile(r"lib(?:cuda|cudadebugger|nv[a-zA-Z0-9_-]*|vdpau_nvidia)\.so[0-9.]*")
 _VERSION: Final = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 
@@ -38,8 +38,12 @@ _WORD_SIZE_64: Final = frozenset({0x0300, 0x0A00})
 _MOST_LINKS: Final = 16
 
 
-def driver_files(root: Path, driver_version: str | None) -> tuple[Mount, ...]:
-    """The mounts of the driver at `root`, sorted by container path; empty where no driver of that version is found."""
+def driver_files(root: Path, driver_version: str | None, *, on_host: Path | None = None) -> tuple[Mount, ...]:
+    """The mounts of the driver at `root`, sorted by container path; empty where no driver of that version is found.
+
+    `on_host` is what the root is called on the host, whose paths mounts name; the root itself where it has no other name.
+    """
+    host = on_host or root
     if driver_version is None or not _VERSION.fullmatch(driver_version):
         return ()
     folder = _MULTIARCH.get(platform.machine(), f"{platform.machine()}-linux-gnu")
@@ -50,10 +54,10 @@ def driver_files(root: Path, driver_version: str | None) -> tuple[Mount, ...]:
         if (real := _resolved(root, path)) is not None and real.endswith(f".so.{driver_version}")
         for alias in (name, PurePosixPath(real).name)
     }
-    mounts = {Mount(_on_host(root, real), f"{target}/{alias}") for alias, real in names for target in targets}
+    mounts = {Mount(_on_host(host, real), f"{target}/{alias}") for alias, real in names for target in targets}
     if mounts:
         mounts |= {
-            Mount(_on_host(root, real), path)
+            Mount(_on_host(host, real), path)
             for path in _BINARIES
             if (real := _resolved(root, path)) is not None
         }
@@ -141,3 +145,13 @@ def _resolved(root: Path, path: str) -> str | None:
 
 def _on_host(root: Path, path: str) -> str:
     return str(root / path.lstrip("/"))
+
+
+def nvml_library(root: Path) -> Path | None:
+    """The driver's libnvidia-ml.so.1 below `root`, with which this process can ask the driver; None where there is none."""
+    folder = _MULTIARCH.get(platform.machine(), f"{platform.machine()}-linux-gnu")
+    for name, path in _library_names(root, (f"/usr/lib/{folder}", "/usr/lib64")):
+        real = _resolved(root, path) if name == "libnvidia-ml.so.1" else None
+        if real is not None:
+            return Path(_on_host(root, real))
+    return None

@@ -38,6 +38,26 @@ class Disk:
             raise
         self.sync_directory(path.parent)
 
+    def put(self, path: Path, data: bytes, *, mode: int) -> None:
+        """Make `path` hold `data`, at once for every reader, but not durably: for what is made anew in every boot."""
+        temporary = path.with_name(path.name + TEMPORARY)
+        self.make_directory(path.parent)
+        try:
+            self.write(temporary, data, mode, durable=False)
+            self.rename(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                self.unlink(temporary)
+            raise
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove a folder of ours and its files, which are not durable; success where there is none."""
+        for name in self.names(path):
+            with suppress(FileNotFoundError):
+                self.unlink(path / name)
+        with suppress(FileNotFoundError):
+            self.remove_directory(path)
+
     def remove(self, path: Path) -> bool:
         """Durably remove; False where there was nothing to remove."""
         try:
@@ -64,8 +84,11 @@ class Disk:
     def make_directory(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o755)
 
-    def write(self, path: Path, data: bytes, mode: int) -> None:
-        """Create or truncate, write, fsync. Links are not followed: the state directory must not be redirected."""
+    def remove_directory(self, directory: Path) -> None:
+        directory.rmdir()
+
+    def write(self, path: Path, data: bytes, mode: int, *, durable: bool = True) -> None:
+        """Create or truncate, write, fsync unless it need not last. Links are not followed: the state directory must not be redirected."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, mode)
         try:
@@ -73,7 +96,8 @@ class Disk:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
-            self.sync(descriptor)
+            if durable:
+                self.sync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -148,6 +148,9 @@ def inventory_of(
 class InventorySource:
     """The latest inventory of the machine below `root`: one thread sets it, any thread asks for it.
 
+    The GPU driver's files may lie under another root (`driver_root`: a driver container's), which may have another name on
+    the host than here (`driver_root_on_host`).
+
     The driver's user-space files announce nothing (a driver container puts them there some time after the module was
     loaded), so they are looked for again when somebody asks and the last look is `files_age` seconds old.
     """
@@ -159,8 +162,11 @@ class InventorySource:
         offering: Offering | None = None,
         files_age: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        driver_root: Path | None = None,
+        driver_root_on_host: Path | None = None,
     ) -> None:
-        self._root = root
+        self._driver_root = driver_root or root
+        self._driver_root_on_host = driver_root_on_host or self._driver_root
         self._offering = offering or Offering()
         self._files_age = files_age
         self._clock = clock
@@ -193,7 +199,7 @@ class InventorySource:
             return self._current
 
     def _driver_files(self, machine: topology.Machine) -> tuple[Mount, ...]:
-        return driver_files(self._root, machine.driver_version)
+        return driver_files(self._driver_root, machine.driver_version, on_host=self._driver_root_on_host)
 
 
 def _log_change(before: Inventory | None, after: Inventory) -> None:

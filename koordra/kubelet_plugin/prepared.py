@@ -15,7 +15,8 @@ guarded.json:
 
 `deviceNodes` are the device's own nodes; control nodes (nvidiactl, rdma_cm) are in guarded.json and go with the type. `env`
 is what the device's CDI edits set, without the markers: CDI lets the last device win where several set the same variable
-(CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and the hook merges them over all devices of the container.
+(CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and the hook merges them over all devices of the container. NCCL_TOPO_FILE is not among
+it: there is nothing to merge in a file name, and what one claim's file does not say NCCL finds out by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from koordra.kubelet_plugin import cdi
+from koordra.kubelet_plugin import cdi, nccl_topology
 from koordra.kubelet_plugin.records import ClaimRecord, is_claim_uid
 
 SCHEMA: Final = "koordra.io/prepared/v1"
@@ -66,7 +67,9 @@ def encode(record: ClaimRecord) -> bytes:
                     "numaNode": device.numa_node,
                     "cpus": device.cpus,
                     "deviceNodes": [node.to_dict() for node in device.nodes],
-                    "env": dict(device.edits.env),
+                    "env": {
+                        name: value for name, value in device.edits.env if name != nccl_topology.VARIABLE
+                    },
                 }
                 for index, device in enumerate(record.devices)
             ],

@@ -61,7 +61,7 @@ def own_slices_selector(node: str) -> str:
 class Publisher:
     """Publishes for one node. `wake` may be called from any thread; `run` does all the work in its own.
 
-    In seconds: `retry` after an error, `interval` without any reason (the Node's label may have changed), `calm` after a write.
+    `written` is called after each publication. In seconds: `retry` after an error, `interval` without any reason (the Node's label may have changed), `calm` after a write.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Publisher:
         retry: float = 2.0,
         interval: float = 60.0,
         calm: float = 1.0,
+        written: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._node = node
@@ -80,6 +81,7 @@ class Publisher:
         self._retry = retry
         self._interval = interval
         self._calm = calm
+        self._when_written = written
         self._wanted = threading.Event()
         self._generation = 0
         self._stored: dict[str, tuple[Object, Object]] = {}
@@ -101,6 +103,7 @@ class Publisher:
             pause = self._interval
             try:
                 if self.sync():
+                    self._when_written()
                     stop.wait(self._calm)
             except ApiError as error:
                 log.warning("slices_not_published", node=self._node, error=str(error))

@@ -16,7 +16,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from koordra.errors import CheckpointError, PrepareError
-from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits, Mount
+from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits, Hook, Mount
+from koordra.kubelet_plugin.network_plan import NetworkPlan, plan_from_dict, plan_to_dict
 from koordra.topology.machine import DeviceNode
 
 NO_BOOT: Final = ""
@@ -26,10 +27,12 @@ _UID: Final = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,62}[0-9a-z])?")
 
 
 class State(StrEnum):
-    """STARTED: files may be half there and no container has them. COMPLETED: the kubelet may have been answered."""
+    """STARTED: files may be half there and no container has them. COMPLETED: the kubelet may have been answered.
+    RECOVERED: the checkpoint was lost, and the claim is known from its record for the hook alone (recovery.py)."""
 
     STARTED = "PrepareStarted"
     COMPLETED = "PrepareCompleted"
+    RECOVERED = "Recovered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class DeviceRecord:
     """One allocated device. `identity` is the GPU's UUID or the NIC's GUID; `nodes` are the device's own nodes.
 
     `consumed` holds exact amounts as canonical quantities, sorted by name. `edits` is everything that a container gets
-    with the device (its own nodes among it), apart from the claim's markers.
+    with the device (its own nodes among it), apart from the claim's markers. `network` is what is done to a NIC when the
+    pod's network namespace exists, None for what stays as it is.
     """
 
     request: str
@@ -80,6 +84,12 @@ class DeviceRecord:
     cpus: str | None = None
     nodes: tuple[DeviceNode, ...] = ()
     edits: ContainerEdits = NO_EDITS
+    network: NetworkPlan | None = None
+
+    @property
+    def given(self) -> tuple[str, str, str | None]:
+        """What was given for which request."""
+        return self.request, self.device, self.share_id
 
     @property
     def asked(self) -> tuple[str, str, str | None, bool, tuple[tuple[str, str], ...]]:
@@ -89,7 +99,9 @@ class DeviceRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """`nonce`: 32 hex digits that only the node and the claim's CDI file know. `pool` is the node's name."""
+    """`nonce`: 32 hex digits that only the node and the claim's CDI file know. `pool` is the node's name. `pods` are the
+    uids of the pods for which the claim was reserved when it was prepared; `pod_claim` is the name under which its pod
+    refers to a claim that was made from a template."""
 
     ref: ClaimRef
     pool: str
@@ -98,6 +110,13 @@ class ClaimRecord:
     state: State
     devices: tuple[DeviceRecord, ...]
     memlock: bool = False
+    pods: tuple[str, ...] = ()
+    pod_claim: str | None = None
+
+    @property
+    def networked(self) -> bool:
+        """Whether something is done to the network of the claim's pod."""
+        return any(device.network is not None for device in self.devices)
 
     @property
     def marker(self) -> str:
@@ -124,25 +143,34 @@ def environment_name(text: str) -> str:
     return text.upper().replace("-", "_")
 
 
-# Checkpoint form, version 1. Field names are the dataclasses'; strict both ways.
+# Checkpoint forms. Version 1 is what the version before this one wrote; it lacks what is done to networks, and for whom.
+# Field names are the dataclasses'; strict both ways.
+
+OLDER: Final = 1
+CURRENT: Final = 2
 
 
-def claim_to_dict(record: ClaimRecord) -> dict[str, Any]:
-    return {
+def claim_to_dict(record: ClaimRecord, *, version: int = CURRENT) -> dict[str, Any]:
+    """The record in one version of its form. A version that lacks a field writes the record without it."""
+    found = {
         "namespace": record.ref.namespace,
         "name": record.ref.name,
         "uid": record.ref.uid,
         "pool": record.pool,
         "nonce": record.nonce,
         "bootID": record.boot_id,
-        "state": record.state.value,
+        # Version 1 knows no recovered claims; to it they are prepared, which holds their devices as well.
+        "state": (
+            State.COMPLETED if version < CURRENT and record.state is State.RECOVERED else record.state
+        ).value,
         "memlock": record.memlock,
-        "devices": [_device_to_dict(device) for device in record.devices],
+        "devices": [_device_to_dict(device, version=version) for device in record.devices],
     }
+    return found if version < CURRENT else {**found, "pods": list(record.pods), "podClaim": record.pod_claim}
 
 
-def _device_to_dict(device: DeviceRecord) -> dict[str, Any]:
-    return {
+def _device_to_dict(device: DeviceRecord, *, version: int) -> dict[str, Any]:
+    found = {
         "request": device.request,
         "device": device.device,
         "type": device.type,
@@ -157,28 +185,36 @@ def _device_to_dict(device: DeviceRecord) -> dict[str, Any]:
         "numaNode": device.numa_node,
         "cpus": device.cpus,
         "nodes": [node.to_dict() for node in device.nodes],
-        "edits": {
-            "env": [list(variable) for variable in device.edits.env],
-            "deviceNodes": [node.to_dict() for node in device.edits.device_nodes],
-            "mounts": [
-                [mount.host_path, mount.container_path, *mount.options] for mount in device.edits.mounts
-            ],
-        },
+        "edits": _edits_to_dict(device.edits, version=version),
     }
+    if version < CURRENT:
+        return found
+    return {**found, "network": None if device.network is None else plan_to_dict(device.network)}
 
 
-def claim_from_dict(raw: object) -> ClaimRecord:
-    """Raises CheckpointError for anything that `claim_to_dict` does not write."""
+def _edits_to_dict(edits: ContainerEdits, *, version: int) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "env": [list(variable) for variable in edits.env],
+        "deviceNodes": [node.to_dict() for node in edits.device_nodes],
+        "mounts": [[mount.host_path, mount.container_path, *mount.options] for mount in edits.mounts],
+    }
+    if version < CURRENT:
+        return found
+    return {**found, "hooks": [[hook.name, hook.path, *hook.arguments] for hook in edits.hooks]}
+
+
+def claim_from_dict(raw: object, *, version: int = CURRENT) -> ClaimRecord:
+    """Raises CheckpointError for anything that `claim_to_dict` does not write in that version."""
     try:
-        record = _claim(_object(raw))
+        record = _claim(_object(raw), version=version)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"a claim in it is malformed: {error!r}") from error
-    if claim_to_dict(record) != raw:
+    if claim_to_dict(record, version=version) != raw:
         raise CheckpointError(f"claim {record.ref.uid} in it has fields that this version does not know")
     return record
 
 
-def _claim(data: Mapping[str, Any]) -> ClaimRecord:
+def _claim(data: Mapping[str, Any], *, version: int) -> ClaimRecord:
     ref = ClaimRef(namespace=_text(data["namespace"]), name=_text(data["name"]), uid=_text(data["uid"]))
     if not ref.valid:
         raise ValueError(f"uid {ref.uid!r}")
@@ -189,12 +225,15 @@ def _claim(data: Mapping[str, Any]) -> ClaimRecord:
         boot_id=_text(data["bootID"]),
         state=State(data["state"]),
         memlock=bool(data["memlock"]),
-        devices=tuple(_device(_object(device)) for device in data["devices"]),
+        devices=tuple(_device(_object(device), version=version) for device in data["devices"]),
+        pods=tuple(_text(uid) for uid in data["pods"]) if version >= CURRENT else (),
+        pod_claim=data["podClaim"] if version >= CURRENT else None,
     )
 
 
-def _device(data: Mapping[str, Any]) -> DeviceRecord:
+def _device(data: Mapping[str, Any], *, version: int) -> DeviceRecord:
     edits = _object(data["edits"])
+    network = data["network"] if version >= CURRENT else None
     return DeviceRecord(
         request=_text(data["request"]),
         device=_text(data["device"]),
@@ -219,7 +258,12 @@ def _device(data: Mapping[str, Any]) -> DeviceRecord:
                 Mount(_text(host), _text(container), tuple(_text(option) for option in options))
                 for host, container, *options in edits["mounts"]
             ),
+            hooks=tuple(
+                Hook(_text(name), _text(path), tuple(_text(argument) for argument in arguments))
+                for name, path, *arguments in (edits["hooks"] if version >= CURRENT else ())
+            ),
         ),
+        network=None if network is None else plan_from_dict(_object(network)),
     )
 
 

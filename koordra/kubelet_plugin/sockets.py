@@ -26,9 +26,17 @@ Identity = tuple[int, int]
 
 
 class SocketServer:
-    """`add` puts the services onto a fresh gRPC server; it is called again after each loss of the socket."""
+    """`add` puts the services onto a fresh gRPC server; it is called again after each loss of the socket. `stopping` is
+    called with each end, so that calls that would never end by themselves do."""
 
-    def __init__(self, path: Path, add: Callable[[Any], None], *, workers: int = 16) -> None:
+    def __init__(
+        self,
+        path: Path,
+        add: Callable[[Any], None],
+        *,
+        workers: int = 16,
+        stopping: Callable[[], None] = lambda: None,
+    ) -> None:
         if len(bytes(path)) > LONGEST_PATH:
             raise NodeError(
                 f"{path} has {len(bytes(path))} bytes, and a unix socket's path at most {LONGEST_PATH}; "
@@ -37,6 +45,7 @@ class SocketServer:
         self.path = path
         self._add = add
         self._workers = workers
+        self._stopping = stopping
         self._server: Any = None
         self._bound: Identity | None = None
 
@@ -68,7 +77,9 @@ class SocketServer:
     def stop(self, *, grace: float) -> None:
         """Take no new calls, wait up to `grace` seconds for those in progress, remove the socket file."""
         if self._server is not None:
-            self._server.stop(grace).wait()
+            ended = self._server.stop(grace)
+            self._stopping()
+            ended.wait()
             self._server = None
 
     def _identity(self) -> Identity | None:

@@ -56,7 +56,8 @@ class Backends:
         return ", ".join(sorted(self.known))
 
 
-def backends() -> Backends:
-    """The built-in backends and those that other packages have registered; a built-in name cannot be taken over."""
+def backends(*built_in: Backend) -> Backends:
+    """The built-in backends and those that other packages have registered; a built-in name cannot be taken over. `built_in`
+    are those that need to know something of the node."""
     known: dict[str, Backend] = {entry.name: entry.load()() for entry in entry_points(group=ENTRY_POINTS)}
-    return Backends({**known, NoIsolation.name: NoIsolation()})
+    return Backends({**known, **{each.name: each for each in built_in}, NoIsolation.name: NoIsolation()})

@@ -57,10 +57,10 @@ class PluginNode:
         return {record.ref.uid for record in self.checkpoint().of_boot(self.inventory.boot_id)}
 
     def files(self) -> set[str]:
-        """Every file in the CDI and prepared directories."""
+        """Every file in the CDI and prepared directories, and every claim's folder of documents."""
         return {
             str(path.relative_to(self.paths.state.parent))
-            for folder in (self.paths.cdi, self.paths.prepared)
+            for folder in (self.paths.cdi, self.paths.prepared, self.paths.state / "claims")
             if folder.exists()
             for path in folder.iterdir()
         }
@@ -68,6 +68,10 @@ class PluginNode:
     def spec(self, uid: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.paths.cdi_file(uid).read_text())
         return found
+
+    def shown(self, file: Path) -> str:
+        """The file's text with the node's own folder written as `/node`."""
+        return file.read_text().replace(str(self.paths.state.parent), "/node")
 
     def record(self, uid: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.paths.prepared_file(uid).read_text())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +24,7 @@ from koordra._proto.dra import (
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.errors import KoordraError
+from koordra.errors import KoordraError, NotFound
 from koordra.kubelet_plugin.claim_files import NodePaths
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
 from koordra.kubelet_plugin.driver import Driver, Settings
@@ -32,22 +35,49 @@ from tests.fakes.slice_api import FakeSliceApi
 
 
 class FakeApi(FakeSliceApi):
-    """Also serves claims. `before_write` is called with every slice before it is stored; `asked` counts questions."""
+    """Also serves claims and watches of the Node. `before_write` is called with every slice before it is stored; `asked`
+    counts questions about slices; `statuses` holds the claims whose status was written."""
 
     claims: dict[str, Object]
     asked = 0
     before_write: Callable[[Object], None] | None = None
 
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.statuses: list[Object] = []
+        self._node_events: queue.SimpleQueue[Object] = queue.SimpleQueue()
+
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         self.asked += 1
         if kind is kinds.RESOURCE_CLAIMS:
             assert namespace == "team-a"
-            return self.claims[name]
+            if name not in self.claims:
+                raise NotFound(f"{name} not found", code=404)
+            return copy.deepcopy(self.claims[name])
         return super().get(kind, name)
 
     def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]:
+        if kind is kinds.NODES:
+            return [super().get(kinds.NODES, self.node["metadata"]["name"])], "1"
         self.asked += 1
         return super().list(kind, field_selector=field_selector)
+
+    def watch(
+        self, kind: Kind, *, resource_version: str, field_selector: str = ""
+    ) -> Iterator[tuple[str, Object]]:
+        if kind is not kinds.NODES:
+            yield from super().watch(kind, resource_version=resource_version, field_selector=field_selector)
+            return
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield "MODIFIED", self._node_events.get(timeout=1)
+
+    def annotate_node(self, **annotations: str) -> None:
+        """Somebody patches the Node; all its annotations are given."""
+        self.node["metadata"]["annotations"] = {
+            name.replace("__", "/"): value for name, value in annotations.items()
+        }
+        self._node_events.put(copy.deepcopy(self.node))
 
     def create(self, kind: Kind, body: Object) -> Object:
         if self.before_write is not None:
@@ -58,6 +88,20 @@ class FakeApi(FakeSliceApi):
         if self.before_write is not None:
             self.before_write(body)
         return super().update(kind, body)
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Object:
+        assert (kind, namespace, subresource) == (kinds.RESOURCE_CLAIMS, "team-a", "status")
+        self.claims[name]["status"].update(body["status"])
+        self.statuses.append(body)
+        return self.claims[name]
 
     def devices(self) -> dict[str, dict[str, Any]]:
         """What the slices offer, by name."""

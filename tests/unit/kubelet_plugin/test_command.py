@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from koordra import kube, logs, process
 from koordra.cli.kubelet_plugin import command
+from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.driver import Settings
 from koordra.kubelet_plugin.inventory import Offering
+from koordra.metrics import Metrics
 
 
 class RecordedDriver:
@@ -20,9 +22,12 @@ class RecordedDriver:
 
     ran: list[Settings]
 
-    def __init__(self, settings: Settings, client: object) -> None:
-        del client
+    def __init__(self, settings: Settings, client: object, *, metrics: Metrics) -> None:
+        del client, metrics
         self._settings = settings
+
+    def answers(self) -> bool:
+        return True
 
     def run(self, stop: threading.Event) -> None:
         del stop
@@ -62,3 +67,18 @@ def test_where_everything_is(settings: list[Settings], tmp_path: Path) -> None:
     assert found.paths.root == Path("/")
     assert found.paths.state == tmp_path / "plugins" / "koordra.io"
     assert found.mode is None
+
+
+def test_pod_networks_and_another_driver_root(settings: list[Settings]) -> None:
+    options = ["--pod-network", "--driver-root", "/driver", "--driver-root-on-host", "/run/nvidia/driver"]
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--health-address", "127.0.0.1:0", *options])
+    assert ran.exit_code == 0, ran.output
+    (found,) = settings
+    assert found.pod_network
+    assert (found.driver_root, found.driver_root_on_host) == (Path("/driver"), Path("/run/nvidia/driver"))
+
+
+def test_an_address_that_cannot_be_is_refused(settings: list[Settings]) -> None:
+    ran = CliRunner().invoke(command, ["--node-name", "node-a", "--health-address", "nowhere"])
+    assert isinstance(ran.exception, InvalidInput)
+    assert not settings

@@ -71,6 +71,7 @@ def check_promises(node: PluginNode) -> None:
     assert all(record.state is State.COMPLETED for record in records)
     expected = {f"cdi/koordra.io-claim_{record.ref.uid}.json" for record in records}
     expected |= {f"state/prepared/{record.ref.uid}.json" for record in records}
+    expected |= {f"state/claims/{record.ref.uid}" for record in records}
     assert node.files() == expected
     assert uid(2) in node.holders()
 

@@ -80,7 +80,7 @@ def test_what_the_holder_of_mig_instances_gets(
     mig_node: PluginNode, golden: Callable[[str, str], None]
 ) -> None:
     prepare(mig_node, claim(1, part("large", LARGE), part("small", SMALL)))
-    golden("kubelet_plugin/mig.cdi.json", mig_node.paths.cdi_file(uid(1)).read_text())
+    golden("kubelet_plugin/mig.cdi.json", mig_node.shown(mig_node.paths.cdi_file(uid(1))))
     golden("kubelet_plugin/mig.prepared.json", mig_node.paths.prepared_file(uid(1)).read_text())
     large, small = mig_node.spec(uid(1))["devices"]
     assert environment(large)["CUDA_VISIBLE_DEVICES"].startswith("MIG-")
@@ -108,7 +108,7 @@ def test_what_the_holder_of_virtual_functions_gets(
     vf_node: PluginNode, golden: Callable[[str, str], None]
 ) -> None:
     prepare(vf_node, claim(1, part("nic", VF_0), part("nic", VF_3)))
-    golden("kubelet_plugin/vf.cdi.json", vf_node.paths.cdi_file(uid(1)).read_text())
+    golden("kubelet_plugin/vf.cdi.json", vf_node.shown(vf_node.paths.cdi_file(uid(1))))
     golden("kubelet_plugin/vf.prepared.json", vf_node.paths.prepared_file(uid(1)).read_text())
     first, second = vf_node.spec(uid(1))["devices"]
     assert environment(first)["NCCL_IB_HCA"] == "=mlx5_1:1,mlx5_4:1"

@@ -182,7 +182,12 @@ def test_registration_says_who_serves_what_where(short_path: Path) -> None:
             stub = pluginregistration_pb2_grpc.RegistrationStub(channel)
             info = stub.GetInfo(pluginregistration_pb2.InfoRequest())
             assert (info.type, info.name, info.endpoint) == ("DRAPlugin", "koordra.io", str(sockets.dra))
-            assert list(info.supported_versions) == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+            assert list(info.supported_versions) == [
+                "v1.DRAPlugin",
+                "v1beta1.DRAPlugin",
+                "v1.DRAResourceHealth",
+                "v1alpha1.DRAResourceHealth",
+            ]
             refused = pluginregistration_pb2.RegistrationStatus(plugin_registered=False, error="no")
             stub.NotifyRegistrationStatus(refused)
             stub.NotifyRegistrationStatus(pluginregistration_pb2.RegistrationStatus(plugin_registered=True))

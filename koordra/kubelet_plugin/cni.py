@@ -1,0 +1,134 @@
+"""A NetworkAttachmentDefinition carried out: CNI plugins, run as the specification says (CNI SPEC 1.0.0, section 3).
+
+    chain of plugins ──ADD──> each gets the configuration, the previous result and the environment, answers with a result
+                     <─DEL──  in reverse order, also when something is gone already
+
+`deviceID`, the NIC's PCI address, is put into the configuration, where SR-IOV and host-device plugins look for it (the
+convention of the network plumbing working group). Plugins are programs of the host in `bin_dirs`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.errors import InvalidInput, NodeError
+
+BIN_DIRS: Final = (Path("/opt/cni/bin"), Path("/usr/libexec/cni"), Path("/usr/lib/cni"))
+TIMEOUT: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One attachment of one pod. `arguments` become CNI_ARGS (K8S_POD_NAME, ...)."""
+
+    config: str
+    container_id: str
+    netns: str
+    interface: str
+    bus_id: str
+    arguments: Mapping[str, str]
+
+
+def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
+    """The configurations of the plugins to run, in order. Raises InvalidInput for text that is no CNI configuration."""
+    try:
+        document = json.loads(config)
+    except ValueError as error:
+        raise InvalidInput(
+            f"not JSON: {error}", object="NetworkAttachmentDefinition", field="spec.config"
+        ) from error
+    if not isinstance(document, dict):
+        raise InvalidInput("not an object", object="NetworkAttachmentDefinition", field="spec.config")
+    plugins = document.get("plugins", [document])
+    shared = {"cniVersion": document.get("cniVersion", "1.0.0"), "name": document.get("name", "koordra")}
+    if not isinstance(plugins, list) or not plugins:
+        raise InvalidInput(
+            "no plugins", object="NetworkAttachmentDefinition", field="spec.config", remedy="name a type"
+        )
+    chain = []
+    for plugin in plugins:
+        kind = plugin.get("type") if isinstance(plugin, dict) else None
+        # The type is the name of a program in the CNI folder, and nothing else: no path.
+        if not isinstance(kind, str) or not kind or "/" in kind or kind in {".", ".."}:
+            raise InvalidInput(
+                f"{kind!r} is not a plugin type", object="NetworkAttachmentDefinition", field="spec.config"
+            )
+        chain.append({**plugin, **shared, **({"deviceID": bus_id} if bus_id else {})})
+    return chain
+
+
+def add(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> tuple[str, ...]:
+    """Attach; the addresses that the pod got. What was done is undone when a plugin fails. Raises NodeError."""
+    chain = plugin_chain(request.config, bus_id=request.bus_id)
+    result: dict[str, Any] | None = None
+    try:
+        for plugin in chain:
+            result = _run("ADD", plugin, request, previous=result, bin_dirs=bin_dirs)
+    except NodeError:
+        delete(request, bin_dirs=bin_dirs)
+        raise
+    return tuple(str(entry["address"]) for entry in (result or {}).get("ips", ()) if "address" in entry)
+
+
+def delete(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> list[str]:
+    """Detach as far as it goes; what could not be undone, as text."""
+    problems = []
+    for plugin in reversed(plugin_chain(request.config, bus_id=request.bus_id)):
+        try:
+            _run("DEL", plugin, request, previous=None, bin_dirs=bin_dirs)
+        except NodeError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _run(
+    command: str,
+    plugin: Mapping[str, Any],
+    request: Request,
+    *,
+    previous: Mapping[str, Any] | None,
+    bin_dirs: Sequence[Path],
+) -> dict[str, Any]:
+    program = next((path for folder in bin_dirs if (path := folder / plugin["type"]).is_file()), None)
+    if program is None:
+        raise NodeError(f"CNI plugin {plugin['type']} is not in {', '.join(map(str, bin_dirs))}; install it")
+    config = {**plugin, "prevResult": previous} if previous is not None else dict(plugin)
+    environment = {
+        **os.environ,
+        "CNI_COMMAND": command,
+        "CNI_CONTAINERID": request.container_id,
+        "CNI_NETNS": request.netns,
+        "CNI_IFNAME": request.interface,
+        "CNI_PATH": ":".join(map(str, bin_dirs)),
+        "CNI_ARGS": ";".join(f"{name}={value}" for name, value in request.arguments.items()),
+    }
+    try:
+        done = subprocess.run(
+            [str(program)],
+            input=json.dumps(config).encode(),
+            env=environment,
+            capture_output=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NodeError(f"CNI plugin {plugin['type']} {command}: {error}") from error
+    answer = _decoded(done.stdout)
+    if done.returncode != 0:
+        why = answer.get("msg") or done.stderr.decode(errors="replace").strip()[-300:]
+        raise NodeError(f"CNI plugin {plugin['type']} {command}: {why or f'exit code {done.returncode}'}")
+    return answer
+
+
+def _decoded(text: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(text) if text.strip() else {}
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

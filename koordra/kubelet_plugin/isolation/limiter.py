@@ -1,0 +1,150 @@
+"""Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the driver's.
+
+    <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per version
+    <state>/limiter/claims/<uid>/policy      what the claim may use      (limiter_region.py)
+    <state>/limiter/claims/<uid>/usage       what it uses
+    <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (limiter_broker.py)
+
+In the container:
+
+    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (limiter_mounts.py)
+    /usr/lib/koordra/driver/                 the driver's own, which the limiter loads
+    /run/koordra/limiter/<uid>/              the region: read-only but for `usage`
+
+So a container in which something of this is missing has no CUDA, rather than no limit. Preloading, the second way in, needs
+the library `libkoordra-cuda.so` and LD_PRELOAD, and is for use without mounts; native/README.md says what each way misses.
+A hostile program can get around both: the limit is for programs that are greedy, not for attackers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from koordra.api.parameters import GpuConfig
+from koordra.errors import PrepareError
+from koordra.kubelet_plugin.container_edits import READ_ONLY, ContainerEdits, Mount
+from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation.limiter_broker import Broker
+from koordra.kubelet_plugin.isolation.limiter_mounts import LIBRARIES, REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.none import NoIsolation
+from koordra.kubelet_plugin.isolation.share import Share
+
+INSTALLED: Final = (Path("/opt/koordra/lib"), Path(__file__).resolve().parents[3] / "build" / "native")
+"""Where the image, or a checkout after `make -C native`, has the libraries."""
+
+_BUILT: Final = {"libcuda.so.1": "cuda/libcuda.so.1", "libnvidia-ml.so.1": "nvml-share/libnvidia-ml.so.1"}
+_READ_WRITE: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
+
+
+class LimiterIsolation:
+    """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has them counts."""
+
+    name: Final = "limiter"
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        installed: Iterable[Path] = INSTALLED,
+        context_bytes: int = 0,
+        strict: bool = False,
+    ) -> None:
+        self._folder = state / "limiter"
+        self._installed = tuple(installed)
+        self._context_bytes = context_bytes
+        self._flags = limiter_region.STRICT if strict else 0
+        self._broker = Broker(self.claims)
+
+    @property
+    def claims(self) -> Path:
+        return self._folder / "claims"
+
+    def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
+        limiter_region.uuid_bytes(share.uuid)
+        library = self._library()
+        folder = self.claims / share.claim_uid
+        inside = f"{REGIONS_FOLDER}/{share.claim_uid}"
+        fronts = tuple(
+            Mount(str(library / name), f"{target}/{name}", READ_ONLY)
+            for target in _targets()
+            for name in LIBRARIES
+        )
+        region = (
+            Mount(str(folder), inside, READ_ONLY),
+            Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE),
+        )
+        return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *region))
+
+    def start(self, share: Share, config: GpuConfig) -> None:
+        del config
+        allowance = limiter_region.Allowance(
+            uuid=share.uuid,
+            limit=share.memory_bytes,
+            cores=share.cores or 0,
+            context_bytes=self._context_bytes,
+        )
+        try:
+            self._install()
+            limiter_region.allow(
+                self.claims / share.claim_uid, claim=share.claim_uid, allowance=allowance, flags=self._flags
+            )
+            self._broker.listen(share.claim_uid)
+        except OSError as error:
+            raise PrepareError(
+                f"isolation limiter: the region of claim {share.claim_uid}: {error}"
+            ) from error
+
+    def stop(self, *, claim_uid: str, device: str) -> None:
+        """The devices of a claim stop together, so the first takes the region away."""
+        del device
+        self._broker.forget(claim_uid)
+        folder = self.claims / claim_uid
+        try:
+            for name in ("policy", "usage", "broker.sock", "policy.tmp", "usage.tmp"):
+                (folder / name).unlink(missing_ok=True)
+            if folder.exists():
+                folder.rmdir()
+        except OSError as error:
+            raise PrepareError(
+                f"isolation limiter: the region of claim {claim_uid} stays: {error}"
+            ) from error
+
+    # The libraries.
+
+    def _built(self) -> dict[str, Path]:
+        for folder in self._installed:
+            for layout in (_BUILT, {name: name for name in LIBRARIES}):
+                found = {name: folder / path for name, path in layout.items()}
+                if all(path.is_file() for path in found.values()):
+                    return found
+        raise PrepareError(
+            f"isolation limiter: this node has no {' and '.join(LIBRARIES)} of koordra in any of "
+            f"{', '.join(str(folder) for folder in self._installed)}"
+        )
+
+    def _library(self) -> Path:
+        """The folder of the libraries as they are installed now; a running container keeps the version it started with."""
+        digest = hashlib.sha256()
+        for _, path in sorted(self._built().items()):
+            digest.update(path.read_bytes())
+        return self._folder / "library" / digest.hexdigest()[:16]
+
+    def _install(self) -> None:
+        folder = self._library()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        for name, path in self._built().items():
+            target = folder / name
+            if not target.exists():
+                temporary = folder / f"{name}.tmp"
+                temporary.write_bytes(path.read_bytes())
+                temporary.chmod(0o755)
+                temporary.rename(target)
+
+
+def _targets() -> tuple[str, ...]:
+    """The folders that a container's loader searches, as driver_libraries.py has them."""
+    return (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")

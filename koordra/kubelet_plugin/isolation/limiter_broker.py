@@ -1,0 +1,106 @@
+"""Tells the node which host process owns which slot of a claim's region.
+
+A process in a container knows only the pid of its own namespace. When it takes a slot it connects to the claim's socket and
+sends slot and generation; the kernel tells this end, with SO_PEERCRED, who that is in the host's namespace. The process never
+waits, and its limit does not depend on the answer: the host pid is for people, and for comparing with what NVML reports.
+
+    <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
+
+One thread serves all claims. It picks up the claims of an earlier plugin when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.logs import get_logger
+from koordra.process import spawn
+
+log = get_logger(__name__)
+
+_MESSAGE: Final = struct.Struct("=QQ")
+_CREDENTIALS: Final = struct.Struct("=iII")
+_PATIENCE: Final = 0.2
+"""Seconds that one connection may take to say its 16 bytes; they are there before it is accepted."""
+
+
+class Broker:
+    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`."""
+
+    def __init__(self, claims: Path) -> None:
+        self._claims = claims
+        self._selector = selectors.DefaultSelector()
+        self._sockets: dict[str, socket.socket] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def listen(self, claim_uid: str) -> None:
+        """Serve the claim's processes from now on. Idempotent. Raises OSError."""
+        with self._lock:
+            self._open(claim_uid)
+            if self._thread is None:
+                for folder in self._claims.iterdir():
+                    with suppress(OSError):
+                        self._open(folder.name)
+                self._thread = spawn(self._serve, name="limiter-broker")
+
+    def forget(self, claim_uid: str) -> None:
+        with self._lock:
+            listening = self._sockets.pop(claim_uid, None)
+            if listening is not None:
+                self._selector.unregister(listening)
+                listening.close()
+
+    def _open(self, claim_uid: str) -> None:
+        path = self._claims / claim_uid / "broker.sock"
+        if claim_uid in self._sockets and path.exists():
+            return
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # A path may be longer than a socket's name; the folder's descriptor stands for it.
+        with _opened(path.parent) as folder:
+            listening.bind(f"/proc/self/fd/{folder}/{path.name}")
+        path.chmod(0o666)
+        listening.listen(1024)
+        listening.setblocking(False)
+        self._sockets[claim_uid] = listening
+        self._selector.register(listening, selectors.EVENT_READ, claim_uid)
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=1.0):
+                with suppress(OSError):
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._answer(key.fileobj, str(key.data))
+
+    def _answer(self, listening: socket.socket, claim_uid: str) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.settimeout(_PATIENCE)
+            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid = _CREDENTIALS.unpack(raw)[0]
+            message = connection.recv(_MESSAGE.size)
+        if len(message) != _MESSAGE.size:
+            return
+        slot, generation = _MESSAGE.unpack(message)
+        if limiter_region.tell_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
+            log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A descriptor of the folder, for as long as it is needed."""
+    file = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield file
+    finally:
+        os.close(file)

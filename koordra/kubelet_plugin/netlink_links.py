@@ -1,0 +1,269 @@
+"""Network interfaces over netlink: moved, made, given addresses. The only importer of pyroute2; needs CAP_NET_ADMIN.
+
+A socket belongs to the network namespace of the thread that opened it, so what happens in a pod runs in a short-lived
+thread that has entered the pod's namespace; the thread ends with its task and nothing else of the process ever leaves the
+host's namespace. Namespaces are named by a path (`/proc/<pid>/ns/net`, `/var/run/netns/...`).
+
+Errors leave as NodeError, naming interface and errno.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from koordra.errors import NodeError
+
+_CLONE_NEWNET: Final = 0x40000000
+_UP: Final = 1
+_LINK_LOCAL: Final = 253
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """An interface as it is: what is restored when it comes back, and what is told about it."""
+
+    name: str
+    mtu: int
+    up: bool
+    mac: str
+    addresses: tuple[str, ...]
+    carries_default_route: bool = False
+
+
+def inside(netns: str, task: Callable[[], _T]) -> _T:
+    """Run the task in a thread that has entered the namespace. Raises what the task raises, or NodeError."""
+    result: list[_T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                libc = ctypes.CDLL(None, use_errno=True)
+                if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), netns)
+            finally:
+                os.close(descriptor)
+            result.append(task())
+        except BaseException as error:  # noqa: BLE001  carried over to the thread that waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="in-network-namespace", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        if isinstance(failed[0], OSError):
+            raise NodeError(
+                f"network namespace {netns}: {failed[0].strerror or failed[0]}; is the pod still there?"
+            ) from failed[0]
+        raise failed[0]
+    return result[0]
+
+
+class NetlinkLinks:
+    """The host's interfaces and those of pods. `sys` is where sysfs is mounted, as the host's namespace sees it."""
+
+    def __init__(self, sys: Path = Path("/sys")) -> None:
+        self._sys = sys
+
+    def host_name(self, *, interface: str, bus_id: str) -> str | None:
+        """The present name of the NIC's interface on the host, None when it is not there. The kernel may have renamed it
+        when a pod's namespace ended."""
+        if bus_id:
+            with contextlib.suppress(OSError):
+                names = sorted(
+                    entry.name for entry in (self._sys / f"bus/pci/devices/{bus_id}/net").iterdir()
+                )
+                if names:
+                    return interface if interface in names else names[0]
+        with _route() as route:
+            return interface if route.link_lookup(ifname=interface) else None
+
+    def state(self, name: str) -> LinkState:
+        """An interface of the host."""
+        with _route() as route:
+            return _state(route, name)
+
+    def state_in(self, netns: str, name: str) -> LinkState | None:
+        """An interface of a pod, None where it has none of that name."""
+
+        def task() -> LinkState | None:
+            with _route() as route:
+                return _state(route, name) if route.link_lookup(ifname=name) else None
+
+        return inside(netns, task)
+
+    def move_into(self, name: str, *, netns: str, as_name: str) -> None:
+        """Take the interface from the host into the pod, under another name. It is down afterwards."""
+        with _route() as route, _opened(netns) as descriptor:
+            index = _index(route, name)
+            route.link("set", index=index, state="down")
+            route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
+
+    def move_back(self, name: str, *, netns: str, as_name: str) -> None:
+        """Bring it back to the namespace of this process."""
+        with _opened("/proc/self/ns/net") as home:
+
+            def task() -> None:
+                with _route() as route:
+                    index = _index(route, name)
+                    route.link("set", index=index, state="down")
+                    route.link("set", index=index, net_ns_fd=home, ifname=as_name)
+
+            inside(netns, task)
+
+    def restore(self, name: str, *, as_name: str, mtu: int, up: bool, addresses: tuple[str, ...]) -> None:
+        """Make an interface of the host what it was before it went away."""
+        with _route() as route:
+            index = _index(route, name)
+            if name != as_name:
+                route.link("set", index=index, state="down")
+                route.link("set", index=index, ifname=as_name)
+            route.link("set", index=index, mtu=mtu)
+            if up:
+                route.link("set", index=index, state="up")
+            for address in addresses:
+                _add_address(route, index, address)
+
+    def add_macvlan(self, parent: str, *, netns: str, as_name: str) -> None:
+        """A macvlan interface on top of a host's one, in the pod. It starts under a name of its own, since `as_name` may be
+        taken on the host."""
+        temporary = f"kd{os.getpid() % 100000}x{threading.get_ident() % 1000000}"[:15]
+        with _route() as route, _opened(netns) as descriptor:
+            link = _index(route, parent)
+            route.link("add", ifname=temporary, kind="macvlan", link=link, macvlan_mode="bridge")
+            index = _index(route, temporary)
+            try:
+                route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
+            except BaseException:
+                route.link("del", index=index)
+                raise
+
+    def add_child(
+        self, parent: str, *, netns: str, as_name: str, vlan: int | None = None, pkey: int | None = None
+    ) -> None:
+        """In the pod: a VLAN on top of an interface, or an InfiniBand partition of it."""
+
+        def task() -> None:
+            with _route() as route:
+                link = _index(route, parent)
+                route.link("set", index=link, state="up")
+                kind = (
+                    {"kind": "vlan", "vlan_id": vlan} if vlan is not None else {"kind": "ipoib", "pkey": pkey}
+                )
+                route.link("add", ifname=as_name, link=link, **kind)
+
+        inside(netns, task)
+
+    def delete_in(self, netns: str, name: str) -> None:
+        """Remove an interface that was made in the pod; success where there is none."""
+
+        def task() -> None:
+            with _route() as route:
+                for index in route.link_lookup(ifname=name):
+                    route.link("del", index=index)
+
+        inside(netns, task)
+
+    def configure(
+        self,
+        name: str,
+        *,
+        netns: str,
+        mtu: int | None,
+        addresses: tuple[str, ...],
+        routes: tuple[tuple[str, str], ...],
+    ) -> LinkState:
+        """Bring an interface of the pod up, with addresses and routes; repeating it changes nothing."""
+
+        def task() -> LinkState:
+            with _route() as route:
+                index = _index(route, name)
+                if mtu is not None:
+                    route.link("set", index=index, mtu=mtu)
+                route.link("set", index=index, state="up")
+                for address in addresses:
+                    _add_address(route, index, address)
+                for destination, gateway in routes:
+                    via: dict[str, Any] = {"gateway": gateway} if gateway else {"scope": _LINK_LOCAL}
+                    route.route("replace", dst=destination, oif=index, **via)
+                return _state(route, name)
+
+        return inside(netns, task)
+
+
+@contextmanager
+def _route() -> Iterator[Any]:
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        with IPRoute() as route:
+            yield route
+    except NetlinkError as error:
+        raise NodeError(f"netlink: {error.args[1] if len(error.args) > 1 else error}") from error
+    except OSError as error:
+        raise NodeError(f"netlink: {error.strerror or error}; CAP_NET_ADMIN is needed") from error
+
+
+@contextmanager
+def _opened(netns: str) -> Iterator[int]:
+    try:
+        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise NodeError(f"network namespace {netns}: {error.strerror}; is the pod still there?") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _index(route: Any, name: str) -> int:
+    found = route.link_lookup(ifname=name)
+    if not found:
+        raise NodeError(f"there is no network interface {name} here")
+    return int(found[0])
+
+
+def _state(route: Any, name: str) -> LinkState:
+    index = _index(route, name)
+    link = route.get_links(index)[0]
+    # What the kernel made for itself (IPv6 link-local) comes back by itself.
+    addresses = [
+        f"{entry.get('local') or entry.get('address')}/{entry['prefixlen']}"
+        for entry in route.get_addr(index=index)
+        if entry["scope"] != _LINK_LOCAL
+    ]
+    default = any(
+        found["dst_len"] == 0 and found.get("oif") == index and found.get("table", 254) == 254
+        for found in route.get_routes(oif=index)
+    )
+    return LinkState(
+        name=name,
+        mtu=int(link.get("mtu") or 0),
+        up=bool(link["flags"] & _UP),
+        mac=str(link.get("address") or ""),
+        addresses=tuple(addresses),
+        carries_default_route=default,
+    )
+
+
+def _add_address(route: Any, index: int, address: str) -> None:
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    host, _, length = address.partition("/")
+    try:
+        route.addr("add", index=index, address=host, prefixlen=int(length))
+    except NetlinkError as error:
+        if error.code != errno.EEXIST:
+            raise
