@@ -1,0 +1,157 @@
+"""The FGD experiment: pods arrive in random order at a cluster that is filled beyond its capacity; each is tried once.
+
+Order: pods by name, shuffled with the seed. If they ask for more than `tune_ratio` times the GPU capacity, random pods are
+removed; if less, random pods are drawn again and appended, until the next would pass it. No departures, no retries.
+
+The arrival ratio of an event is the GPU share asked for so far per capacity, rounded to a percent. What is reported at 100 or
+130 % is the mean over the events of that percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from koordra.allocator.fleet.fleet import Fleet, Placement
+from koordra.allocator.fleet.states import WHOLE, Kind, Request, State
+from koordra.allocator.fleet.trace import TraceNode, TracePod
+
+Clock = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The nodes of a trace as the fleet sees them."""
+
+    kinds: tuple[Kind, ...]
+    nodes: tuple[State, ...]
+
+    @property
+    def capacity(self) -> int:
+        """Thousandths of GPU."""
+        return sum(sum(state.gpus) for state in self.nodes)
+
+
+def cluster_of(nodes: Sequence[TraceNode], *, scale: int = 1) -> Cluster:
+    """`scale` copies of the list, one after the other."""
+    kinds: dict[Kind, int] = {}
+    states = []
+    for node in nodes:
+        kind = kinds.setdefault(Kind(node.model, node.gpus), len(kinds))
+        states.append(State(kind, node.cpu, node.memory, (WHOLE,) * node.gpus))
+    return Cluster(tuple(kinds), tuple(states) * scale)
+
+
+def shuffled(nodes: Sequence[State], generator: np.random.Generator) -> list[State]:
+    """The order in which ties are broken: fixed for a run, and no property of the list."""
+    return [nodes[int(at)] for at in generator.permutation(len(nodes))]
+
+
+def arrivals(
+    pods: Sequence[TracePod],
+    capacity: int,
+    *,
+    generator: np.random.Generator,
+    tune_ratio: float = 1.3,
+    scale: int = 1,
+) -> list[Request]:
+    """The requests in order of arrival."""
+    ordered = [pod.request for pod in sorted(pods, key=lambda pod: pod.name)]
+    found = [ordered[int(at)] for _ in range(scale) for at in generator.permutation(len(ordered))]
+    limit = round(tune_ratio * capacity)
+    asked = sum(request.share for request in found)
+    if not any(request.share for request in ordered):
+        return found
+    if asked > limit:
+        order = generator.permutation(len(found))
+        gone: set[int] = set()
+        for at in order:
+            if asked <= limit:
+                break
+            asked -= found[int(at)].share
+            gone.add(int(at))
+        return [request for at, request in enumerate(found) if at not in gone]
+    while True:
+        for at in generator.integers(len(ordered), size=1024):
+            request = ordered[int(at)]
+            if asked + request.share > limit:
+                return found
+            asked += request.share
+            found.append(request)
+
+
+@dataclass(slots=True)
+class Curve:
+    """By percent of arrivals: sums over its events, of which the report takes the mean.
+
+    `fragmented` holds (sum, samples): the first event of each percent, and every eighth of those at 100 %.
+    """
+
+    events: dict[int, int] = field(default_factory=dict)
+    allocated: dict[int, float] = field(default_factory=dict)
+    fragmented: dict[int, tuple[float, int]] = field(default_factory=dict)
+
+    def percent_allocated(self, at: int) -> float | None:
+        near = _near(self.events, at)
+        return None if near is None else 100 * self.allocated[near] / self.events[near]
+
+    def percent_fragmented(self, at: int) -> float | None:
+        near = _near(self.fragmented, at)
+        return None if near is None else 100 * self.fragmented[near][0] / self.fragmented[near][1]
+
+
+_COARSE = 5
+"""A small cluster jumps several percent with one pod; the last event so many percent before counts."""
+
+
+def _near(values: Mapping[int, object], at: int) -> int | None:
+    return next((percent for percent in range(at, at - _COARSE - 1, -1) if percent in values), None)
+
+
+@dataclass(slots=True)
+class Run:
+    """One replay. Times are nanoseconds of the decisions alone (choose and take)."""
+
+    arrivals: int
+    curve: Curve
+    decisions: list[int]
+    placed: int
+    refused: int
+
+
+def run(
+    fleet: Fleet,
+    requests: Sequence[Request],
+    capacity: int,
+    *,
+    clock: Clock,
+    place: Callable[[Request], Placement | None] | None = None,
+    fragmentation: Callable[[Fleet], float] | None = None,
+    told: Callable[[int, int], None] = lambda _done, _of: None,
+) -> Run:
+    """Replay the requests. `fragmentation` is asked outside the times; `told` hears of progress."""
+    place = place or fleet.place
+    curve = Curve()
+    spent: list[int] = []
+    asked = allocated = placed = 0
+    percent = -1
+    for number, request in enumerate(requests):
+        before = clock()
+        placement = place(request)
+        spent.append(clock() - before)
+        asked += request.share
+        if placement is not None:
+            allocated += request.share
+            placed += 1
+        now = round(100 * asked / capacity)
+        curve.events[now] = curve.events.get(now, 0) + 1
+        curve.allocated[now] = curve.allocated.get(now, 0.0) + allocated / capacity
+        if fragmentation is not None and (now != percent or (now == 100 and number % 8 == 0)):
+            total, samples = curve.fragmented.get(now, (0.0, 0))
+            curve.fragmented[now] = total + fragmentation(fleet) / capacity, samples + 1
+        if now != percent:
+            percent = now
+            told(number, len(requests))
+    return Run(len(requests), curve, spent, placed, len(requests) - placed)

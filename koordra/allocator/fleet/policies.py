@@ -1,0 +1,29 @@
+"""Policies by name, made for a target workload."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.allocator.fleet.fleet import Policy
+from koordra.allocator.fleet.gradient import Gradient
+from koordra.allocator.fleet.leftover import ExpectedLeftover
+from koordra.allocator.fleet.published import BestFit, DotProduct, GpuClustering, GpuPacking, Random
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.workload import Workload
+from koordra.errors import PlanError
+
+DEFAULT: Final = "koordra"
+PUBLISHED: Final = ("random", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd")
+NAMES: Final = (*PUBLISHED, DEFAULT)
+
+
+def policy_named(name: str, workload: Workload, table: Table | None = None) -> Policy:
+    """A fresh policy; `table` is what `koordra` knows. Raises PlanError for an unknown name."""
+    if name == "fgd":
+        return Gradient(workload.popular())
+    if name == DEFAULT:
+        return ExpectedLeftover(table)
+    for known in (Random, BestFit, DotProduct, GpuPacking, GpuClustering):
+        if known.name == name:
+            return known()
+    raise PlanError(f"{name!r} is not a policy; policies are {', '.join(NAMES)}")

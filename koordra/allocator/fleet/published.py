@@ -1,0 +1,165 @@
+"""The published policies, as the FGD experiment runs them: what `koordra` is measured against.
+
+Scores are 0..100, higher is better; the key is minus the score. C, g_i, R: free milli-cores, free share of GPU i, their sum.
+
+    best-fit        100 * (1 - (C - cpu)/256000 - (R - share)/16000), truncated
+    dot-product     100 * (1 - C/128000 * cpu/128000 / 2 - R/8000 * share/8000 / 2), truncated
+    gpu-packing     no GPU wanted: 0; idle node: max(33 - free, free); needs k unused GPUs of a node in use: max(50 - k, 33);
+                    fits on a GPU in use: max(100 - free percent there / 10, 50)
+    gpu-clustering  25 * (8000 - R)/8000, and by sort of pods (share, one GPU, several) on the node: only the same 75, the same
+                    among others 50, none 25, only others 0
+    random          every node that fits alike
+
+FGD has a module of its own (`gradient`). Which GPU: the fullest that fits (random: any); whole ones from the first on.
+
+Tie-break, implied by the published numbers: the first node of the run's fixed shuffled order, not a random one (for FGD a random
+one would cost 5.7 points), and the first GPU. (Best-fit's and dot-product's scores are whole numbers in 0..100, so the published
+normalisation to 0..100 afterwards changes no order.)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from koordra.allocator.fleet.columns import INFEASIBLE, Bools, Classes, Ints, Keys, Slots
+from koordra.allocator.fleet.fleet import Fleet, Placement
+from koordra.allocator.fleet.states import WHOLE, Choice, Request, State
+
+_CORES: Final = 128_000
+_GPUS: Final = 8_000
+
+
+class View:
+    """Some slots against some classes: free resources as (slots, 1), wishes as (classes,), GPUs as (slots, 1, width)."""
+
+    def __init__(self, slots: Slots, classes: Classes, at: Ints, which: slice) -> None:
+        self.at, self.which, self.classes = at, which, classes
+        self.cpu, self.memory = slots.cpu[at][:, None], slots.memory[at][:, None]
+        self.gpus = slots.gpus[at][:, None, :]
+        self.free = np.maximum(self.gpus, 0)
+        self.rest = self.free.sum(axis=2)
+        self.there = (self.gpus >= 0).sum(axis=2)
+        self.tags = slots.tags[at][:, None]
+        self.kind = slots.kind[at]
+        self.wanted_cpu, self.wanted_memory = classes.cpu[which], classes.memory[which]
+        self.number, self.milli, self.share = classes.gpus[which], classes.milli[which], classes.share[which]
+        self.tag = classes.tag[which]
+
+    def fits(self) -> Bools:
+        enough = (self.gpus >= self.milli[:, None]).sum(axis=2) >= self.number
+        enough &= (self.cpu >= self.wanted_cpu) & (self.memory >= self.wanted_memory)
+        enough &= self.classes.allowed[self.kind, self.which]
+        found: Bools = enough
+        return found
+
+    def fullest(self) -> Ints:
+        """Free share of the fullest GPU that fits; meaningless where none does."""
+        fitting = np.where(self.gpus >= self.milli[:, None], self.gpus, 2 * WHOLE)
+        found: Ints = fitting.min(axis=2)
+        return found
+
+
+class Scored:
+    """A policy by a score; subclasses say which. The order of GPUs matters, so states keep it."""
+
+    name = ""
+    sorts = False
+
+    def start(self, slots: Slots, classes: Classes) -> None:
+        self.slots, self.classes = slots, classes
+
+    def enter(self, slot: int) -> None:
+        """Nothing is kept per state."""
+
+    def column(self, slot: int, start: int) -> Keys:
+        found: Keys = self._keys(np.array([slot]), slice(start, len(self.classes)))[0]
+        return found
+
+    def row(self, slots: Ints, number: int) -> Keys:
+        found: Keys = self._keys(slots, slice(number, number + 1))[:, 0]
+        return found
+
+    def choose(self, state: State, request: Request) -> Choice:
+        fitting = [position for position, free in enumerate(state.gpus) if free >= request.milli]
+        if request.gpus == 1:
+            # min keeps the first of equal ones.
+            return Choice((min(fitting, key=state.gpus.__getitem__),))
+        return Choice(tuple(fitting[: request.gpus]) if request.gpus else ())
+
+    def score(self, view: View) -> Ints:
+        raise NotImplementedError
+
+    def _keys(self, at: Ints, which: slice) -> Keys:
+        view = View(self.slots, self.classes, at, which)
+        return np.where(view.fits(), -self.score(view), INFEASIBLE).astype(np.int32)
+
+
+class BestFit(Scored):
+    name = "best-fit"
+
+    def score(self, view: View) -> Ints:
+        cores, gpus = view.cpu - view.wanted_cpu, view.rest - view.share
+        found: Ints = (100 * _CORES - 50 * cores - 50 * (_CORES // _GPUS) * gpus) // _CORES
+        return found
+
+
+class DotProduct(Scored):
+    name = "dot-product"
+
+    def score(self, view: View) -> Ints:
+        unit = _CORES * _CORES
+        product = view.cpu * view.wanted_cpu + (_CORES // _GPUS) ** 2 * view.rest * view.share
+        found: Ints = (100 * unit - 50 * product) // unit
+        return found
+
+
+class GpuPacking(Scored):
+    name = "gpu-packing"
+
+    def score(self, view: View) -> Ints:
+        fullest = view.fullest()
+        shared = (fullest < WHOLE) & (view.milli < WHOLE)
+        on_used = np.maximum(100 - fullest // 100, 50)
+        idle = view.rest == WHOLE * view.there
+        score = np.where(shared, on_used, np.maximum(50 - view.number, 33))
+        score = np.where(idle, np.maximum(33 - view.there, view.there), score)
+        return np.where(view.number > 0, score, 0)
+
+
+class GpuClustering(Scored):
+    name = "gpu-clustering"
+
+    def score(self, view: View) -> Ints:
+        same, others = view.tags & view.tag, view.tags & ~view.tag
+        base = 25 * (_GPUS - view.rest) // _GPUS
+        sort = np.where(same > 0, np.where(others > 0, 50, 75), np.where(others > 0, 0, 25))
+        return np.where(view.number > 0, base + sort, 0)
+
+
+class Random(Scored):
+    """Nodes are alike; `anywhere` chooses."""
+
+    name = "random"
+
+    def score(self, view: View) -> Ints:
+        return np.zeros((len(view.at), len(view.milli)), dtype=np.int64)
+
+
+def anywhere(fleet: Fleet, request: Request, generator: np.random.Generator) -> Placement | None:
+    """Any node that fits, any of its GPUs that fit; placed."""
+    feasible = (fleet.keys_of_nodes(request) < INFEASIBLE).nonzero()[0]
+    if not len(feasible):
+        return None
+    node = int(feasible[int(generator.integers(len(feasible)))])
+    placement = fleet.find_on(node, request)
+    state = fleet.nodes[node]
+    assert placement is not None
+    assert state is not None
+    if request.gpus:
+        fitting = [gpu for gpu, free in enumerate(state.gpus) if free >= request.milli]
+        chosen = generator.permutation(len(fitting))[: request.gpus]
+        placement = placement._replace(gpus=tuple(sorted(fitting[int(at)] for at in chosen)))
+    fleet.take(placement)
+    return placement

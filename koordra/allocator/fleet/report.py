@@ -1,0 +1,129 @@
+"""What a replay reports: one document for machines, one table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from koordra.allocator.fleet.experiment import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A run with what it belongs to. `capacity` is in thousandths of GPU."""
+
+    policy: str
+    seed: int
+    capacity: int
+    run: Run
+
+    def to_dict(self) -> dict[str, Any]:
+        curve, spent = self.run.curve, np.array(self.run.decisions) / 1000
+        most = curve.percent_allocated(130)
+        return {
+            "policy": self.policy,
+            "seed": self.seed,
+            "arrivals": self.run.arrivals,
+            "alloc_pct_100": _rounded(curve.percent_allocated(100)),
+            "alloc_pct_130": _rounded(most),
+            "unallocated_gpus_130": None
+            if most is None
+            else round((100 - most) / 100 * self.capacity / 1000, 2),
+            "frag_pct_100": _rounded(curve.percent_fragmented(100)),
+            "elapsed_s": round(sum(self.run.decisions) / 1e9, 4),
+            "decision_us": {
+                "p50": round(float(np.percentile(spent, 50)), 2),
+                "p99": round(float(np.percentile(spent, 99)), 2),
+                "max": round(float(spent.max()), 2),
+            }
+            if len(spent)
+            else {"p50": None, "p99": None, "max": None},
+        }
+
+
+def document(reports: Iterable[Reported]) -> dict[str, Any]:
+    """`runs` one by one, `summary` by policy in the order given. `std` is over seeds, of a sample."""
+    runs = [report.to_dict() for report in reports]
+    return {
+        "runs": runs,
+        "summary": [_summary(name, runs) for name in dict.fromkeys(r["policy"] for r in runs)],
+    }
+
+
+def _summary(policy: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    own = [run for run in runs if run["policy"] == policy]
+    values = [run["alloc_pct_130"] for run in own if run["alloc_pct_130"] is not None]
+    return {
+        "policy": policy,
+        "alloc_pct_130_mean": round(float(np.mean(values)), 3) if values else None,
+        "alloc_pct_130_std": round(float(np.std(values, ddof=1)), 3) if len(values) > 1 else 0.0,
+        "alloc_pct_100_mean": _mean(own, "alloc_pct_100"),
+        "unallocated_gpus_130_mean": _mean(own, "unallocated_gpus_130"),
+        "frag_pct_100_mean": _mean(own, "frag_pct_100"),
+        "elapsed_s_mean": _mean(own, "elapsed_s"),
+    }
+
+
+def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The document as lines of a table: the runs, then the means."""
+    lines: list[tuple[str, ...]] = [
+        (
+            run["policy"],
+            str(run["seed"]),
+            str(run["arrivals"]),
+            _shown(run["alloc_pct_100"]),
+            _shown(run["alloc_pct_130"]),
+            _shown(run["unallocated_gpus_130"], 0),
+            _shown(run["frag_pct_100"]),
+            _shown(run["elapsed_s"]),
+            _shown(run["decision_us"]["p50"], 0),
+            _shown(run["decision_us"]["p99"], 0),
+        )
+        for run in found["runs"]
+    ]
+    lines += [
+        (
+            one["policy"],
+            "mean",
+            "",
+            _shown(one["alloc_pct_100_mean"]),
+            f"{_shown(one['alloc_pct_130_mean'])} ±{_shown(one['alloc_pct_130_std'])}",
+            _shown(one["unallocated_gpus_130_mean"], 0),
+            _shown(one["frag_pct_100_mean"]),
+            _shown(one["elapsed_s_mean"]),
+            "",
+            "",
+        )
+        for one in found["summary"]
+    ]
+    return lines
+
+
+COLUMNS = (
+    "POLICY",
+    "SEED",
+    "ARRIVALS",
+    "ALLOC%@100",
+    "ALLOC%@130",
+    "IDLE GPUS@130",
+    "FRAG%@100",
+    "SECONDS",
+    "P50 µs",
+    "P99 µs",
+)
+
+
+def _mean(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [run[key] for run in runs if run[key] is not None]
+    return round(float(np.mean(values)), 3) if values else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,117 @@
+"""The learned table: everything that the policy `koordra` knows of a workload, in whole numbers.
+
+`holes[r]`     thousandths of a milli-GPU that a GPU with 10 * r milli free will keep empty, r from 0 to 100
+`cores`        milli-cores per GPU that classes ask for, with the class's part of the GPU demand in millionths
+`memory`       the same for MiB per GPU
+`nics`         percent of a NIC per GPU, the same, for classes that want a NIC beside the GPU
+`blocks`       classes of several GPUs: number, milli-cores, models and part of the pods in millionths
+`reserved`     per model, thousandths of its GPUs that pods will ask for that may run nowhere else
+`pods`         how many pods it was learned from
+
+It is written as a plain document (`to_document`), so that a controller can keep it and a person can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from koordra.allocator.fleet.columns import Ints
+from koordra.allocator.fleet.states import WHOLE
+from koordra.errors import InvalidManifest
+
+STEP: Final = 10
+STEPS: Final = WHOLE // STEP
+MILLION: Final = 1_000_000
+VERSION: Final = "koordra.io/leftover-table/v1"
+
+
+class Demand(NamedTuple):
+    """`per_gpu` of something is asked for with each GPU, by `part` millionths of the GPU demand."""
+
+    per_gpu: int
+    part: int
+
+
+class Block(NamedTuple):
+    gpus: int
+    cpu: int
+    models: tuple[str, ...]
+    part: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """What was learned; the default is what is assumed before anything was: no hole is lost, nothing is short."""
+
+    holes: tuple[int, ...] = (0,) * (STEPS + 1)
+    cores: tuple[Demand, ...] = ()
+    memory: tuple[Demand, ...] = ()
+    nics: tuple[Demand, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    reserved: Mapping[str, int] = field(default_factory=dict)
+    pods: int = 0
+
+    @cached_property
+    def hole(self) -> Ints:
+        """Expected hole, in thousandths of a milli-GPU, by free milli: straight lines between the steps."""
+        free = np.arange(WHOLE + 1, dtype=np.int64)
+        known = np.array([*self.holes, self.holes[-1]], dtype=np.int64)
+        below, rest = free // STEP, free % STEP
+        found: Ints = (known[below] * (STEP - rest) + known[below + 1] * rest) // STEP
+        return found
+
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "apiVersion": VERSION,
+            "pods": self.pods,
+            "holes": list(self.holes),
+            "cores": [list(entry) for entry in self.cores],
+            "memory": [list(entry) for entry in self.memory],
+            "nics": [list(entry) for entry in self.nics],
+            "blocks": [[one.gpus, one.cpu, list(one.models), one.part] for one in self.blocks],
+            "reserved": dict(sorted(self.reserved.items())),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Table:
+        """Raises InvalidManifest for a document that is not such a table."""
+        if document.get("apiVersion") != VERSION:
+            raise InvalidManifest(
+                f"is {document.get('apiVersion')!r}",
+                object="table",
+                field="apiVersion",
+                remedy=f"want {VERSION}",
+            )
+        try:
+            found = cls(
+                holes=tuple(int(value) for value in document["holes"]),
+                cores=_demands(document["cores"]),
+                memory=_demands(document["memory"]),
+                nics=_demands(document["nics"]),
+                blocks=tuple(
+                    Block(int(gpus), int(cpu), tuple(map(str, models)), int(part))
+                    for gpus, cpu, models, part in document["blocks"]
+                ),
+                reserved={str(model): int(part) for model, part in document["reserved"].items()},
+                pods=int(document["pods"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidManifest(
+                f"cannot be read: {error!r}", object="table", remedy="learn it anew"
+            ) from error
+        if len(found.holes) != STEPS + 1 or not all(
+            0 <= value <= STEP * 1000 * step for step, value in enumerate(found.holes)
+        ):
+            raise InvalidManifest(
+                "are not 101 amounts, none larger than what is free", object="table", field="holes"
+            )
+        return found
+
+
+def _demands(entries: Any) -> tuple[Demand, ...]:
+    return tuple(Demand(int(per_gpu), int(part)) for per_gpu, part in entries)

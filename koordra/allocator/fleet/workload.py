@@ -1,0 +1,67 @@
+"""What a cluster is asked for: how often each request class came, and the target workload made from it.
+
+The counts are whole numbers. A workload that drifts forgets: when `count` passes `horizon`, all counts are halved, so that the
+last one or two horizons decide. The target workload is FGD's: classes by cores, share, number and models (memory is ignored),
+the most frequent first until they are 95 % of the pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from koordra.allocator.fleet.states import Request
+
+POPULAR: Final = 0.95
+
+
+class Popular(NamedTuple):
+    """A class of the target workload and its part of the pods."""
+
+    request: Request
+    part: float
+
+
+class Workload:
+    """Counts of request classes."""
+
+    def __init__(self, counts: Iterable[tuple[Request, int]] = (), *, horizon: int | None = None) -> None:
+        self.counts: dict[Request, int] = dict(counts)
+        self.count = sum(self.counts.values())
+        self.horizon = horizon
+
+    @classmethod
+    def of(cls, requests: Iterable[Request]) -> Workload:
+        found = cls()
+        for request in requests:
+            found.add(request)
+        return found
+
+    def add(self, request: Request) -> None:
+        self.counts[request] = self.counts.get(request, 0) + 1
+        self.count += 1
+        if self.horizon is not None and self.count > self.horizon:
+            self.counts = {known: count // 2 for known, count in self.counts.items() if count > 1}
+            self.count = sum(self.counts.values())
+
+    def with_gpus(self) -> Iterator[tuple[Request, int]]:
+        return ((request, count) for request, count in self.ordered() if request.gpus)
+
+    def ordered(self) -> list[tuple[Request, int]]:
+        """By class, so that what is computed does not depend on the order of arrival."""
+        return sorted(self.counts.items())
+
+    def popular(self) -> list[Popular]:
+        """The target workload, most frequent first."""
+        pooled: dict[Request, int] = {}
+        for request, count in self.ordered():
+            plain = request._replace(memory=0, nics=0, percent=0, nodes=-1)
+            pooled[plain] = pooled.get(plain, 0) + count
+        ranked = sorted(pooled.items(), key=lambda entry: (-entry[1], entry[0]))
+        total, seen, kept = sum(pooled.values()), 0, []
+        for request, count in ranked:
+            kept.append((request, count))
+            seen += count
+            if seen >= POPULAR * total:
+                break
+        return [Popular(request, count / seen) for request, count in kept]

@@ -1,0 +1,159 @@
+"""Adversarial life of a fleet: thousands of request classes, flapping nodes, storms, departures as fast as arrivals.
+
+One *chapter* is some thousand decisions on a cluster of its own, drawn from one number: nodes with and without a known shape,
+classes that nobody asks for twice, nodes that go and come back, releases. After it, every key that the fleet keeps is
+computed afresh and must be equal, nothing may be over-committed, what was released must be free, and what the fleet holds in memory
+must be bounded by nodes and classes, not by how long it lived.
+
+`make soak` runs more and other chapters: KOORDRA_EXAMPLES / 100 of them, from a seed that is printed with the number of
+decisions. KOORDRA_SOAK_SEED=N starts from that chapter again, so that a long soak can be resumed where it stopped (each
+chapter prints its number before it begins).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from koordra.allocator.fleet.experiment import Cluster
+from koordra.allocator.fleet.fleet import Fleet, Placement
+from koordra.allocator.fleet.learning import Online, capacity_of
+from koordra.allocator.fleet.leftover import ExpectedLeftover
+from koordra.allocator.fleet.policies import policy_named
+from koordra.allocator.fleet.states import Kind, Request, State
+from koordra.allocator.fleet.workload import Workload
+from koordra.topology import presets
+from koordra.topology.shapes import shape_of_machine
+
+EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
+CHAPTERS = max(3, int(EXAMPLES) // 100) if EXAMPLES else 3
+FIRST = int(
+    os.environ.get("KOORDRA_SOAK_SEED") or (np.random.SeedSequence().entropy or 0) % 10**6 if EXAMPLES else 0
+)
+DECISIONS = 6000 if EXAMPLES else 500
+MACHINE = shape_of_machine(presets.load("dgx-a100").machine(serial="a"))
+KINDS = (Kind("T4", 2), Kind("G2", 8), Kind("A100", MACHINE.gpus, MACHINE))
+
+
+def _cluster(generator: np.random.Generator) -> Cluster:
+    states = []
+    for _ in range(int(generator.integers(20, 120))):
+        kind = int(generator.integers(len(KINDS)))
+        gpus, shape = KINDS[kind].gpus, KINDS[kind].shape
+        nics = (100,) * shape.nics if shape is not None else ()
+        states.append(State(kind, 12_000 * gpus, 96_000 * gpus, (1000,) * gpus, nics))
+    return Cluster(KINDS, tuple(states))
+
+
+def _request(generator: np.random.Generator, *, wild: bool) -> Request:
+    """Of some thousands of classes if `wild`, otherwise of a few dozen."""
+    step = 1 if wild else 2000
+    cpu = int(generator.integers(0, 16_000)) // step * step
+    memory = int(generator.integers(0, 65_536)) // (1 if wild else 16_384) * 16
+    sort = int(generator.integers(12))
+    if sort == 0:
+        return Request(cpu, memory, 0, 0)
+    if sort == 1:
+        count = int(generator.integers(2, 9))
+        return Request(cpu, memory, count, 1000, (), count if sort % 2 and count < 5 else 0, 100)
+    if sort < 5:
+        return Request(cpu, memory, 1, 1000, (), int(generator.integers(2)), 25)
+    milli = int(generator.integers(1, 1000)) if wild else 10 * int(generator.integers(1, 100, 1)[0])
+    return Request(cpu, memory, 1, milli, ("T4",) if sort == 6 else ())
+
+
+@pytest.mark.parametrize("chapter", range(FIRST, FIRST + CHAPTERS))
+def test_a_long_life_leaves_no_drift(chapter: int) -> None:
+    print(f"chapter {chapter}")
+    generator = np.random.default_rng(chapter)
+    cluster = _cluster(generator)
+    wild = chapter % 3 == 0
+    names = ("koordra", "koordra", "koordra", "fgd", "best-fit", "gpu-packing")
+    name = names[int(generator.integers(len(names)))]
+    learning = [_request(generator, wild=False) for _ in range(200)]
+    policy = policy_named(name, Workload.of(learning))
+    most = 256 if chapter % 2 else 8192
+    fleet = Fleet(cluster.kinds, cluster.nodes, policy, most_classes=most)
+    online = (
+        Online(policy, capacity_of(cluster.kinds, cluster.nodes))
+        if isinstance(policy, ExpectedLeftover)
+        else None
+    )
+    story = _Story(fleet, online, generator, wild=wild)
+    for turn in range(DECISIONS):
+        story.turn(turn)
+    story.check(cluster)
+
+
+class _Story:
+    """What happens, and what is held."""
+
+    def __init__(
+        self, fleet: Fleet, online: Online | None, generator: np.random.Generator, *, wild: bool
+    ) -> None:
+        self.fleet, self.online, self.generator, self.wild = fleet, online, generator, wild
+        self.held: list[Placement] = []
+        self.away: dict[int, State] = {}
+        self.shapeless = fleet.policy.name != "koordra"
+
+    def turn(self, turn: int) -> None:
+        request = _request(self.generator, wild=self.wild)
+        if self.shapeless:
+            request = request._replace(nics=0, percent=0)
+        if self.online is not None and self.online.heard(request):
+            self.fleet.tables_changed()
+        placement = self.fleet.place(request)
+        if placement is not None:
+            self.held.append(placement)
+        storm = turn // 300 % 2
+        if self.held and (not storm or int(self.generator.integers(4)) == 0):
+            self._depart()
+        if turn % 5 == 0:
+            self._flap()
+
+    def _depart(self) -> None:
+        at = int(self.generator.integers(len(self.held)))
+        if self.held[at].node not in self.away:
+            self.fleet.release(self.held.pop(at))
+
+    def _flap(self) -> None:
+        number = int(self.generator.integers(len(self.fleet.nodes)))
+        state = self.fleet.nodes[number]
+        if state is not None:
+            self.away[number] = state
+            self.fleet.set_node(number, None)
+        for back in list(self.away)[:: 2 if len(self.away) > 3 else 3]:
+            self.fleet.set_node(back, self.away.pop(back))
+
+    def check(self, cluster: Cluster) -> None:
+        fleet = self.fleet
+        for number, state in list(self.away.items()):
+            fleet.set_node(number, state)
+        self.away.clear()
+        assert fleet.drifted() == []
+        held = Counter(placement.node for placement in self.held)
+        for number, state in enumerate(fleet.nodes):
+            assert state is not None
+            assert min(state.cpu, state.memory, *state.gpus, *state.nics, 0) == 0
+            if not held[number]:
+                assert state._replace(tags=0) == cluster.nodes[number]
+        self._bounded()
+        for placement in self.held:
+            fleet.release(placement)
+        assert [state._replace(tags=0) for state in fleet.nodes if state] == list(cluster.nodes)
+
+    def _bounded(self) -> None:
+        """By nodes and classes, whatever has happened."""
+        fleet, nodes = self.fleet, len(self.fleet.nodes)
+        assert fleet.slots.used <= nodes + 1
+        assert len(fleet.classes) <= fleet.most_classes
+        assert sum(map(len, fleet._members)) <= 3 * nodes + 64 * fleet.slots.used
+        assert sum(column.nbytes for column in fleet._kept.values()) <= 64 << 20
+
+
+def test_what_the_soak_ran() -> None:
+    """One line for who reads the log."""
+    print(f"fleet soak: chapters {FIRST}..{FIRST + CHAPTERS - 1}, {CHAPTERS * DECISIONS} decisions")
