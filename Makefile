@@ -8,11 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test e2e e2e-long test-cluster bench soak check generate image clean
+.PHONY: help setup demo test native e2e e2e-long test-cluster bench soak check generate image clean
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
 	@echo "make test      unit, property and conformance tests"
+	@echo "make native    the memory limiter: build it and run its C tests"
 	@echo "make check     ruff, mypy --strict, layering, generated code"
 	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
 	@echo "make test-cluster  against the devcluster, or the cluster of KUBECONFIG"
@@ -46,6 +47,7 @@ test-cluster: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+	$(MAKE) -C native bench
 
 check: setup
 	scripts/check
@@ -58,6 +60,10 @@ clean:
 
 soak: setup
 	scripts/test soak
+	$(MAKE) -C native soak
+
+native: setup
+	$(MAKE) -C native test
 
 image:
 	scripts/image

@@ -1,0 +1,189 @@
+/* Graphs that allocate: their memory is the card's graph pool, which grows when such a graph is uploaded or launched, and
+ * shrinks only when it is trimmed. However the nodes came about (added, cloned, captured from a stream, in a child graph), they
+ * are counted when the graph is made executable; that much growth is reserved before the launch, and afterwards the charge
+ * becomes what the driver says that the graph pool has reserved. */
+#include <sys/mman.h>
+
+#include "charge.h"
+#include "defect.h"
+
+enum { STEP = 2 << 20, NODES_AT_ONCE = 65536, DEPTH_MAX = 32 };
+
+static uint64_t graph_bytes(CUgraph graph, unsigned depth);
+
+static uint64_t node_bytes(CUgraphNode node, unsigned depth)
+{
+    int type = -1;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = {0};
+    CUgraph child = NULL;
+    if (DRIVER(cuGraphNodeGetType, CUgraphNode, int *)(node, &type) != CUDA_SUCCESS)
+        return 0;
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+        DRIVER(cuGraphMemAllocNodeGetParams, CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS *)(node, &parameters) == CUDA_SUCCESS)
+        return (parameters.bytesize + STEP - 1) / STEP * STEP;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
+        DRIVER(cuGraphChildGraphNodeGetGraph, CUgraphNode, CUgraph *)(node, &child) == CUDA_SUCCESS)
+        return graph_bytes(child, depth + 1);
+    return 0;
+}
+
+/* All that the graph's nodes allocate, as if none gave anything back. */
+static uint64_t graph_bytes(CUgraph graph, unsigned depth)
+{
+    size_t count = 0;
+    if (depth > DEPTH_MAX || DRIVER(cuGraphGetNodes, CUgraph, CUgraphNode *, size_t *)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+        return 0;
+    size_t bytes = count * sizeof(CUgraphNode);
+    CUgraphNode *nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (nodes == MAP_FAILED)
+        return UNLIMITED / 2; /* cannot tell: refused rather than uncounted */
+    uint64_t all = 0;
+    if (DRIVER(cuGraphGetNodes, CUgraph, CUgraphNode *, size_t *)(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t at = 0; at < count; at++)
+            all += node_bytes(nodes[at], depth);
+    munmap(nodes, bytes);
+    return all;
+}
+
+/* Remembers what the executable graph will need, if it allocates at all. */
+static CUresult instantiated(CUresult result, CUgraph graph, CUgraphExec *executable)
+{
+    if (result != CUDA_SUCCESS || process_ready() != PROCESS_READY || DEFECT(graphs_uncounted))
+        return result;
+    uint64_t bytes = graph_bytes(graph, 0);
+    struct record record = {.key = (uint64_t)(uintptr_t)*executable, .space = SPACE_EXEC, .kind = KIND_GRAPH, .more = bytes}, replaced;
+    if (bytes)
+        table_put(&process_self()->table, &record, &replaced);
+    return result;
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *error, char *log, size_t bytes)
+{
+    return instantiated(DRIVER(cuGraphInstantiate, CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t)(executable, graph, error, log, bytes), graph, executable);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *executable, CUgraph graph, CUgraphNode *error, char *log, size_t bytes)
+{
+    return instantiated(DRIVER(cuGraphInstantiate_v2, CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t)(executable, graph, error, log, bytes), graph, executable);
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, unsigned long long flags)
+{
+    return instantiated(DRIVER(cuGraphInstantiateWithFlags, CUgraphExec *, CUgraph, unsigned long long)(executable, graph, flags), graph, executable);
+}
+
+/* With CU_GRAPH_INSTANTIATE_UPLOAD (2) the memory may be taken here. */
+#define WITH_PARAMETERS(suffix)                                                                                                        \
+    CUresult cuGraphInstantiateWithParams##suffix(CUgraphExec *executable, CUgraph graph, void *parameters)                             \
+    {                                                                                                                                   \
+        unsigned long long flags = parameters ? *(unsigned long long *)parameters : 0;                                                  \
+        if (flags & 2 && process_ready() == PROCESS_READY) {                                                                            \
+            struct card *card = current_card();                                                                                         \
+            return card ? grow(card, graph_bytes(graph, 0), upload_now##suffix, executable, graph, parameters)                          \
+                        : CUDA_ERROR_INVALID_CONTEXT;                                                                                   \
+        }                                                                                                                               \
+        return upload_now##suffix(executable, graph, parameters);                                                                       \
+    }
+
+typedef CUresult (*graph_call)(void *first, void *second, void *third);
+
+static uint64_t reserved_by(const struct card *card)
+{
+    uint64_t bytes = 0;
+    if (DRIVER(cuDeviceGetGraphMemAttribute, CUdevice, int, void *)(card->handle, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS)
+        return 0;
+    return bytes;
+}
+
+/* The card's graph lock is held. */
+static void settle(struct card *card, uint64_t reserved)
+{
+    if (reserved < card->graph_charged)
+        charge_release(card, card->graph_charged - reserved, KIND_GRAPH);
+    else
+        ledger_charge(&card->allowance, reserved - card->graph_charged, KIND_GRAPH);
+    card->graph_charged = reserved;
+}
+
+/* Does what may make the graph pool grow by up to `bytes`. Where that much is not left, it is done only if the pool has it. */
+static CUresult grow(struct card *card, uint64_t bytes, graph_call call, void *first, void *second, void *third)
+{
+    pthread_mutex_lock(&card->graph_lock);
+    uint64_t used = 0;
+    settle(card, reserved_by(card));
+    DRIVER(cuDeviceGetGraphMemAttribute, CUdevice, int, void *)(card->handle, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
+    uint64_t free = used < card->graph_charged ? card->graph_charged - used : 0;
+    uint64_t more = free < bytes ? bytes - free : 0;
+    if (!charge_reserve(card, more, KIND_GRAPH)) {
+        pthread_mutex_unlock(&card->graph_lock);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    card->graph_charged += more;
+    CUresult result = call(first, second, third);
+    settle(card, reserved_by(card));
+    pthread_mutex_unlock(&card->graph_lock);
+    return result;
+}
+
+#define VARIANTS(suffix)                                                                                                          \
+    static CUresult upload_now##suffix(void *executable, void *graph, void *parameters)                                            \
+    {                                                                                                                              \
+        return instantiated(DRIVER(cuGraphInstantiateWithParams##suffix, void *, void *, void *)(executable, graph, parameters),   \
+                            graph, executable);                                                                                    \
+    }                                                                                                                              \
+    static CUresult launch##suffix(void *executable, void *stream, void *unused)                                                   \
+    {                                                                                                                              \
+        (void)unused;                                                                                                              \
+        return DRIVER(cuGraphLaunch##suffix, void *, void *)(executable, stream);                                                  \
+    }                                                                                                                              \
+    static CUresult upload##suffix(void *executable, void *stream, void *unused)                                                   \
+    {                                                                                                                              \
+        (void)unused;                                                                                                              \
+        return DRIVER(cuGraphUpload##suffix, void *, void *)(executable, stream);                                                  \
+    }                                                                                                                              \
+    CUresult cuGraphLaunch##suffix(CUgraphExec executable, CUstream stream)                                                        \
+    {                                                                                                                              \
+        return run(executable, stream, launch##suffix);                                                                            \
+    }                                                                                                                              \
+    CUresult cuGraphUpload##suffix(CUgraphExec executable, CUstream stream)                                                        \
+    {                                                                                                                              \
+        return run(executable, stream, upload##suffix);                                                                            \
+    }                                                                                                                              \
+    WITH_PARAMETERS(suffix)
+
+/* A graph without memory of its own goes straight on. */
+static CUresult run(CUgraphExec executable, CUstream stream, graph_call call)
+{
+    struct record record;
+    enum process_state state = process_ready();
+    if (state == PROCESS_REFUSED)
+        return CUDA_ERROR_NOT_PERMITTED;
+    if (state != PROCESS_READY || !table_get(&process_self()->table, SPACE_EXEC, (uint64_t)(uintptr_t)executable, &record))
+        return call(executable, stream, NULL);
+    struct card *card = current_card();
+    return card ? grow(card, record.more, call, executable, stream, NULL) : call(executable, stream, NULL);
+}
+
+VARIANTS()
+VARIANTS(_ptsz)
+
+CUresult cuGraphExecDestroy(CUgraphExec executable)
+{
+    struct record record = charge_take(SPACE_EXEC, (uint64_t)(uintptr_t)executable), replaced;
+    CUresult result = DRIVER(cuGraphExecDestroy, CUgraphExec)(executable);
+    if (result != CUDA_SUCCESS && record.space != SPACE_NONE)
+        table_put(&process_self()->table, &record, &replaced);
+    return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    CUresult result = DRIVER(cuDeviceGraphMemTrim, CUdevice)(device);
+    struct card *card;
+    if (result == CUDA_SUCCESS && charge_on(device, &card) == CUDA_SUCCESS && card) {
+        pthread_mutex_lock(&card->graph_lock);
+        settle(card, reserved_by(card));
+        pthread_mutex_unlock(&card->graph_lock);
+    }
+    return result;
+}

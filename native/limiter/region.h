@@ -1,0 +1,152 @@
+/* The shared region of one claim: two files in one folder, which every container of the claim gets.
+ *
+ *   policy   what the claim may use. Written by the node's plugin, mapped read-only by the tenant, changeable live.
+ *   usage    what the claim's processes use. Written by them, read by the plugin and by `koordra top`.
+ *
+ * A process owns one slot of `usage` for as long as it lives. Owning is a lock on one byte of the file, held by an open file
+ * description that nothing but a memory mapping keeps alive: so the kernel lets go of it when the process's memory goes, by
+ * whatever death, and neither fork, exec nor closing descriptors can confuse it. There is no other lock, and no total: the sum
+ * over the slots is the truth (ledger.c), so there is nothing that a killed process could leave half done.
+ *
+ * Slots never move. The generation of a slot is odd while it is owned; it tells a reader that the owner has changed.
+ * limiter_region.py reads and writes the same layout; a test compares the two, field by field.
+ */
+#ifndef KOORDRA_REGION_H
+#define KOORDRA_REGION_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define POLICY_MAGIC UINT64_C(0x31594c4f50524f4b) /* "KORPOLY1" */
+#define USAGE_MAGIC UINT64_C(0x3147535552524f4b)  /* "KORRUSG1" */
+#define UNLIMITED UINT64_MAX
+
+enum {
+    REGION_VERSION = 1,
+    DEVICES_MAX = 16,
+    SLOTS_MAX = 1024,
+    BITMAP_WORDS = SLOTS_MAX / 64,
+    EXPORTS_MAX = 256,
+};
+
+/* Policy flags. */
+enum {
+    POLICY_STRICT = 1u << 0,         /* entry points that this library does not know are not handed out */
+    POLICY_TRUST_IMPORTS = 1u << 1,  /* memory of other processes is not charged to who opens it */
+};
+
+/* What memory is used for. */
+enum kind {
+    KIND_PLAIN,
+    KIND_MANAGED,
+    KIND_ARRAY,
+    KIND_VMM,
+    KIND_POOL,
+    KIND_GRAPH,
+    KIND_IMPORT,
+    KIND_CONTEXT,
+    KINDS,
+};
+
+/* How far a process has come. */
+enum slot_state { SLOT_FREE, SLOT_LOADED, SLOT_ENFORCING };
+
+struct policy_device {
+    uint8_t uuid[16];
+    _Atomic uint64_t limit;         /* bytes; UNLIMITED: counted, not limited */
+    _Atomic uint64_t unseen;        /* bytes that the node sees in use beyond the ledger: modules, other APIs; they count */
+    _Atomic uint64_t context_bytes; /* kept for each context; 0: measured when it is made */
+    _Atomic uint32_t cores;         /* percent, 0: not limited; for the core limiter */
+    _Atomic uint32_t priority;
+    uint64_t reserved[2];
+};
+
+struct policy {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t bytes; /* of the file */
+    _Atomic uint32_t flags;
+    _Atomic uint32_t device_count;
+    _Atomic uint64_t sequence; /* counts changes */
+    char claim[40];
+    uint8_t reserved[56];
+    struct policy_device devices[DEVICES_MAX];
+};
+
+/* One process on one device. `pending` is announced and not yet granted. */
+struct account {
+    _Atomic uint64_t pending, held;
+};
+
+struct slot {
+    _Atomic uint64_t generation;
+    _Atomic uint32_t state;
+    _Atomic uint32_t pid;           /* in the process's own namespace */
+    _Atomic uint64_t pid_namespace; /* inode */
+    _Atomic uint64_t start_time;    /* clock ticks after boot, as in /proc/PID/stat */
+    _Atomic uint64_t seen_unlocked; /* ns of CLOCK_MONOTONIC; 0: not seen */
+    _Atomic uint32_t host_pid;      /* from the node's broker; 0: not known */
+    _Atomic uint32_t driver_version;
+    char name[16];
+    _Atomic uint64_t kinds[DEVICES_MAX][KINDS]; /* told, not enforced */
+};
+
+/* Memory that a process of the claim has exported; who opens it within the claim is not charged again. */
+struct exported {
+    _Atomic uint64_t key; /* of the handle; 0: free */
+    _Atomic uint32_t slot;
+    uint32_t reserved;
+};
+
+struct usage {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t bytes;
+    _Atomic uint64_t loaded;    /* processes that came this far */
+    _Atomic uint64_t enforcing; /* processes that took a slot */
+    _Atomic uint64_t turned_away; /* processes that could not, and got no CUDA */
+    _Atomic uint64_t reaped;
+    uint8_t reserved[16];
+    _Atomic uint64_t denied[DEVICES_MAX]; /* allocations over the limit */
+    _Atomic uint64_t bitmap[BITMAP_WORDS]; /* slots that may be owned */
+    struct exported exports[EXPORTS_MAX];
+    struct account accounts[DEVICES_MAX][SLOTS_MAX];
+    struct slot slots[SLOTS_MAX];
+};
+
+_Static_assert(sizeof(struct policy_device) == 64, "layout");
+_Static_assert(sizeof(struct policy) == 128 + 64 * DEVICES_MAX, "layout");
+_Static_assert(offsetof(struct policy, devices) == 128, "layout");
+_Static_assert(sizeof(struct account) == 16, "layout");
+_Static_assert(sizeof(struct slot) == 64 + 8 * DEVICES_MAX * KINDS, "layout");
+_Static_assert(offsetof(struct usage, denied) == 64, "layout");
+_Static_assert(offsetof(struct usage, bitmap) == 192, "layout");
+_Static_assert(offsetof(struct usage, exports) == 320, "layout");
+_Static_assert(offsetof(struct usage, accounts) == 4416, "layout");
+_Static_assert(offsetof(struct usage, slots) == 266560, "layout");
+_Static_assert(sizeof(_Atomic uint64_t) == 8 && ATOMIC_LLONG_LOCK_FREE == 2, "atomics without locks");
+
+/* A claim's region as one process sees it. */
+struct region {
+    const struct policy *policy;
+    struct usage *usage;
+    unsigned slot;
+    const void *lock; /* the mapping that keeps the slot's lock alive */
+    char folder[256];
+};
+
+enum region_answer { REGION_OK, REGION_ABSENT, REGION_INVALID, REGION_FULL };
+
+/* Maps both files and takes a slot; nothing is left behind unless the answer is REGION_OK. */
+enum region_answer region_attach(struct region *region, const char *folder);
+
+/* Maps both files to read them. */
+enum region_answer region_open(struct region *region, const char *folder);
+
+/* Gives the slots of dead processes back; how many. Never waits. */
+unsigned region_reap(const struct region *region);
+
+void region_detach(struct region *region);
+
+#endif

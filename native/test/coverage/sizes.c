@@ -1,0 +1,64 @@
+/* Prints sizes and offsets of the structures that the limiter looks into; built once with its own header, once with cuda.h. */
+#include <stddef.h>
+#include <stdio.h>
+
+#ifdef THEM
+#include THEIRS
+#else
+#include "../../limiter/cuda_abi.h"
+#endif
+
+#define SIZE(type) printf(#type " %zu\n", sizeof(type))
+#define FIELD(type, field) printf(#type "." #field " %zu\n", offsetof(type, field))
+#define VALUE(name) printf(#name " %d\n", (int)(name))
+
+int main(void)
+{
+    SIZE(CUdeviceptr);
+    SIZE(CUmemGenericAllocationHandle);
+    SIZE(CUuuid);
+    SIZE(CUipcMemHandle);
+    SIZE(CUDA_ARRAY_DESCRIPTOR);
+    FIELD(CUDA_ARRAY_DESCRIPTOR, NumChannels);
+    SIZE(CUDA_ARRAY3D_DESCRIPTOR);
+    FIELD(CUDA_ARRAY3D_DESCRIPTOR, Depth);
+    FIELD(CUDA_ARRAY3D_DESCRIPTOR, Format);
+    FIELD(CUDA_ARRAY3D_DESCRIPTOR, Flags);
+    SIZE(CUDA_ARRAY_MEMORY_REQUIREMENTS);
+    FIELD(CUDA_ARRAY_MEMORY_REQUIREMENTS, size);
+    SIZE(CUmemLocation);
+    FIELD(CUmemLocation, id);
+    SIZE(CUmemAllocationProp);
+    FIELD(CUmemAllocationProp, location);
+    SIZE(CUmemPoolProps);
+    FIELD(CUmemPoolProps, location);
+    SIZE(CUDA_MEM_ALLOC_NODE_PARAMS);
+    FIELD(CUDA_MEM_ALLOC_NODE_PARAMS, bytesize);
+    FIELD(CUDA_MEM_ALLOC_NODE_PARAMS, dptr);
+    SIZE(CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
+    FIELD(CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size);
+    VALUE(CUDA_ERROR_OUT_OF_MEMORY);
+    VALUE(CUDA_ERROR_STUB_LIBRARY);
+    VALUE(CUDA_ERROR_NOT_PERMITTED);
+    VALUE(CUDA_ERROR_NOT_SUPPORTED);
+    VALUE(CUDA_ERROR_NOT_FOUND);
+    VALUE(CU_DEVICE_ATTRIBUTE_INTEGRATED);
+    VALUE(CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED);
+    VALUE(CUDA_ARRAY3D_SPARSE);
+    VALUE(CUDA_ARRAY3D_DEFERRED_MAPPING);
+    VALUE(CUDA_ARRAY3D_LAYERED);
+    VALUE(CUDA_ARRAY3D_CUBEMAP);
+    VALUE(CU_MEM_LOCATION_TYPE_DEVICE);
+    VALUE(CU_MEM_LOCATION_TYPE_HOST);
+    VALUE(CU_MEM_LOCATION_TYPE_HOST_NUMA);
+    VALUE(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
+    VALUE(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    VALUE(CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    VALUE(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    VALUE(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    VALUE(CU_GRAPH_NODE_TYPE_GRAPH);
+    VALUE(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    VALUE(CU_GRAPH_NODE_TYPE_MEM_FREE);
+    VALUE(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    return 0;
+}

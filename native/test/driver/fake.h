@@ -1,0 +1,89 @@
+/* What the parts of the fake driver know of each other. */
+#ifndef KOORDRA_FAKE_H
+#define KOORDRA_FAKE_H
+
+#include "../../limiter/cuda_abi.h"
+#include "world.h"
+
+enum { ALLOCATIONS_MAX = 1 << 20, ADDRESS_SHIFT = 34, CONTEXTS_MAX = 64, OBJECTS_MAX = 1 << 16 };
+
+struct context {
+    unsigned card, references;
+    bool alive, primary;
+};
+
+enum allocation_kind { FREE_ADDRESS, PLAIN, POOLED, GRAPHED, RESERVED_ADDRESS, OPENED, NODE_ADDRESS };
+
+struct allocation {
+    uint64_t bytes;
+    struct context *context;
+    void *pool;
+    uint32_t card, next;
+    uint8_t kind;
+};
+
+struct fake {
+    struct world *world;
+    int file; /* the "device file": open as long as the process has the driver */
+    unsigned me;
+    struct context primaries[WORLD_CARDS], contexts[CONTEXTS_MAX];
+    pthread_mutex_t lock;
+    struct allocation *allocations;
+    uint32_t allocations_used, allocations_free;
+    uint64_t graph_used[WORLD_CARDS], graph_reserved[WORLD_CARDS];
+};
+
+extern struct fake fake;
+
+/* NULL result: go on. Otherwise an injected fault answers. */
+bool faulty(const char *function, CUresult *result);
+void after(const char *function);
+
+#define ENTER()                                                                \
+    CUresult injected = CUDA_SUCCESS;                                           \
+    if (!fake.world)                                                            \
+        return CUDA_ERROR_NOT_INITIALIZED;                                      \
+    if (__builtin_expect(fake.world->faults[0].function[0], 0) && faulty(__func__, &injected)) \
+        return injected
+#define LEAVE(result)                                                           \
+    do {                                                                        \
+        CUresult answer = (result);                                             \
+        if (__builtin_expect(fake.world->faults[0].function[0], 0))             \
+            after(__func__);                                                    \
+        return answer;                                                          \
+    } while (0)
+
+struct context *context_now(void);
+
+/* Takes bytes of a card for this process; out of memory where the card is full. */
+CUresult take_for(const char *function, unsigned card, uint64_t bytes);
+#define take(card, bytes) take_for(__func__, card, bytes)
+void give(unsigned card, uint64_t bytes);
+
+/* A fresh address; 0: none left. */
+uint64_t address_new(const struct allocation *allocation);
+struct allocation *allocation_at(uint64_t address);
+void address_free(uint64_t address);
+
+/* Frees what the context owns. */
+void context_ended(struct context *context);
+
+/* Memory that several processes own (vmm.c). */
+int shared_new(unsigned card, uint64_t bytes);
+void shared_hold(int number);
+void shared_drop(int number);
+
+CUresult pool_free(uint64_t address, struct allocation *allocation, bool now);
+void graph_free(uint64_t address, struct allocation *allocation);
+
+struct graph *capturing_graph(CUstream stream);
+CUresult graph_capture_allocation(struct graph *graph, uint64_t bytes, CUdeviceptr *pointer);
+CUresult graph_capture_free(struct graph *graph, CUdeviceptr pointer);
+void pools_synchronise(void);
+
+static inline uint64_t rounded_up(uint64_t value, uint64_t unit)
+{
+    return (value + unit - 1) / unit * unit;
+}
+
+#endif

@@ -1,0 +1,601 @@
+/* Streams, events, memory pools, graphs that allocate.
+ *
+ * A pool grows in steps and keeps what it has reserved. Frees take effect at the next synchronisation, when what exceeds the
+ * release threshold goes back. A destroyed pool lives until its last pointer is freed. The card's graph pool grows when a graph
+ * that allocates is uploaded or launched, and shrinks when it is trimmed. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake.h"
+
+struct memory_pool {
+    unsigned card;
+    bool host, destroyed, used;
+    uint64_t reserved, taken, pending, threshold;
+    unsigned outstanding;
+};
+
+enum { POOLS = 512, NODES = 64 };
+
+static struct memory_pool pools[POOLS]; /* the first are the cards' default pools */
+static struct memory_pool *current[WORLD_CARDS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct node {
+    int type;
+    uint64_t bytes;
+    CUdeviceptr pointer;
+    struct graph *child;
+    struct graph *owner;
+};
+
+struct graph {
+    struct node *nodes[NODES];
+    size_t count;
+};
+
+struct executable {
+    uint64_t bytes, freed;
+    unsigned card;
+    bool resident;
+};
+
+struct stream {
+    struct context *context;
+    struct graph *capturing;
+};
+
+static struct memory_pool *pool_default(unsigned card)
+{
+    pools[card].card = card;
+    pools[card].used = true;
+    if (!current[card])
+        current[card] = &pools[card];
+    return &pools[card];
+}
+
+static void shrink(struct memory_pool *pool, uint64_t keep)
+{
+    if (keep >= pool->reserved)
+        return;
+    uint64_t step = fake.world->cards[pool->card].pool_step, needed = rounded_up(pool->taken + pool->pending > keep ? pool->taken + pool->pending : keep, step);
+    if (needed >= pool->reserved)
+        return;
+    if (!pool->host)
+        give(pool->card, pool->reserved - needed);
+    pool->reserved = needed;
+}
+
+static void buried(struct memory_pool *pool)
+{
+    if (!pool->destroyed || pool->outstanding || pool->pending)
+        return;
+    shrink(pool, 0);
+    memset(pool, 0, sizeof *pool);
+}
+
+void pools_synchronise(void)
+{
+    pthread_mutex_lock(&lock);
+    for (unsigned at = 0; at < POOLS; at++)
+        if (pools[at].used) {
+            pools[at].pending = 0;
+            if (!pools[at].destroyed) /* what a destroyed pool has goes all at once, with its last pointer */
+                shrink(&pools[at], pools[at].threshold);
+            buried(&pools[at]);
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+static CUresult pool_allocate(struct memory_pool *pool, CUdeviceptr *pointer, uint64_t bytes)
+{
+    bytes = rounded_up(bytes, 512);
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    uint64_t busy = pool->taken + pool->pending;
+    if (!bytes || pool->destroyed || !pool->used) {
+        result = CUDA_ERROR_INVALID_VALUE;
+    } else if (busy + bytes > pool->reserved) {
+        uint64_t more = rounded_up(busy + bytes - pool->reserved, fake.world->cards[pool->card].pool_step);
+        result = pool->host ? CUDA_SUCCESS : take(pool->card, more);
+        if (result == CUDA_SUCCESS)
+            pool->reserved += more;
+    }
+    if (result == CUDA_SUCCESS) {
+        pool->taken += bytes;
+        pool->outstanding++;
+        *pointer = address_new(&(struct allocation){.bytes = bytes, .pool = pool, .card = pool->card, .kind = POOLED});
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUresult pool_free(uint64_t address, struct allocation *allocation, bool now)
+{
+    struct memory_pool *pool = allocation->pool;
+    pthread_mutex_lock(&lock);
+    pool->taken -= allocation->bytes;
+    if (!now)
+        pool->pending += allocation->bytes;
+    pool->outstanding--;
+    address_free(address);
+    buried(pool);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+static unsigned card_of_device(int device)
+{
+    extern CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device);
+    CUuuid uuid;
+    cuDeviceGetUuid_v2(&uuid, device);
+    for (unsigned card = 0; card < fake.world->card_count; card++)
+        if (memcmp(uuid.bytes, fake.world->cards[card].uuid, 16) == 0)
+            return card;
+    return 0;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    ENTER();
+    *pool = (CUmemoryPool)pool_default(card_of_device(device));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    ENTER();
+    pool_default(card_of_device(device));
+    *pool = (CUmemoryPool)current[card_of_device(device)];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    ENTER();
+    current[card_of_device(device)] = (struct memory_pool *)pool;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+    ENTER();
+    pthread_mutex_lock(&lock);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned at = WORLD_CARDS; at < POOLS && result != CUDA_SUCCESS; at++)
+        if (!pools[at].used) {
+            bool host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+            pools[at] = (struct memory_pool){.card = host ? 0 : card_of_device(properties->location.id), .host = host, .used = true};
+            *pool = (CUmemoryPool)&pools[at];
+            result = CUDA_SUCCESS;
+        }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+    ENTER();
+    struct memory_pool *pool = (struct memory_pool *)handle;
+    if (!pool->used || pool->destroyed || pool < &pools[WORLD_CARDS])
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    pool->destroyed = true;
+    for (unsigned card = 0; card < WORLD_CARDS; card++)
+        if (current[card] == pool)
+            current[card] = &pools[card];
+    buried(pool);
+    pthread_mutex_unlock(&lock);
+    LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
+{
+    ENTER();
+    pthread_mutex_lock(&lock);
+    shrink((struct memory_pool *)handle, keep);
+    pthread_mutex_unlock(&lock);
+    LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
+{
+    ENTER();
+    const struct memory_pool *pool = (const struct memory_pool *)handle;
+    if (!pool->used || pool->destroyed)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    *(uint64_t *)value = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved
+                         : attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT   ? pool->taken + pool->pending
+                                                                            : pool->threshold;
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
+{
+    ENTER();
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        ((struct memory_pool *)handle)->threshold = *(uint64_t *)value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    ENTER();
+    (void)flags;
+    struct stream *made = calloc(1, sizeof *made);
+    made->context = context_now();
+    *stream = (CUstream)made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    ENTER();
+    free(stream);
+    return CUDA_SUCCESS;
+}
+
+static bool special(CUstream stream)
+{
+    return (uintptr_t)stream <= 2;
+}
+
+static struct context *context_of(CUstream stream)
+{
+    return special(stream) ? context_now() : ((struct stream *)stream)->context;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
+{
+    ENTER();
+    *context = (CUcontext)context_of(stream);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx_ptsz(CUstream stream, CUcontext *context)
+{
+    return cuStreamGetCtx(stream, context);
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, int *status)
+{
+    ENTER();
+    *status = !special(stream) && ((struct stream *)stream)->capturing ? 1 : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status)
+{
+    return cuStreamIsCapturing(stream, status);
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    ENTER();
+    (void)stream;
+    pools_synchronise();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return cuStreamSynchronize(stream);
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    ENTER();
+    (void)event;
+    pools_synchronise();
+    return CUDA_SUCCESS;
+}
+
+static struct node *node_new(struct graph *graph, int type)
+{
+    struct node *node = graph->count < NODES ? calloc(1, sizeof *node) : NULL;
+    if (node) {
+        node->type = type;
+        node->owner = graph;
+        graph->nodes[graph->count++] = node;
+    }
+    return node;
+}
+
+static CUresult allocation_node(struct graph *graph, uint64_t bytes, struct node **made, CUdeviceptr *pointer)
+{
+    struct node *node = node_new(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (!node)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    node->bytes = bytes;
+    node->pointer = address_new(&(struct allocation){.bytes = bytes, .card = context_now()->card, .kind = NODE_ADDRESS});
+    *pointer = node->pointer;
+    if (made)
+        *made = node;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    ENTER();
+    struct context *context = context_of(stream);
+    if (!context)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!special(stream) && ((struct stream *)stream)->capturing)
+        return allocation_node(((struct stream *)stream)->capturing, bytes, NULL, pointer);
+    pool_default(context->card);
+    LEAVE(pool_allocate(current[context->card], pointer, bytes));
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    return cuMemAllocAsync(pointer, bytes, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    ENTER();
+    if (!special(stream) && ((struct stream *)stream)->capturing)
+        return allocation_node(((struct stream *)stream)->capturing, bytes, NULL, pointer);
+    LEAVE(pool_allocate((struct memory_pool *)pool, pointer, bytes));
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+    ENTER();
+    struct allocation *allocation = allocation_at(pointer);
+    if (!allocation)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (allocation->kind == NODE_ADDRESS && !special(stream) && ((struct stream *)stream)->capturing) {
+        struct node *node = node_new(((struct stream *)stream)->capturing, CU_GRAPH_NODE_TYPE_MEM_FREE);
+        node->bytes = allocation->bytes;
+        node->pointer = pointer;
+        return CUDA_SUCCESS;
+    }
+    if (allocation->kind == NODE_ADDRESS) {
+        graph_free(pointer, allocation);
+        return CUDA_SUCCESS;
+    }
+    if (allocation->kind != POOLED)
+        return CUDA_ERROR_INVALID_VALUE;
+    LEAVE(pool_free(pointer, allocation, false));
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
+{
+    return cuMemFreeAsync(pointer, stream);
+}
+
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags)
+{
+    ENTER();
+    (void)flags;
+    *graph = calloc(1, sizeof(struct graph));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph handle)
+{
+    ENTER();
+    struct graph *graph = (struct graph *)handle;
+    for (size_t at = 0; at < graph->count; at++)
+        free(graph->nodes[at]);
+    free(graph);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after_nodes, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+    ENTER();
+    (void)after_nodes;
+    (void)count;
+    return allocation_node((struct graph *)graph, parameters->bytesize, (struct node **)node, &parameters->dptr);
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after_nodes, size_t count, CUdeviceptr pointer)
+{
+    ENTER();
+    (void)after_nodes;
+    (void)count;
+    struct node *made = node_new((struct graph *)graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
+    struct allocation *allocation = allocation_at(pointer);
+    if (!made || !allocation)
+        return CUDA_ERROR_INVALID_VALUE;
+    made->pointer = pointer;
+    made->bytes = allocation->bytes;
+    *node = (CUgraphNode)made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after_nodes, size_t count, CUgraph child)
+{
+    ENTER();
+    (void)after_nodes;
+    (void)count;
+    struct node *made = node_new((struct graph *)graph, CU_GRAPH_NODE_TYPE_GRAPH);
+    made->child = (struct graph *)child;
+    *node = (CUgraphNode)made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
+{
+    ENTER();
+    struct graph *graph = (struct graph *)handle;
+    if (nodes)
+        for (size_t at = 0; at < graph->count && at < *count; at++)
+            nodes[at] = (CUgraphNode)graph->nodes[at];
+    *count = graph->count;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
+{
+    ENTER();
+    *type = ((struct node *)node)->type;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+    ENTER();
+    memset(parameters, 0, sizeof *parameters);
+    parameters->bytesize = ((struct node *)node)->bytes;
+    parameters->dptr = ((struct node *)node)->pointer;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+{
+    ENTER();
+    *graph = (CUgraph)((struct node *)node)->child;
+    return CUDA_SUCCESS;
+}
+
+static void weigh(const struct graph *graph, struct executable *executable)
+{
+    for (size_t at = 0; at < graph->count; at++) {
+        const struct node *node = graph->nodes[at];
+        uint64_t bytes = rounded_up(node->bytes, 2 << 20);
+        executable->bytes += node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? bytes : 0;
+        executable->freed += node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ? bytes : 0;
+        if (node->child)
+            weigh(node->child, executable);
+    }
+}
+
+static CUresult load(struct executable *executable)
+{
+    if (executable->resident || !executable->bytes)
+        return CUDA_SUCCESS;
+    unsigned card = executable->card;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    uint64_t needed = fake.graph_used[card] + executable->bytes;
+    if (needed > fake.graph_reserved[card]) {
+        result = take(card, needed - fake.graph_reserved[card]);
+        if (result == CUDA_SUCCESS)
+            fake.graph_reserved[card] = needed;
+    }
+    if (result == CUDA_SUCCESS) {
+        fake.graph_used[card] = needed;
+        executable->resident = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *handle, CUgraph graph, unsigned long long flags)
+{
+    ENTER();
+    struct executable *executable = calloc(1, sizeof *executable);
+    executable->card = context_now()->card;
+    weigh((struct graph *)graph, executable);
+    *handle = (CUgraphExec)executable;
+    return flags & 2 ? load(executable) : CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *handle, CUgraph graph, void *parameters)
+{
+    return cuGraphInstantiateWithFlags(handle, graph, *(unsigned long long *)parameters);
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *handle, CUgraph graph, CUgraphNode *error, char *log, size_t bytes)
+{
+    (void)error;
+    (void)log;
+    (void)bytes;
+    return cuGraphInstantiateWithFlags(handle, graph, 0);
+}
+
+static void unload(struct executable *executable, uint64_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    fake.graph_used[executable->card] -= bytes;
+    executable->resident = false;
+    pthread_mutex_unlock(&lock);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec handle)
+{
+    ENTER();
+    struct executable *executable = (struct executable *)handle;
+    if (executable->resident)
+        unload(executable, executable->bytes);
+    free(executable);
+    return CUDA_SUCCESS;
+}
+
+/* A graph that frees what it allocates has nothing left when it is done; the graph pool keeps it all the same. */
+CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream)
+{
+    ENTER();
+    (void)stream;
+    struct executable *executable = (struct executable *)handle;
+    CUresult result = load(executable);
+    if (result == CUDA_SUCCESS && executable->resident && executable->freed >= executable->bytes)
+        unload(executable, executable->bytes);
+    LEAVE(result);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec handle, CUstream stream)
+{
+    return cuGraphLaunch(handle, stream);
+}
+
+CUresult cuGraphUpload(CUgraphExec handle, CUstream stream)
+{
+    ENTER();
+    (void)stream;
+    LEAVE(load((struct executable *)handle));
+}
+
+/* Freed outside its graph; the graph's own books are simpler than the real ones and do not mind. */
+void graph_free(uint64_t address, struct allocation *allocation)
+{
+    (void)address;
+    (void)allocation;
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+    ENTER();
+    unsigned card = card_of_device(device);
+    pthread_mutex_lock(&lock);
+    *(uint64_t *)value = attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? fake.graph_reserved[card] : fake.graph_used[card];
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    ENTER();
+    unsigned card = card_of_device(device);
+    pthread_mutex_lock(&lock);
+    give(card, fake.graph_reserved[card] - fake.graph_used[card]);
+    fake.graph_reserved[card] = fake.graph_used[card];
+    pthread_mutex_unlock(&lock);
+    LEAVE(CUDA_SUCCESS);
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    ENTER();
+    (void)mode;
+    ((struct stream *)stream)->capturing = calloc(1, sizeof(struct graph));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    ENTER();
+    *graph = (CUgraph)((struct stream *)stream)->capturing;
+    ((struct stream *)stream)->capturing = NULL;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,83 @@
+# What `make test` builds and runs; included by ../Makefile.
+FAKE := $(wildcard test/driver/*.c)
+HARNESS := test/harness.c test/driver/world.c limiter/region.c
+UNIT := $(HARNESS) test/runner.c $(wildcard test/unit/*.c)
+TEST_HEADERS := $(wildcard test/*.h test/driver/*.h limiter/*.h)
+TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -Wno-missing-declarations -pthread
+
+# The fake libcuda.so.1, below OUT/test/driver, in the sanitizers' flavours too.
+define fake
+$(OUT)/test/driver$(1)/libcuda.so.1: $(FAKE) $(TEST_HEADERS) test/tests.mk
+	@mkdir -p $$(@D)
+	$(CC) $(TEST_CFLAGS) -O2 -fPIC $(2) -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 $(FAKE) -o $$@.new
+	@mv $$@.new $$@
+endef
+$(eval $(call fake,,))
+
+$(OUT)/test/limiter-tests: $(UNIT) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(UNIT) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+
+$(OUT)/test/property: $(HARNESS) $(wildcard test/property/*) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(HARNESS) $(wildcard test/property/*.c) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+
+$(OUT)/test/fuzz: $(HARNESS) test/fuzz/fuzz.c test/property/actions.c test/property/actions.h $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(HARNESS) test/fuzz/fuzz.c test/property/actions.c -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+
+$(OUT)/test/preloaded: $(HARNESS) test/preloaded/preloaded.c $(TEST_HEADERS) $(OUT)/test/driver/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) $(HARNESS) test/preloaded/preloaded.c -L$(OUT)/test/driver -l:libcuda.so.1 -Wl,--allow-shlib-undefined -ldl -o $@
+
+# Sanitizers: in the test program, the limiter and the fake driver alike. A compiler that cannot link one is left alone.
+SANITIZE_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+SANITIZE_thread := -fsanitize=thread
+can = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/null 2>/dev/null && echo yes)
+
+define sanitized
+$(OUT)/test/driver/$(1)/libcuda.so.1: $(FAKE) $(TEST_HEADERS) test/tests.mk
+	@mkdir -p $$(@D)
+	$(CC) $(TEST_CFLAGS) -fPIC $(SANITIZE_$(1)) -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 $(FAKE) -o $$@.new
+	@mv $$@.new $$@
+
+$(OUT)/test/limiter-tests-$(1): $(UNIT) $(TEST_HEADERS) $(OUT)/$(1)/cuda/libcuda.so.1 $(OUT)/test/driver/$(1)/libcuda.so.1
+	$(CC) $(TEST_CFLAGS) $(SANITIZE_$(1)) $(UNIT) -L$(OUT)/$(1)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $$@
+
+$(OUT)/test/fuzz-$(1): $(HARNESS) test/fuzz/fuzz.c test/property/actions.c $(TEST_HEADERS) $(OUT)/$(1)/cuda/libcuda.so.1 $(OUT)/test/driver/$(1)/libcuda.so.1
+	$(CC) $(TEST_CFLAGS) $(SANITIZE_$(1)) $(HARNESS) test/fuzz/fuzz.c test/property/actions.c -L$(OUT)/$(1)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $$@
+endef
+$(eval $(call sanitized,address))
+$(eval $(call sanitized,thread))
+
+SANITIZED := $(if $(call can,$(SANITIZE_address)),$(OUT)/test/limiter-tests-address $(OUT)/test/fuzz-address) \
+	$(if $(call can,$(SANITIZE_thread)),$(OUT)/test/limiter-tests-thread)
+
+.PHONY: test-programs
+test-programs: all $(OUT)/defects/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/fuzz \
+	$(OUT)/test/preloaded $(SANITIZED)
+
+test: test-programs
+	@sh test/run $(abspath $(OUT))
+
+SOAK_OPERATIONS ?= 10000000
+soak: test-programs
+	@OPERATIONS=$(SOAK_OPERATIONS) FUZZ_SEQUENCES=5000 sh test/run $(abspath $(OUT))
+
+# For the tests in Python.
+$(OUT)/test/tenant: test/tenant/tenant.c test/driver/world.c $(TEST_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -o $@
+
+$(OUT)/test/layout: test/layout/layout.c limiter/region.h
+	@mkdir -p $(@D)
+	$(CC) $(TEST_CFLAGS) test/layout/layout.c -o $@
+
+.PHONY: python-programs
+python-programs: all $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/layout
+
+$(OUT)/bench: bench/bench.c $(HARNESS) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1
+	$(CC) $(TEST_CFLAGS) -O2 bench/bench.c $(HARNESS) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+
+bench: $(OUT)/bench
+	@sh bench/run $(abspath $(OUT))

@@ -1,0 +1,117 @@
+"""The backend: what a container gets, and what is on the node for it."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from koordra.api.parameters import GpuConfig
+from koordra.errors import PrepareError
+from koordra.kubelet_plugin.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.isolation import Share, limiter_region
+from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter_mounts import DRIVER_FOLDER, in_front
+from tests.unit.limiter.native_build import environment
+
+UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+CLAIM = "8d0c3a52-5b0e-4b57-9d2b-4a3f6f1d2c11"
+GIB = 1 << 30
+SHARE = Share(claim_uid=CLAIM, index=0, device="gpu-0000-1f-00-0", uuid=UUID, memory_bytes=GIB, cores=30)
+FOLDER = f"/usr/lib/{platform.machine()}-linux-gnu"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def test_a_container_gets_the_library_and_its_region(tmp_path: Path, installed: Path) -> None:
+    backend = LimiterIsolation(tmp_path / "state", installed=[installed])
+    edits = backend.edits(SHARE, GpuConfig())
+    paths = {mount.container_path: mount for mount in edits.mounts}
+    region = f"/run/koordra/limiter/{CLAIM}"
+    assert set(paths) == {
+        f"{folder}/{name}"
+        for folder in (FOLDER, "/usr/lib64")
+        for name in ("libcuda.so.1", "libnvidia-ml.so.1")
+    } | {region, f"{region}/usage"}
+    assert "ro" in paths[region].options
+    assert "rw" in paths[f"{region}/usage"].options
+    assert [value for name, value in edits.env if name.startswith("KOORDRA_MEMORY_LIMIT_")] == [str(GIB)]
+    backend.start(SHARE, GpuConfig())
+    for mount in edits.mounts:
+        assert Path(mount.host_path).exists(), mount
+
+
+def test_start_and_stop_can_be_repeated(tmp_path: Path, installed: Path) -> None:
+    backend = LimiterIsolation(tmp_path, installed=[installed])
+    backend.stop(claim_uid=CLAIM, device=SHARE.device)
+    for _ in range(2):
+        backend.start(SHARE, GpuConfig())
+    assert limiter_region.read(backend.claims / CLAIM).devices[0].limit == GIB
+    for _ in range(2):
+        backend.stop(claim_uid=CLAIM, device=SHARE.device)
+    assert list(backend.claims.iterdir()) == []
+
+
+def test_without_the_library_nothing_is_prepared(tmp_path: Path) -> None:
+    with pytest.raises(PrepareError, match="this node has no libcuda"):
+        LimiterIsolation(tmp_path, installed=[tmp_path]).edits(SHARE, GpuConfig())
+
+
+def test_the_drivers_library_moves_behind_the_limiters() -> None:
+    real = "/host/libcuda.so.570.1"
+    libraries = (f"{FOLDER}/libcuda.so.1", f"{FOLDER}/libcuda.so.570.1", "/usr/lib64/libcuda.so.1")
+    other_file = Mount("/host/libnvidia-nvvm.so.4", f"{FOLDER}/libnvidia-nvvm.so.4")
+    driver = ContainerEdits(mounts=(*(Mount(real, path) for path in libraries), other_file))
+    limiter = ContainerEdits(
+        mounts=(
+            Mount("/state/libcuda.so.1", f"{FOLDER}/libcuda.so.1"),
+            Mount("/state/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
+        )
+    )
+    limited, other = in_front([driver + limiter, driver], isolation=[limiter])
+    for edits in (limited, other):
+        assert {(mount.host_path, mount.container_path) for mount in edits.mounts} == {
+            ("/state/libcuda.so.1", f"{FOLDER}/libcuda.so.1"),
+            ("/state/libcuda.so.1", f"{FOLDER}/libcuda.so.570.1"),
+            ("/state/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
+            (real, f"{DRIVER_FOLDER}/libcuda.so.1"),
+            ("/host/libnvidia-nvvm.so.4", f"{FOLDER}/libnvidia-nvvm.so.4"),
+        }
+        paths = [mount.container_path for mount in edits.mounts]
+        assert len(paths) == len(set(paths))
+    assert in_front([driver], isolation=[ContainerEdits()]) == [driver]
+
+
+def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:
+    backend = LimiterIsolation(tmp_path / "state", installed=[built])
+    backend.start(SHARE, GpuConfig())
+    tenant = str(built / "test" / "tenant")
+    subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
+    with subprocess.Popen(
+        [tenant, str(GIB), "stay"],
+        env=environment(built, regions=backend.claims, world=tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["past"] == 2
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            (seen,) = limiter_region.read(backend.claims / CLAIM).processes
+            if seen.host_pid:
+                break
+            time.sleep(0.01)
+        assert seen.host_pid == process.pid
+        process.kill()
+    backend.stop(claim_uid=CLAIM, device=SHARE.device)

@@ -1,0 +1,127 @@
+"""The shared region: the same layout as in C, and what Python reads is what a limited process did."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from koordra.errors import NodeError, PrepareError
+from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+from tests.unit.limiter.native_build import environment
+
+UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+GIB = 1 << 30
+
+
+def test_the_layout_is_that_of_the_header(built: Path) -> None:
+    layout = json.loads(
+        subprocess.run([str(built / "test" / "layout")], check=True, capture_output=True).stdout
+    )
+    assert layout["version"] == limiter_region.VERSION
+    assert layout["policy_magic"] == limiter_region.POLICY_MAGIC
+    assert layout["usage_magic"] == limiter_region.USAGE_MAGIC
+    assert layout["devices_max"] == limiter_region.DEVICES_MAX
+    assert layout["slots_max"] == limiter_region.SLOTS_MAX
+    assert layout["kinds"] == len(limiter_region.KINDS)
+    assert layout["policy"] == limiter_region.POLICY_BYTES
+    assert layout["usage"] == limiter_region.USAGE_BYTES
+    assert layout["slot"] == limiter_region._SLOT.size
+    assert layout["policy_device"] == limiter_region._DEVICE.size
+    assert layout["account"] == limiter_region._ACCOUNT.size
+    assert layout["policy.device_count"] == limiter_region._DEVICE_COUNT
+    assert layout["policy.sequence"] == limiter_region._SEQUENCE
+    assert layout["policy.devices"] == limiter_region._POLICY.size
+    assert layout["policy_device.limit"] == limiter_region._LIMIT
+    assert layout["policy_device.unseen"] == limiter_region._UNSEEN
+    assert layout["policy_device.context_bytes"] == limiter_region._CONTEXT
+    assert layout["usage.denied"] == limiter_region._DENIED
+    assert layout["usage.bitmap"] == limiter_region._BITMAP
+    assert layout["usage.accounts"] == limiter_region._ACCOUNTS
+    assert layout["usage.slots"] == limiter_region._SLOTS
+    assert layout["slot.host_pid"] == limiter_region._HOST_PID
+    assert layout["slot.pid"] == 12
+    assert layout["slot.name"] == 48
+    assert layout["slot.kinds"] == 64
+
+
+def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: Path) -> None:
+    claim = tmp_path / "regions" / "claim"
+    limiter_region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
+    tenant = str(built / "test" / "tenant")
+    subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
+    assert limiter_region.read(claim).handshake == "waiting"
+    with subprocess.Popen(
+        [tenant, str(GIB), "stay"],
+        env=environment(built, regions=tmp_path / "regions", world=tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        assert said == {"opened": True, "init": 0, "past": 2, "within": 0, "free": 0, "total": GIB}
+        use = limiter_region.read(claim)
+        assert use.handshake == "enforcing"
+        assert [(device.uuid, device.used, device.limit, device.denied) for device in use.devices] == [
+            (UUID, GIB, GIB, 1)
+        ]
+        (seen,) = use.processes
+        assert (seen.pid, seen.name, seen.enforcing) == (process.pid, "tenant", True)
+        assert dict(seen.kinds[0])["plain"] == GIB
+        process.kill()
+    assert limiter_region.read(claim).processes == ()
+    assert limiter_region.read(claim).devices[0].used == 0
+
+
+def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
+    claim = tmp_path / "claim"
+    other = UUID.replace("01020304", "a1020304")
+    for limit in (GIB, 2 * GIB, None):
+        limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=limit))
+    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=other, limit=GIB))
+    limiter_region.tell_unseen(claim, other, 5)
+    use = limiter_region.read(claim)
+    assert [(device.uuid, device.limit, device.used) for device in use.devices] == [
+        (UUID, None, 0),
+        (other, GIB, 5),
+    ]
+
+
+def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
+    for number in range(limiter_region.DEVICES_MAX):
+        uuid = UUID.replace("01020304", f"{number:08x}")
+        limiter_region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=uuid, limit=GIB))
+    with pytest.raises(PrepareError, match="16 GPUs"):
+        limiter_region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    with pytest.raises(PrepareError, match="not the UUID"):
+        limiter_region.uuid_bytes("GPU-7")
+    assert limiter_region.uuid_bytes("MIG-" + UUID[4:]) == limiter_region.uuid_bytes(UUID)
+
+
+@pytest.mark.parametrize("damage", ["cut", "version", "gone"])
+def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str) -> None:
+    claim = tmp_path / "c"
+    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    usage = claim / "usage"
+    if damage == "cut":
+        os.truncate(usage, 100)
+    elif damage == "version":
+        with usage.open("r+b") as file:
+            file.seek(8)
+            file.write(b"\xff")
+    else:
+        usage.unlink()
+    with pytest.raises(NodeError):
+        limiter_region.read(claim)
+
+
+def test_the_host_pid_is_written_for_the_right_owner_only(tmp_path: Path) -> None:
+    claim = tmp_path / "c"
+    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    assert limiter_region.tell_host_pid(claim, slot=3, generation=0, pid=77)
+    assert not limiter_region.tell_host_pid(claim, slot=3, generation=1, pid=78)
+    assert not limiter_region.tell_host_pid(claim, slot=4096, generation=0, pid=78)

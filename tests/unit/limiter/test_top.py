@@ -1,0 +1,50 @@
+"""`koordra top`: tables and document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from koordra.cli.top import command, mebibytes
+from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+
+UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+
+
+def test_a_line_for_each_share(tmp_path: Path) -> None:
+    claims = tmp_path / "limiter" / "claims"
+    limiter_region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
+    limiter_region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
+    limiter_region.tell_unseen(claims / "a", UUID, 5 << 20)
+    (claims / "broken").mkdir()
+    result = CliRunner().invoke(command, ["--state-dir", str(tmp_path)])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["CLAIM", "GPU", "USED", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"]
+    assert lines[1].split() == ["a", UUID, "5Mi", "3072Mi", "0", "0", "waiting"]
+    assert lines[2].split() == ["b", UUID, "0Mi", "-", "0", "0", "waiting"]
+    assert "broken" in result.stderr
+
+
+def test_the_document(tmp_path: Path) -> None:
+    claims = tmp_path / "limiter" / "claims"
+    limiter_region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
+    result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "-o", "json"])
+    (claim,) = json.loads(result.stdout)
+    assert claim["claim"] == "a"
+    assert claim["devices"] == [
+        {"uuid": UUID, "usedBytes": 0, "limitBytes": 3 << 30, "unseenBytes": 0, "denied": 0}
+    ]
+
+
+def test_a_node_without_limited_claims(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "--processes"])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("CLAIM")
+
+
+def test_something_never_shows_as_nothing() -> None:
+    assert [mebibytes(amount) for amount in (0, 1, 1 << 20)] == ["0Mi", "1Mi", "1Mi"]
