@@ -1,0 +1,100 @@
+"""Aliyun gpushare: memory in GiB (or MiB, as the plugin is set), summed over the pod's containers, on one card.
+
+Only limits are read, and only those of ordinary containers; an init container gets what its pod has. Memory is counted and not
+kept: the container was told its part in variables and was trusted. So shares ask for no isolation unless the settings do.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.api.classic_notes import Notes
+from koordra.compat.containers import Container, only_limit
+from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.normal import GIB, InitRule, Memory, Share, Together, Wish
+from koordra.compat.settings import Settings
+from koordra.compat.vocabulary import (
+    Vocabulary,
+    annotation,
+    environment,
+    on_nodes,
+    resource,
+    setting,
+    written,
+)
+
+ALIYUN: Final = "aliyun"
+MEMORY: Final = "aliyun.com/gpu-mem"
+COUNT: Final = "aliyun.com/gpu-count"
+MULTI: Final = "scheduler.framework.gpushare.allocation"
+_LARGEST_CARD: Final = 1 << 40
+
+VOCABULARY: Final = Vocabulary(
+    ALIYUN,
+    "Aliyun gpushare",
+    (
+        resource(
+            MEMORY,
+            "GiB (MiB with --memory-unit=MiB); the sum over the pod lies on one card",
+            "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
+        ),
+        resource(COUNT, "what a node has; not for pods", "refused: it cannot be asked for"),
+        written("ALIYUN_COM_GPU_MEM_IDX", "card that was chosen"),
+        written("ALIYUN_COM_GPU_MEM_POD", "memory of the pod"),
+        written("ALIYUN_COM_GPU_MEM_DEV", "memory of the card"),
+        written("ALIYUN_COM_GPU_MEM_ASSIGNED", "whether the plugin has taken it"),
+        written("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "when it was chosen"),
+        written(MULTI, "cards that the commercial scheduler chose"),
+        annotation("aliyun.com/gpu-*", "other annotations", "decide the dialect; nothing else"),
+        environment(
+            "ALIYUN_COM_GPU_MEM_",
+            "set by the plugin: card, memory of pod, container and card",
+            "is not set any more; with isolation `limiter` the CUDA driver tells the memory there is",
+        ),
+        setting("--memory-unit", "GiB or MiB", "`aliyun.memoryUnit` in koordra's settings"),
+        on_nodes(
+            "cgpu.disable.isolation",
+            "node label of the commercial plugin",
+            "not read; `isolation.aliyun` in koordra's settings",
+        ),
+    ),
+)
+
+
+def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+    for container in view.containers:
+        name = settings.name(COUNT)
+        if name in container.resources():
+            raise notes.refuse(
+                container.field(name), "is what a node has and cannot be asked for", f"ask for {MEMORY}"
+            )
+    shares = [
+        share for container in view.containers if (share := _share(container, settings, notes)) is not None
+    ]
+    return Wish(
+        ALIYUN,
+        shares=tell_zeros(shares),
+        together=Together.ONE_CARD,
+        init=InitRule.IGNORED,
+        isolation=settings.isolation.get(ALIYUN),
+        names=resource_names(VOCABULARY, settings),
+        results=VOCABULARY.results(list(view.annotations)),
+    )
+
+
+def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
+    name = settings.name(MEMORY)
+    units = only_limit(container, name, notes=notes)
+    if units is None:
+        return None
+    amount = units * settings.aliyun_unit
+    if amount >= _LARGEST_CARD and settings.aliyun_unit == GIB:
+        notes.warn(
+            container.field(name),
+            f"{units}GiB is more than any card has",
+            "is the unit MiB? say so: aliyun: {memoryUnit: MiB}",
+        )
+    return Share(container.name, container.phase, 1 if units else 0, memory=Memory(bytes=amount))
+
+
+DIALECT: Final = Dialect(VOCABULARY, understand)

@@ -1,0 +1,108 @@
+"""Alnair: a slice of one card, memory in GiB and compute in percent.
+
+Compute from 100 up, or none, is no limit. Memory that is not asked for is not limited either: such a container may fill the
+card, so here it has all of the card's memory. Which card is the two kubelet plugins' luck; here memory and compute are of one
+card. Alnair has two schedulers for two policies (`schedulerName`): cost-saving packs nodes, high-performance spreads over them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.api.classic_notes import Notes
+from koordra.api.parameters import NodePolicy
+from koordra.compat.containers import Container, amount
+from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.normal import GIB, WHOLE, InitRule, Memory, Share, Wish
+from koordra.compat.settings import Settings
+from koordra.compat.vocabulary import (
+    Vocabulary,
+    annotation,
+    environment,
+    on_nodes,
+    resource,
+    scheduler,
+    written,
+)
+
+ALNAIR: Final = "alnair"
+MEMORY: Final = "alnair/vgpu-memory"
+COMPUTE: Final = "alnair/vgpu-compute"
+SCHEDULERS: Final = {
+    "alnair-cost-saving": NodePolicy.BINPACK,
+    "alnair-high-performance": NodePolicy.SPREAD,
+}
+
+VOCABULARY: Final = Vocabulary(
+    ALNAIR,
+    "Alnair",
+    (
+        resource(MEMORY, "GiB of one card", "capacity `memory`"),
+        resource(
+            COMPUTE,
+            "percent of that card's compute; 100 and above, or none: no limit",
+            "capacity `cores` below 100, otherwise none",
+        ),
+        written("ai.centaurus.io/alnair-gpu-id", "card that was chosen"),
+        written("ai.centaurus.io/alnair-id", "name of the slice"),
+        written("ai.centaurus.io/scheduler-timestamp", "when it was chosen"),
+        annotation("ai.centaurus.io/*", "other annotations", "decide the dialect; nothing else"),
+        environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", "set by the plugin", "is not set any more"),
+        environment("ALNAIR_", "set by the plugin", "is not set any more"),
+        scheduler(
+            "alnair-cost-saving",
+            "packs nodes",
+            "`PlacementPolicy.node: Binpack`; the scheduler's name is taken out",
+        ),
+        scheduler(
+            "alnair-high-performance",
+            "spreads over nodes",
+            "`PlacementPolicy.node: Spread`; the scheduler's name is taken out",
+        ),
+        on_nodes(
+            "ai.centaurus.io/physical-gpu-count, physical-gpu-uuids, virtual-gpu-count",
+            "what a node has",
+            "ResourceSlices tell it",
+        ),
+        on_nodes("alnair.centaurusinfra.io/max_*", "the profiler's figures on pods", "left as they are"),
+    ),
+)
+
+
+def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+    shares = [
+        share for container in view.containers if (share := _share(container, settings, notes)) is not None
+    ]
+    return Wish(
+        ALNAIR,
+        shares=tell_zeros(shares),
+        init=InitRule.MAX,
+        node_policy=SCHEDULERS.get(str(view.spec.get("schedulerName"))),
+        isolation=settings.isolation.get(ALNAIR, "limiter"),
+        names=resource_names(VOCABULARY, settings),
+        results=VOCABULARY.results(list(view.annotations)),
+    )
+
+
+def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
+    memory = amount(container, settings.name(MEMORY), notes=notes)
+    compute = amount(container, settings.name(COMPUTE), notes=notes)
+    if not memory and not compute:
+        return None
+    if not memory:
+        notes.warn(
+            container.field(settings.name(COMPUTE)),
+            "comes without memory, which is not limited then: the share has all of the card's memory",
+            f"ask for {MEMORY} to share the card",
+        )
+    cores = compute if compute and compute < 100 else 0
+    return Share(
+        container.name,
+        container.phase,
+        1,
+        memory=Memory(bytes=memory * GIB) if memory else WHOLE,
+        cores=cores,
+    )
+
+
+DIALECT: Final = Dialect(VOCABULARY, understand)

@@ -1,0 +1,182 @@
+"""The normal form as the spec of a ResourceClaim, and which of its requests each container uses.
+
+    share         a request named after its container: count, capacity memory and cores
+    whole card    no memory is asked for, which is all of it; a percentage is GpuConfig.memoryPercent
+    distinct      distinctAttribute koordra.io/uuid over the request (whole cards are different ones by themselves)
+    one card      matchAttribute koordra.io/uuid over all requests
+    pod-shared    requests `gpu` and `rdma`; every container uses both
+    NICs          a count, alternatives of more and more NICs, or allocationMode All; virtual functions of different NICs
+    nearness      JointAllocation over GPUs and NICs, or over the GPUs of one container (NUMA)
+    policies      PlacementPolicy of the claim
+
+Amounts are written in the largest binary unit that is exact. Nothing that is the default is written, so that the same wish is
+always the same spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.api import names
+from koordra.api.claims import MAX_RESULTS
+from koordra.api.classic_notes import Notes
+from koordra.api.objects import Object
+from koordra.api.parameters import API_VERSION, Scope
+from koordra.compat import selectors
+from koordra.compat.lots import Lots, lots_of
+from koordra.compat.normal import Nics, Share, Together, Wish
+from koordra.quantity import canonical
+
+RDMA_REQUEST: Final = "rdma"
+MOST_REQUESTS: Final = 32
+MOST_BYTES: Final = 2**63 - 1
+"""A quantity holds no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`spec` of the claim, and the requests that each container uses, in their order."""
+
+    spec: Object
+    used: Mapping[str, tuple[str, ...]] = field(hash=False)
+
+
+def asked_by(wish: Wish, *, where: Mapping[str, str], pod: str, notes: Notes) -> Asked:
+    """`where` is the field of each container, `pod` that of the pod's spec. Raises Refused for more than a claim holds."""
+    lots = lots_of(wish, where=where, notes=notes)
+    requests = [_request(name, share, wish) for name, share in lots.requests.items()]
+    if wish.nics is not None:
+        requests.append(_nic_request(wish.nics))
+    devices: Object = {"requests": requests}
+    constraints = list(_constraints(lots, wish))
+    if constraints:
+        devices["constraints"] = constraints
+    config = list(_config(lots, wish))
+    if config:
+        devices["config"] = config
+    _check_size(lots, wish, pod, notes)
+    return Asked({"devices": devices}, _users(lots, wish))
+
+
+def _check_size(lots: Lots, wish: Wish, pod: str, notes: Notes) -> None:
+    cards = sum(share.count for share in lots.requests.values()) + (wish.nics.most if wish.nics else 0)
+    if cards > MAX_RESULTS:
+        raise notes.refuse(pod, f"asks for {cards} devices, a claim holds {MAX_RESULTS}", "use several pods")
+    for name, share in lots.requests.items():
+        if (share.memory.bytes or 0) > MOST_BYTES:
+            raise notes.refuse(pod, f"request {name} asks for {share.memory}, and no amount is that large")
+    if len(lots.requests) > MOST_REQUESTS or len(lots.apart) > MOST_REQUESTS:
+        raise notes.refuse(
+            pod, f"asks in more than {MOST_REQUESTS} containers, a claim holds as many requests"
+        )
+
+
+def _users(lots: Lots, wish: Wish) -> dict[str, tuple[str, ...]]:
+    if wish.together is not Together.POD:
+        return {container: tuple(found) for container, found in lots.used.items()}
+    everything = (*lots.requests, *((RDMA_REQUEST,) if wish.nics else ()))
+    return dict.fromkeys(wish.users, everything)
+
+
+def _request(name: str, share: Share, wish: Wish) -> Object:
+    exactly: Object = {"deviceClassName": names.CLASS_MIG if share.partition else names.CLASS_GPU}
+    wanted = [*((selectors.profile_is(share.profile),) if share.profile else ()), *wish.selectors]
+    if wanted:
+        exactly["selectors"] = [{"cel": {"expression": expression}} for expression in wanted]
+    exactly["count"] = share.count
+    capacity = {}
+    if share.memory.bytes is not None:
+        capacity[names.CAPACITY_MEMORY] = canonical(share.memory.bytes)
+    if share.cores:
+        capacity[names.CAPACITY_CORES] = str(share.cores)
+    if capacity:
+        exactly["capacity"] = {"requests": capacity}
+    return {"name": name, "exactly": exactly}
+
+
+def _nic_request(nics: Nics) -> Object:
+    body: Object = {"deviceClassName": names.CLASS_VF if nics.virtual else names.CLASS_NIC}
+    if nics.selectors:
+        body["selectors"] = [{"cel": {"expression": expression}} for expression in nics.selectors]
+    if nics.share is not None:
+        body["capacity"] = {"requests": {names.CAPACITY_SHARE: str(nics.share)}}
+    if nics.all:
+        return {"name": RDMA_REQUEST, "exactly": {**body, "allocationMode": "All"}}
+    if nics.most == nics.count:
+        return {"name": RDMA_REQUEST, "exactly": {**body, "count": nics.count}}
+    return {
+        "name": RDMA_REQUEST,
+        "firstAvailable": [
+            {"name": f"take-{number}", **body, "count": number} for number in range(nics.count, nics.most + 1)
+        ],
+    }
+
+
+def _constraints(lots: Lots, wish: Wish) -> Iterator[Object]:
+    for members in lots.apart:
+        if any(not lots.requests[name].whole for name in members):
+            yield {"requests": list(members), "distinctAttribute": names.ATTR_UUID}
+    if wish.together is Together.ONE_CARD and len(lots.requests) > 1:
+        yield {"requests": list(lots.requests), "matchAttribute": names.ATTR_UUID}
+    if wish.nics is not None and wish.nics.virtual and wish.nics.most > 1:
+        yield {"requests": [RDMA_REQUEST], "distinctAttribute": names.ATTR_PARENT}
+
+
+def _config(lots: Lots, wish: Wish) -> Iterator[Object]:
+    alike: dict[tuple[tuple[str, Any], ...], list[str]] = {}
+    for name, share in lots.requests.items():
+        found = tuple(_gpu_config(share, wish).items())
+        if found:
+            alike.setdefault(found, []).append(name)
+    for fields, members in alike.items():
+        yield _opaque("GpuConfig", dict(fields), members)
+    yield from _nearness(lots, wish)
+    placement = {"node": wish.node_policy, "device": wish.device_policy}
+    if any(placement.values()):
+        yield _opaque("PlacementPolicy", {key: value.value for key, value in placement.items() if value})
+
+
+def _gpu_config(share: Share, wish: Wish) -> Object:
+    if share.partition:
+        return {}
+    found: Object = {}
+    if wish.isolation and wish.isolation != "none" and not share.whole:
+        found["isolation"] = wish.isolation
+    if share.cores_policy is not None and share.cores:
+        found["coresPolicy"] = share.cores_policy.value
+    if share.priority is not None:
+        found["priority"] = share.priority
+    if share.memory.percent is not None:
+        found["memoryPercent"] = share.memory.percent
+    if share.exclusive:
+        found["exclusive"] = True
+    if wish.partition:
+        found["partition"] = "Honor"
+    return found
+
+
+def _nearness(lots: Lots, wish: Wish) -> Iterator[Object]:
+    if wish.numa is not None:
+        for members in lots.apart:
+            yield _joint(Scope.NUMA_NODE, required=wish.numa, pairing="Together", requests=list(members))
+    if wish.gpu_scope is not None:
+        yield _joint(wish.gpu_scope, required=True, pairing="Together", requests=list(lots.requests))
+    if wish.joint is not None:
+        pairing = "PerDevice" if wish.joint.per_device else "PerGroup"
+        both = [*lots.requests, RDMA_REQUEST]
+        yield _joint(Scope.PCIE_ROOT, required=wish.joint.required, pairing=pairing, requests=both)
+
+
+def _joint(scope: Scope, *, required: bool, pairing: str, requests: list[str]) -> Object:
+    enforcement = "Required" if required else "Preferred"
+    return _opaque(
+        "JointAllocation", {"scope": scope.value, "enforcement": enforcement, "pairing": pairing}, requests
+    )
+
+
+def _opaque(kind: str, fields: Mapping[str, Any], requests: list[str] | None = None) -> Object:
+    parameters = {"apiVersion": API_VERSION, "kind": kind, **fields}
+    entry: Object = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
+    return {"requests": requests, **entry} if requests else entry

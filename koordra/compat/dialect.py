@@ -1,0 +1,123 @@
+"""What a dialect is to the rest: its names, and a function from a pod to a wish."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from koordra.api.classic_notes import Notes
+from koordra.compat.containers import Container, amount
+from koordra.compat.normal import Share, Wish
+from koordra.compat.settings import Settings
+from koordra.compat.vocabulary import Place, Vocabulary
+
+TEXTS: Final = "write it in quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod, or the pod template of a workload. `where` is the field of its spec, `meta` of its metadata."""
+
+    containers: tuple[Container, ...]
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    spec: Mapping[str, Any]
+    where: str
+    meta: str
+
+    def annotation(self, key: str) -> str | None:
+        return self.annotations.get(key)
+
+    def field(self, key: str) -> str:
+        return f"{self.meta}.annotations[{key}]"
+
+
+Understand = Callable[[PodView, Settings, Notes], Wish]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    vocabulary: Vocabulary
+    understand: Understand
+
+    @property
+    def name(self) -> str:
+        return self.vocabulary.dialect
+
+
+def resource_names(vocabulary: Vocabulary, settings: Settings) -> frozenset[str]:
+    """The dialect's resources as they are called in this cluster."""
+    return frozenset(
+        found
+        for name in vocabulary.of(Place.RESOURCE)
+        if (found := settings.name(name.key)) and "*" not in found
+    )
+
+
+def split_list(view: PodView, key: str, *, notes: Notes, strip: bool = True) -> tuple[str, ...] | None:
+    """The entries of a comma list, None where the annotation is absent or blank. Raises Refused for `,` alone."""
+    value = view.annotation(key)
+    if value is None or not value.strip():
+        return None
+    entries = tuple(entry.strip() if strip else entry for entry in value.split(","))
+    kept = tuple(entry for entry in entries if entry.strip())
+    if not kept:
+        raise notes.refuse(
+            view.field(key), f"{value!r} names nothing", "write names with commas between them"
+        )
+    return kept
+
+
+def tell_environment(view: PodView, wish: Wish, vocabulary: Vocabulary, notes: Notes) -> None:
+    """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
+    asking = {share.container for share in wish.shares} | set(wish.users)
+    for container in view.containers:
+        if container.name not in asking:
+            continue
+        for name in vocabulary.of(Place.ENVIRONMENT):
+            if name.told and container.mentions(name.key):
+                notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
+
+
+def tell_zeros(shares: Sequence[Share]) -> tuple[Share, ...]:
+    """Without shares of no card: asking for none is asking for nothing."""
+    return tuple(share for share in shares if share.count > 0)
+
+
+def mig_shares(view: PodView, notes: Notes) -> tuple[tuple[Share, ...], frozenset[str]]:
+    """MIG instances by profile (`nvidia.com/mig-1g.5gb`) and their resource names."""
+    shares: list[Share] = []
+    found: set[str] = set()
+    for container in view.containers:
+        for name in container.resources():
+            if not name.startswith(MIG):
+                continue
+            found.add(name)
+            count = amount(container, name, notes=notes) or 0
+            profile = profile_of(name)
+            if not profile:
+                raise notes.refuse(
+                    container.field(name),
+                    "is no MIG profile that koordra gives out",
+                    "profiles are like 1g.5gb or 1g.10gb.me",
+                )
+            shares.append(Share(container.name, container.phase, count, distinct=False, profile=profile))
+    return tell_zeros(shares), frozenset(found)
+
+
+MIG: Final = "nvidia.com/mig-"
+
+
+def profile_of(name: str) -> str:
+    """`1g.10gb+me` of `nvidia.com/mig-1g.10gb.me`; "" where it is none (compute instances have no device of their own)."""
+    found = re.fullmatch(r"([1-9]g\.[1-9][0-9]*gb)((?:\.[a-z0-9]+)*)", name.removeprefix(MIG))
+    if found is None:
+        return ""
+    return found[1] + (f"+{found[2][1:]}" if found[2] else "")
+
+
+def exclusively(share: Share) -> Share:
+    """Nobody else on the card; a share of all its memory is that already."""
+    return share if share.memory.whole or share.partition else replace(share, exclusive=True)

@@ -1,0 +1,203 @@
+"""Elastic GPU: percent of compute and MiB of memory for each container; from 100 up whole cards.
+
+It reads requests (which the API server fills from limits), of ordinary containers. From 100 up the hundreds count and the
+memory does not. A share by compute alone is charged no memory; the least that koordra can charge is 1Mi. Nothing is kept in the
+open source version, so shares ask for no isolation unless the settings do; a limit of 1Mi would be none, so then it is all of
+the card's memory.
+
+TKE's qGPU (`tke.cloud.tencent.com/qgpu-*`, memory in GB) is read the same way, `-greedy` as compute that idle time may exceed.
+One container uses one of the families of names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.api.classic_notes import Notes
+from koordra.api.parameters import CoresPolicy
+from koordra.compat.containers import REQUESTS_FIRST, Container, amount
+from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.normal import GIB, LEAST, WHOLE, InitRule, Memory, Share, Wish
+from koordra.compat.settings import Settings
+from koordra.compat.vocabulary import Vocabulary, annotation, environment, label, resource, setting, written
+
+ELASTIC: Final = "elastic-gpu"
+CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Names that belong together; `unit` None is the operator's."""
+
+    cores: str
+    memory: str
+    unit: int | None = None
+    greedy: str = ""
+
+
+FAMILIES: Final = (
+    Family("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
+    Family("elasticgpu.com/gpu-core", "elasticgpu.com/gpu-memory"),
+    Family(
+        "tke.cloud.tencent.com/qgpu-core",
+        "tke.cloud.tencent.com/qgpu-memory",
+        GIB,
+        "tke.cloud.tencent.com/qgpu-core-greedy",
+    ),
+)
+README_ONLY: Final = (
+    "gpushare.provisioner.elasticgpu.io/gpu-core",
+    "gpushare.provisioner.elasticgpu.io/gpu-memory",
+)
+
+VOCABULARY: Final = Vocabulary(
+    ELASTIC,
+    "Elastic GPU",
+    (
+        resource(
+            "elasticgpu.io/gpu-core",
+            "percent, 100 a card: below 100 a share, from 100 up whole cards",
+            "capacity `cores`, or `count` whole cards",
+        ),
+        resource(
+            "elasticgpu.io/gpu-memory",
+            "MiB of the share",
+            "capacity `memory`; told and left out for whole cards",
+        ),
+        resource("elasticgpu.com/gpu-core", "newer name of the same", "as elasticgpu.io/gpu-core"),
+        resource("elasticgpu.com/gpu-memory", "newer name of the same", "as elasticgpu.io/gpu-memory"),
+        resource(
+            "tke.cloud.tencent.com/qgpu-core", "percent, 100 a card (TKE qGPU)", "as elasticgpu.io/gpu-core"
+        ),
+        resource(
+            "tke.cloud.tencent.com/qgpu-core-greedy",
+            "percent that idle compute may exceed",
+            "capacity `cores` with `GpuConfig.coresPolicy: Elastic`",
+        ),
+        resource("tke.cloud.tencent.com/qgpu-memory", "GB of the share", "capacity `memory`, as GiB"),
+        resource(README_ONLY[0], "in the README alone; nothing reads it on a pod", "refused"),
+        resource(README_ONLY[1], "in the README alone; nothing reads it on a pod", "refused"),
+        annotation(
+            "egpuc.elasticgpu.io/*",
+            "the ElasticGPUClaim of a container",
+            "refused by `koordra convert`: the claim object says what is asked for, and it is served in the cluster",
+        ),
+        written("elasticgpu.io/container-*", "cards that were chosen"),
+        written("elasticgpu.io/assumed", "that they were"),
+        label("elasticgpu.io/assumed", "that cards were chosen", "not read"),
+        environment("GPU", "set by the agent to a hash", "is not set any more", told=False),
+        setting(
+            "unit of gpu-memory",
+            "MiB in agent and README, GB in a comment of the scheduler",
+            "`elastic.memoryUnit` in koordra's settings, MiB",
+        ),
+    ),
+)
+
+
+def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+    claims = [key for key in view.annotations if key.startswith(CLAIM_PREFIX)]
+    if claims:
+        raise notes.refuse(
+            view.field(claims[0]),
+            "refers to an ElasticGPUClaim, which is served in the cluster and cannot be converted in a file",
+            "ask for elasticgpu.io/gpu-core and elasticgpu.io/gpu-memory in the container",
+        )
+    isolation = settings.isolation.get(ELASTIC)
+    shares = [
+        share
+        for container in view.containers
+        if (share := _share(container, isolation, settings, notes)) is not None
+    ]
+    return Wish(
+        ELASTIC,
+        shares=tell_zeros(shares),
+        init=InitRule.IGNORED,
+        isolation=isolation,
+        names=resource_names(VOCABULARY, settings),
+        results=VOCABULARY.results(list(view.annotations)),
+    )
+
+
+def _share(container: Container, isolation: str | None, settings: Settings, notes: Notes) -> Share | None:
+    for name in README_ONLY:
+        if name in container.resources():
+            raise notes.refuse(
+                container.field(name),
+                "is a name for ElasticGPUClaims; no program reads it on a pod",
+                "use elasticgpu.io/gpu-core and gpu-memory",
+            )
+    asked = [
+        (family, found)
+        for family in FAMILIES
+        if (found := _read(container, family, settings, notes)) is not None
+    ]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        two = " and ".join(family.cores.partition("/")[0] for family, _ in asked)
+        raise notes.refuse(container.where, f"asks under {two} at once", "use one family of names")
+    (family, (cores, memory, policy)) = asked[0]
+    if cores >= 100:
+        if memory:
+            notes.warn(
+                container.field(settings.name(family.memory)),
+                "is left out: a whole card comes with all its memory",
+            )
+        if cores % 100:
+            notes.warn(
+                container.field(settings.name(family.cores)),
+                f"{cores} is {cores // 100} whole cards, the rest does not count",
+            )
+        return Share(container.name, container.phase, cores // 100, cores=100)
+    return Share(
+        container.name,
+        container.phase,
+        1,
+        memory=_memory(container, memory, family, isolation=isolation, settings=settings, notes=notes),
+        cores=cores,
+        cores_policy=policy,
+    )
+
+
+def _read(
+    container: Container, family: Family, settings: Settings, notes: Notes
+) -> tuple[int, int, CoresPolicy | None] | None:
+    """(compute, memory in bytes, policy); None where nothing is asked under these names."""
+    cores = amount(container, settings.name(family.cores), notes=notes, sides=REQUESTS_FIRST) or 0
+    units = amount(container, settings.name(family.memory), notes=notes, sides=REQUESTS_FIRST) or 0
+    greedy = amount(container, settings.name(family.greedy), notes=notes, sides=REQUESTS_FIRST) or 0
+    if greedy and cores:
+        raise notes.refuse(
+            container.field(settings.name(family.greedy)),
+            f"stands beside {family.cores}",
+            "use one of the two",
+        )
+    if not (cores or units or greedy):
+        return None
+    memory = units * (family.unit or settings.elastic_unit)
+    return cores or greedy, memory, CoresPolicy.ELASTIC if greedy else None
+
+
+def _memory(
+    container: Container,
+    memory: int,
+    family: Family,
+    *,
+    isolation: str | None,
+    settings: Settings,
+    notes: Notes,
+) -> Memory:
+    if memory:
+        return Memory(bytes=memory)
+    least = WHOLE if isolation not in (None, "none") else LEAST
+    notes.warn(
+        container.field(settings.name(family.cores)),
+        f"comes without memory: the share is charged {'all of the card' if least.whole else 'the least there is, 1Mi'}",
+        f"ask for {family.memory}",
+    )
+    return least
+
+
+DIALECT: Final = Dialect(VOCABULARY, understand)

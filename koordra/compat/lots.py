@@ -1,0 +1,193 @@
+"""Requests of a claim out of the shares of containers, with init containers using what is there.
+
+A claim is charged for all of its requests together, while an init container is done before the others start. So an init
+container gets no request of its own where the pod's containers have what it needs:
+
+1. the request with the same number of cards that has to grow least (under MAX; under IGNORED nothing grows);
+2. of whole cards: as many requests as make up the number;
+3. a request with more cards than it asked for (it sees them all, which is told);
+4. the largest request, plus one of its own for the cards that are missing.
+
+Where one amount is bytes and the other a percentage, neither is known to be the larger: the init container has a request of its
+own. Where all shares of the pod lie on one card, an init container uses all of them, and the first grows by what they lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from koordra.api.classic_notes import Notes
+from koordra.compat.normal import InitRule, Memory, Phase, Share, Together, Wish
+
+
+@dataclass(slots=True)
+class Lots:
+    """Requests by name, in order, and which of them each container uses. `apart` are sets of requests whose cards differ."""
+
+    requests: dict[str, Share] = field(default_factory=dict)
+    used: dict[str, list[str]] = field(default_factory=dict)
+    apart: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add(self, share: Share, *, name: str) -> str:
+        """A request of this name, or of one like it where the name is taken."""
+        called = name[:63].rstrip("-")
+        number = 2
+        while called in self.requests:
+            ending = f"-{number}"
+            called, number = f"{name[: 63 - len(ending)].rstrip('-')}{ending}", number + 1
+        self.requests[called] = share
+        return called
+
+    def use(self, container: str, *requests: str) -> None:
+        known = self.used.setdefault(container, [])
+        known += [name for name in requests if name not in known]
+
+
+def lots_of(wish: Wish, *, where: Mapping[str, str], notes: Notes) -> Lots:
+    """`where` is the field of each container. Raises Refused for an init container that nobody would serve."""
+    lots = Lots()
+    for share in wish.shares:
+        if share.phase is not Phase.INIT:
+            lots.use(share.container, lots.add(share, name=_name(share)))
+    for share in wish.shares:
+        if share.phase is Phase.INIT:
+            field = where.get(share.container, "")
+            names = _for_init(lots, share, wish, field=field, notes=notes)
+            lots.use(share.container, *names)
+            if share.distinct and share.count > 1 and len(names) > 1:
+                lots.apart.append(tuple(names))
+    lots.apart += [(name,) for name, share in lots.requests.items() if share.distinct and share.count > 1]
+    return lots
+
+
+def _name(share: Share) -> str:
+    """A request is named after its container; instances beside cards after their profile too."""
+    kind = share.profile.replace(".", "-").replace("+", "-") if share.profile else ""
+    return f"{share.container}-mig-{kind}" if kind else share.container
+
+
+def _for_init(lots: Lots, share: Share, wish: Wish, *, field: str, notes: Notes) -> list[str]:
+    alike = {
+        name: other
+        for name, other in lots.requests.items()
+        if (other.profile, other.mig) == (share.profile, share.mig)
+    }
+    if wish.init is InitRule.IGNORED:
+        if not alike:
+            raise notes.refuse(
+                field,
+                f"asks for {share}, and {wish.dialect} gives nothing to init containers",
+                "ask in a container",
+            )
+        nearest = min(
+            alike, key=lambda name: (alike[name].count < share.count, abs(alike[name].count - share.count))
+        )
+        if not _covers(alike[nearest], share):
+            notes.warn(
+                field,
+                f"gets what request {nearest} has, {alike[nearest]}: {wish.dialect} does not look at init containers",
+            )
+        return [nearest]
+    if wish.together is Together.ONE_CARD and alike:
+        return _on_the_card(lots, share, alike)
+    return _grown(lots, share, alike, field=field, notes=notes)
+
+
+def _on_the_card(lots: Lots, share: Share, alike: Mapping[str, Share]) -> list[str]:
+    lacking = (share.memory.bytes or 0) - sum(other.memory.bytes or 0 for other in alike.values())
+    first = next(iter(alike))
+    if lacking > 0:
+        lots.requests[first] = replace(
+            alike[first], memory=Memory(bytes=(alike[first].memory.bytes or 0) + lacking)
+        )
+    return list(alike)
+
+
+def _grown(lots: Lots, share: Share, alike: Mapping[str, Share], *, field: str, notes: Notes) -> list[str]:
+    comparable = {name: other for name, other in alike.items() if _comparable(other.memory, share.memory)}
+    if alike and not comparable:
+        notes.warn(
+            field,
+            f"{share}: amounts and percentages cannot be compared, so it is charged besides the containers",
+        )
+    same = [name for name, other in comparable.items() if other.count == share.count]
+    if same:
+        return [
+            _grow(lots, min(same, key=lambda name: _growth(comparable[name], share)), share, field, notes)
+        ]
+    if share.whole and all(other.whole for other in comparable.values()):
+        return _made_up(lots, share, comparable)
+    larger = [name for name, other in comparable.items() if other.count > share.count]
+    if larger:
+        name = min(larger, key=lambda name: (comparable[name].count, _growth(comparable[name], share)))
+        notes.warn(
+            field, f"sees all {comparable[name].count} cards of request {name}, {share.count} were asked for"
+        )
+        return [_grow(lots, name, share, field, notes)]
+    if not comparable:
+        return [lots.add(share, name=_name(share))]
+    name = max(comparable, key=lambda name: comparable[name].count)
+    rest = replace(share, count=share.count - comparable[name].count)
+    return [_grow(lots, name, share, field, notes), lots.add(rest, name=_name(share))]
+
+
+def _made_up(lots: Lots, share: Share, others: Mapping[str, Share]) -> list[str]:
+    """Requests for whole cards until there are enough, the smallest that is enough alone first."""
+    enough = [name for name, other in others.items() if other.count >= share.count]
+    if enough:
+        return [min(enough, key=lambda name: others[name].count)]
+    names: list[str] = []
+    missing = share.count
+    for name in sorted(others, key=lambda name: -others[name].count):
+        if missing > 0:
+            names.append(name)
+            missing -= others[name].count
+    if missing > 0:
+        names.append(lots.add(replace(share, count=missing), name=_name(share)))
+    return names
+
+
+def _grow(lots: Lots, name: str, share: Share, field: str, notes: Notes) -> str:
+    """The request holds what both need."""
+    now = lots.requests[name]
+    grown = replace(
+        now,
+        memory=_larger(now.memory, share.memory),
+        cores=max(now.cores, share.cores),
+        exclusive=now.exclusive or share.exclusive,
+    )
+    if grown.memory.whole:
+        grown = replace(grown, exclusive=False)
+    if grown != now:
+        notes.warn(field, f"needs more than request {name} had, which is now {grown}")
+        lots.requests[name] = grown
+    return name
+
+
+def _covers(have: Share, want: Share) -> bool:
+    return (
+        have.count >= want.count
+        and _comparable(have.memory, want.memory)
+        and _larger(have.memory, want.memory) == have.memory
+        and have.cores >= want.cores
+    )
+
+
+def _comparable(one: Memory, other: Memory) -> bool:
+    return one.whole or other.whole or (one.bytes is None) == (other.bytes is None)
+
+
+def _larger(one: Memory, other: Memory) -> Memory:
+    if one.whole or other.whole:
+        return one if one.whole else other
+    if one.bytes is not None and other.bytes is not None:
+        return one if one.bytes >= other.bytes else other
+    return one if (one.percent or 0) >= (other.percent or 0) else other
+
+
+def _growth(have: Share, want: Share) -> tuple[int, int, int]:
+    """How much a request would have to grow: memory that becomes whole, memory, cores."""
+    larger = _larger(have.memory, want.memory)
+    figure = (larger.bytes or larger.percent or 0) - (have.memory.bytes or have.memory.percent or 0)
+    return (int(larger.whole and not have.memory.whole), figure, max(want.cores - have.cores, 0))

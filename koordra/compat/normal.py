@@ -1,0 +1,179 @@
+"""The normal form: what a legacy pod asks for, in words that every dialect can be put into.
+
+    dialect module ──> Wish: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
+
+A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of whatever card is
+chosen, or (neither) all of the card. Compute is in percent; 0 is "neither reserved nor limited". `exclusive` keeps everybody
+else off the card although the share is less than all of its memory.
+
+The dialects differ in what belongs together:
+
+    PER_CONTAINER   every container has cards of its own        HAMi, Volcano vGPU, Elastic GPU, TKE, Alnair, plain
+    ONE_CARD        the shares of a pod lie on one card         Aliyun gpushare, Volcano gpu-memory
+    POD             all containers see the same devices         Koordinator
+
+and in what an init container adds to a pod:
+
+    MAX       it runs before the others and is done: a card is charged the larger of both, and the init container
+              uses what the containers have
+    IGNORED   the dialect's scheduler does not look at init containers; they use what the containers have
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from koordra.api.parameters import CoresPolicy, DevicePolicy, NodePolicy, Scope
+from koordra.quantity import canonical
+
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+
+
+class Phase(StrEnum):
+    """When a container runs. A sidecar is an init container that goes on running (restartPolicy Always)."""
+
+    APP = "container"
+    SIDECAR = "sidecar container"
+    INIT = "init container"
+
+
+class Together(StrEnum):
+    PER_CONTAINER = "per-container"
+    ONE_CARD = "same-card-for-pod"
+    POD = "pod-shared"
+
+
+class InitRule(StrEnum):
+    MAX = "max"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of each card: bytes, or percent of the card; all of it where both are None."""
+
+    bytes: int | None = None
+    percent: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.bytes is None and self.percent is None
+
+    def __str__(self) -> str:
+        if self.bytes is not None:
+            return f"{canonical(self.bytes)} of memory"
+        return "all memory" if self.percent is None else f"{self.percent}% of memory"
+
+
+WHOLE: Final = Memory()
+LEAST: Final = Memory(bytes=MIB)
+"""The least a share can be: for dialects that share a card by compute and do not count memory."""
+
+
+def percent_of(percent: int) -> Memory:
+    return WHOLE if percent >= 100 else Memory(percent=percent)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container asks for of one kind of device.
+
+    `profile` makes it MIG instances of that profile; `mig` MIG instances of any profile with enough memory. `distinct`: the
+    `count` cards are different ones (MIG instances need not be).
+    """
+
+    container: str
+    phase: Phase
+    count: int
+    memory: Memory = WHOLE
+    cores: int = 0
+    exclusive: bool = False
+    distinct: bool = True
+    profile: str = ""
+    mig: bool = False
+    priority: int | None = None
+    cores_policy: CoresPolicy | None = None
+
+    @property
+    def partition(self) -> bool:
+        return self.mig or bool(self.profile)
+
+    @property
+    def whole(self) -> bool:
+        return self.memory.whole and self.cores in (0, 100)
+
+    def __str__(self) -> str:
+        if self.profile:
+            return f"{self.count} MIG {_plural(self.count, 'instance')} {self.profile}"
+        if self.mig:
+            return f"{self.count} MIG {_plural(self.count, 'instance')} with at least {self.memory}"
+        each = " on each" if self.count > 1 else ""
+        if self.memory.whole and not self.cores:
+            return f"{self.count} whole {_plural(self.count, 'card')}"
+        compute = f" and {self.cores}% of compute" if self.cores else ""
+        alone = ", alone on the card" if self.exclusive else ""
+        return f"{self.count} {_plural(self.count, 'card')}, {self.memory}{compute}{each}{alone}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nics:
+    """NICs beside the GPUs: `count` of them, up to `most` where the GPUs lie under so many roots.
+
+    `share` is percent of a NIC, None for a virtual function, which nobody else can have. `all`: every NIC that matches.
+    """
+
+    count: int
+    share: int | None
+    most: int = 1
+    virtual: bool = False
+    all: bool = False
+    exclusive: bool = False
+    selectors: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        kind = "virtual function" if self.virtual else "NIC"
+        number = "every matching" if self.all else str(self.count)
+        upto = f" to {self.most}" if self.most > self.count else ""
+        part = "" if self.share is None else f" at {self.share}%"
+        return f"{number}{upto} {_plural(1 if self.all else max(self.count, self.most), kind)}{part}"
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """GPUs and NICs near each other. `per_device`: each GPU has a NIC of its own, otherwise the NICs cover the roots."""
+
+    required: bool
+    per_device: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A pod, understood.
+
+    `users` are all containers that see pod-shared devices. `results` are annotations that only the dialect's scheduler may
+    write; `names` are the resource names to take out of the containers, `drop` annotations that are spent.
+    """
+
+    dialect: str
+    shares: tuple[Share, ...] = ()
+    nics: Nics | None = None
+    together: Together = Together.PER_CONTAINER
+    init: InitRule = InitRule.MAX
+    users: tuple[str, ...] = ()
+    selectors: tuple[str, ...] = ()
+    numa: bool | None = None
+    gpu_scope: Scope | None = None
+    joint: Joint | None = None
+    partition: bool = False
+    node_policy: NodePolicy | None = None
+    device_policy: DevicePolicy | None = None
+    isolation: str | None = None
+    names: frozenset[str] = frozenset()
+    results: frozenset[str] = frozenset()
+
+
+def _plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"

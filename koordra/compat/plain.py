@@ -1,0 +1,102 @@
+"""Plain device plugins: whole cards, MIG instances by profile, and replicas of a card that is shared.
+
+`nvidia.com/gpu: N` is N whole cards; nothing else is said of them. `nvidia.com/gpu.shared` is what NVIDIA's plugin calls a
+card that it gives out several times (time-slicing with renameByDefault): how many times is set on the plugin and not in the
+pod, so the operator has to say it (`plain.replicas`), and a replica is that part of the memory. Init containers use what the
+containers have: the kubelet counts the larger of both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.api.classic_notes import Notes
+from koordra.compat.containers import Container, amount
+from koordra.compat.dialect import Dialect, PodView, mig_shares, resource_names, tell_zeros
+from koordra.compat.normal import InitRule, Memory, Share, Wish, percent_of
+from koordra.compat.settings import Settings
+from koordra.compat.vocabulary import Vocabulary, environment, resource, setting
+
+PLAIN: Final = "plain"
+COUNT: Final = "nvidia.com/gpu"
+SHARED: Final = "nvidia.com/gpu.shared"
+
+VOCABULARY: Final = Vocabulary(
+    PLAIN,
+    "NVIDIA's device plugin",
+    (
+        resource(
+            COUNT,
+            "whole cards",
+            "`count` of class `gpu.koordra.io`, no capacity: all of each card",
+            also=("hami", "koordinator"),
+        ),
+        resource(
+            SHARED,
+            "replicas of cards that are given out several times",
+            "`GpuConfig.memoryPercent` of 100 / replicas, each on another card",
+        ),
+        resource(
+            "nvidia.com/mig-*",
+            "MIG instances of a profile (strategy mixed)",
+            "class `mig.koordra.io` with the profile",
+            also=("hami",),
+        ),
+        environment(
+            "NVIDIA_VISIBLE_DEVICES",
+            "cards by number or UUID, past every scheduler",
+            "is not honoured: a container sees what its claim was given",
+        ),
+        setting(
+            "sharing.timeSlicing.resources[].replicas",
+            "how often a card is given out",
+            "`plain.replicas` in koordra's settings",
+        ),
+        setting(
+            "migStrategy: single",
+            "instances under the name nvidia.com/gpu",
+            "write the profile: nvidia.com/mig-<profile>",
+        ),
+    ),
+)
+
+
+def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+    mig, mig_names = mig_shares(view, notes)
+    shares = [
+        share
+        for container in view.containers
+        for share in (_cards(container, settings, notes), _replicas(container, settings, notes))
+        if share is not None
+    ]
+    return Wish(
+        PLAIN,
+        shares=(*tell_zeros(shares), *mig),
+        init=InitRule.MAX,
+        isolation=settings.isolation.get(PLAIN),
+        names=resource_names(VOCABULARY, settings) | mig_names,
+    )
+
+
+def _cards(container: Container, settings: Settings, notes: Notes) -> Share | None:
+    count = amount(container, settings.name(COUNT), notes=notes)
+    return None if count is None else Share(container.name, container.phase, count)
+
+
+def _replicas(container: Container, settings: Settings, notes: Notes) -> Share | None:
+    name = settings.name(SHARED)
+    count = amount(container, name, notes=notes)
+    if not count:
+        return None
+    if settings.replicas is None:
+        raise notes.refuse(
+            container.field(name),
+            "is a replica of a card, and how many a card has is not known",
+            "say it in the settings (plain: {replicas: 4}), or ask for memory",
+        )
+    part = max(100 // settings.replicas, 1)
+    memory: Memory = percent_of(part)
+    return Share(container.name, container.phase, count, memory=memory)
+
+
+DIALECT: Final = Dialect(VOCABULARY, understand)

@@ -1,0 +1,289 @@
+"""A legacy pod becomes one that refers to a claim: what `koordra convert` and the webhook share. Pure.
+
+    pod ──> signs: which dialect ──> the dialect's wish ──> claim spec ──> ResourceClaimTemplate, named after its content
+                                                              └──> pod: resourceClaims, containers' claims; legacy names out
+
+In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get `resources.claims`,
+`spec.resourceClaims` gets one entry; annotations that only a scheduler may write are taken out, and so is the name of a
+scheduler that was the dialect's own. What the user wrote stays, also annotations that were understood: they ask nobody any more.
+
+A template's name is a digest of its spec, so that equal pods share one, and other content has another name. A pod that asks for
+nothing is returned as it is, which makes a second pass change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.api import names
+from koordra.api.classic_notes import Notes
+from koordra.api.objects import Object
+from koordra.compat import aliyun, alnair, elastic, hami, koordinator, plain, signs, tke, volcano
+from koordra.compat.claims import Asked, asked_by
+from koordra.compat.containers import Container, containers_of, without
+from koordra.compat.dialect import Dialect, PodView, tell_environment
+from koordra.compat.normal import Phase, Together, Wish
+from koordra.compat.settings import Settings
+from koordra.compat.vendors import foreign
+
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    plain.DIALECT,
+    hami.DIALECT,
+    koordinator.DIALECT,
+    volcano.DIALECT,
+    volcano.OLD_DIALECT,
+    aliyun.DIALECT,
+    alnair.DIALECT,
+    elastic.DIALECT,
+    tke.DIALECT,
+)
+
+ENTRY: Final = "koordra-devices"
+"""Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
+VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+DIALECT_LABEL: Final = names.DOMAIN + "dialect"
+"""Label on a template: the dialect of the pods that it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """`pod` as it should be; `template` is None (and `pod` the very same) where nothing was asked for.
+
+    `explained` has a line for every container.
+    """
+
+    pod: Object
+    template: Object | None = None
+    dialect: str = ""
+    explained: tuple[str, ...] = ()
+    wish: Wish | None = field(default=None, compare=False)
+
+
+def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether some container asks for a device under a name that a dialect or another vendor has. Cheap."""
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping):
+        return False
+    annotations = _texts(pod, "annotations")
+    if any(key.startswith(elastic.CLAIM_PREFIX) for key in annotations):
+        return True
+    return any(
+        bool(foreign([name])) or any(signs.has_resource(dialect, name, settings) for dialect in DIALECTS)
+        for name in _asked_names(spec)
+    )
+
+
+def _asked_names(spec: Mapping[str, Any]) -> Iterator[str]:
+    for group in ("initContainers", "containers"):
+        for container in spec.get(group) or ():
+            resources = container.get("resources") if isinstance(container, Mapping) else None
+            for side in ("limits", "requests"):
+                found = resources.get(side) if isinstance(resources, Mapping) else None
+                yield from (str(name) for name in found) if isinstance(found, Mapping) else ()
+
+
+def rewrite(
+    pod: Object, settings: Settings, notes: Notes, *, namespace: str | None = None, where: str = ""
+) -> Rewritten:
+    """The pod, or pod template, in koordra's words. `where` is its field in the object that holds it, ending in a dot.
+
+    Raises Refused for what cannot be honoured; what is lost otherwise is a warning in `notes`.
+    """
+    view = view_of(pod, notes, where=where)
+    others = foreign([name for container in view.containers for name in container.resources()])
+    if others:
+        name, vendor = others[0]
+        asking = next(container for container in view.containers if name in container.resources())
+        raise notes.refuse(
+            asking.field(name),
+            f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
+            "leave this pod to that vendor's device plugin and scheduler",
+        )
+    if not signs.asks(view, DIALECTS, settings):
+        return Rewritten(pod)
+    if view.labels.get(hami.OPT_OUT) == "ignore":
+        notes.warn(
+            f"{view.meta}.labels[{hami.OPT_OUT}]", "ignore: the pod is left as it is, as HAMi leaves it"
+        )
+        return Rewritten(pod)
+    dialect = signs.dialect_of(view, DIALECTS, settings, notes)
+    wish = dialect.understand(view, settings, notes)
+    if not wish.shares and wish.nics is None:
+        return Rewritten(pod)
+    tell_environment(view, wish, dialect.vocabulary, notes)
+    _tell_pod(view, wish, notes)
+    fields = {container.name: container.where for container in view.containers}
+    asked = asked_by(wish, where=fields, pod=view.where, notes=notes)
+    template = template_of(asked.spec, wish, namespace=namespace)
+    return Rewritten(
+        _with_claims(pod, view, asked, wish, template=str(template["metadata"]["name"]), notes=notes),
+        template,
+        wish.dialect,
+        _explained(view, asked, wish),
+        wish,
+    )
+
+
+def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping):
+        raise notes.refuse(f"{where}spec", "is not an object", "write containers")
+    metadata = pod.get("metadata")
+    for kind in ("annotations", "labels"):
+        found = metadata.get(kind) if isinstance(metadata, Mapping) else None
+        if found is not None and not isinstance(found, Mapping):
+            raise notes.refuse(f"{where}metadata.{kind}", "is not an object", "write names and texts")
+        for key, value in (found or {}).items():
+            if not isinstance(value, str):
+                raise notes.refuse(
+                    f"{where}metadata.{kind}[{key}]", f"{value!r} is not a text", "put it in quotes"
+                )
+    return PodView(
+        containers=containers_of(spec, where=f"{where}spec", notes=notes),
+        annotations=_texts(pod, "annotations"),
+        labels=_texts(pod, "labels"),
+        spec=spec,
+        where=f"{where}spec",
+        meta=f"{where}metadata",
+    )
+
+
+def _texts(pod: Mapping[str, Any], name: str) -> dict[str, str]:
+    metadata = pod.get("metadata")
+    found = metadata.get(name) if isinstance(metadata, Mapping) else None
+    return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def template_of(spec: Object, wish: Wish, *, namespace: str | None) -> Object:
+    """The template of a claim spec, named after what it says."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    metadata: Object = {"name": f"koordra-{wish.dialect}-{digest}"}
+    if namespace:
+        metadata["namespace"] = namespace
+    metadata["labels"] = {DIALECT_LABEL: wish.dialect}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata,
+        "spec": {"spec": spec},
+    }
+
+
+def _tell_pod(view: PodView, wish: Wish, notes: Notes) -> None:
+    """What else in the pod will not do what it did."""
+    asking = {share.container for share in wish.shares} | set(wish.users)
+    for container in view.containers:
+        if container.name in asking and container.privileged:
+            notes.warn(
+                f"{container.where}.securityContext.privileged",
+                "a privileged container sees every device of the node, whatever it was given",
+                "take it out",
+            )
+        if container.name in asking and VISIBLE in container.environment() and wish.dialect != plain.PLAIN:
+            notes.warn(
+                container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
+            )
+    if view.spec.get("nodeName"):
+        notes.warn(
+            f"{view.where}.nodeName",
+            "goes past the scheduler, and with it past the claim's allocation",
+            "write a nodeSelector on kubernetes.io/hostname",
+        )
+    for key in sorted(_results(view)):
+        notes.warn(view.field(key), "is taken out: allocations are never believed from a manifest")
+    called = view.spec.get("schedulerName")
+    if called in ("koord-scheduler", "volcano"):
+        notes.warn(
+            f"{view.where}.schedulerName",
+            f"{called} stays, and has to honour ResourceClaims",
+            "take it out for kube-scheduler",
+        )
+    elif called in _GONE:
+        notes.warn(f"{view.where}.schedulerName", f"{called} is taken out: kube-scheduler places the pod")
+
+
+_GONE: Final = ("hami-scheduler", *alnair.SCHEDULERS)
+
+
+def _results(view: PodView) -> frozenset[str]:
+    """Annotations that only some scheduler may write."""
+    return frozenset(
+        key for dialect in DIALECTS for key in dialect.vocabulary.results(list(view.annotations))
+    )
+
+
+def _with_claims(
+    pod: Object, view: PodView, asked: Asked, wish: Wish, *, template: str, notes: Notes
+) -> Object:
+    spec = dict(pod["spec"])
+    entries = spec.get("resourceClaims") or []
+    if not isinstance(entries, list):
+        raise notes.refuse(
+            f"{view.where}.resourceClaims", "is not a list", "write a list of names and templates"
+        )
+    entry = _free_name({str(known.get("name")) for known in entries if isinstance(known, Mapping)})
+    for group in ("initContainers", "containers"):
+        if isinstance(spec.get(group), list):
+            spec[group] = [_container(raw, asked, wish, entry) for raw in spec[group]]
+    spec["resourceClaims"] = [*entries, {"name": entry, "resourceClaimTemplateName": template}]
+    if spec.get("schedulerName") in _GONE:
+        del spec["schedulerName"]
+    changed: Object = {**pod, "spec": spec}
+    written = _results(view)
+    if written:
+        annotations = pod["metadata"]["annotations"]
+        kept = {key: value for key, value in annotations.items() if key not in written}
+        metadata = {key: value for key, value in pod["metadata"].items() if key != "annotations"}
+        changed["metadata"] = {**metadata, "annotations": kept} if kept else metadata
+    return changed
+
+
+def _free_name(taken: set[str]) -> str:
+    number, name = 1, ENTRY
+    while name in taken:
+        number += 1
+        name = f"{ENTRY}-{number}"
+    return name
+
+
+def _container(raw: Object, asked: Asked, wish: Wish, entry: str) -> Object:
+    requests = asked.used.get(str(raw.get("name") or ""), ())
+    found = {name for name in _asked_names({"containers": [raw]}) if name in wish.names}
+    if not requests and not found:
+        return raw
+    changed = without(raw, frozenset(found))
+    resources = changed["resources"]
+    if requests:
+        claims = [*(resources.get("claims") or []), *({"name": entry, "request": name} for name in requests)]
+        resources = {**resources, "claims": claims}
+    if resources:
+        return {**changed, "resources": resources}
+    return {key: value for key, value in changed.items() if key != "resources"}
+
+
+def _explained(view: PodView, asked: Asked, wish: Wish) -> tuple[str, ...]:
+    return tuple(_line(container, asked, wish) for container in view.containers)
+
+
+def _line(container: Container, asked: Asked, wish: Wish) -> str:
+    called = f"{container.phase} {container.name}"
+    used = asked.used.get(container.name, ())
+    if not used:
+        return f"{called}: asks for no device"
+    own = [str(share) for share in wish.shares if share.container == container.name]
+    if wish.together is Together.POD:
+        own = [*(str(share) for share in wish.shares), *([str(wish.nics)] if wish.nics else [])]
+    asks = "; ".join(own)
+    how = {
+        Together.POD: ", seen by all containers of the pod",
+        Together.ONE_CARD: ", on one card with the pod's other containers",
+        Together.PER_CONTAINER: "",
+    }[wish.together]
+    plural = "request" if len(used) == 1 else "requests"
+    reused = ", used before the containers need it" if container.phase is Phase.INIT else ""
+    return f"{called}: {wish.dialect}: {asks}{how}; {plural} {', '.join(used)}{reused}"

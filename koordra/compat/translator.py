@@ -1,0 +1,116 @@
+"""Legacy pods for `koordra convert`: the translator that koordra.api.classic asks about every object.
+
+An object is translated whole: a workload with several pod templates is converted if all of them can be. The object comes first,
+its templates after it. A pod that stands in the status of an API object loses that status, since it is a new pod.
+
+Things beside pods that count devices by their legacy names (ResourceQuota, LimitRange, fields of other kinds) cannot be
+converted; they are told, since what they meant is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.classic_notes import Notes, fresh_metadata
+from koordra.api.objects import Object
+from koordra.compat import signs
+from koordra.compat.rewrite import DIALECTS, rewrite, speaks
+from koordra.compat.settings import Settings
+from koordra.compat.templates import Path, at, pods_in, replaced, spelled
+
+_SIDES: Final = ("limits", "requests", "hard", "max", "default", "defaultRequest", "min")
+_PREFIXES: Final = ("requests.", "limits.")
+
+
+@dataclass(slots=True)
+class LegacyPods:
+    """`explained` collects a line for every container of every object that was translated."""
+
+    settings: Settings = field(default_factory=Settings)
+    explained: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return "legacy pods"
+
+    def speaks(self, obj: Object) -> bool:
+        pods = pods_in(obj)
+        return any(speaks(_pod_at(obj, path), self.settings) for path in pods) or bool(
+            next(_counted(obj, self.settings, (), pods=pods), "")
+        )
+
+    def translate(self, obj: Object, notes: Notes) -> Sequence[Object]:
+        """Raises Refused or InvalidInput."""
+        changed, templates, lines = obj, [], []
+        namespace = objects.metadata(obj).get("namespace")
+        pods = pods_in(obj)
+        for path in pods:
+            pod = _pod_at(obj, path)
+            found = rewrite(pod, self.settings, notes, namespace=namespace, where=spelled(path))
+            if found.template is None:
+                continue
+            changed = replaced(changed, path, found.pod)
+            templates += [found.template] if found.template not in templates else []
+            lines += [f"{objects.describe(obj)}: {line}" for line in found.explained]
+        for place in _counted(obj, self.settings, (), pods=pods):
+            _tell_count(place, notes)
+        if not templates:
+            return [obj]
+        if "apiVersion" not in obj:
+            notes.warn("apiVersion", "is missing; v1 is written")
+            changed = {"apiVersion": "v1", **changed}
+        self.explained += lines
+        return [_fresh(changed), *templates]
+
+
+def _tell_count(place: str, notes: Notes) -> None:
+    if any(f".{side}[" in place for side in ("limits", "requests")):
+        notes.warn(place, "asks for devices outside of a pod, and is not converted", "write a claim by hand")
+    else:
+        notes.warn(
+            place,
+            "counts devices by a name that claims do not use",
+            "count gpu.koordra.io.deviceclass.resource.k8s.io/devices in a ResourceQuota",
+        )
+
+
+def _pod_at(obj: Object, path: Path) -> Object:
+    found: Object = at(obj, path)
+    return found
+
+
+def _fresh(obj: Object) -> Object:
+    """Without what an API server wrote: the object is to be made anew."""
+    if "status" not in obj and not objects.resource_version(obj):
+        return obj
+    return {
+        **{name: value for name, value in obj.items() if name != "status"},
+        "metadata": fresh_metadata(obj),
+    }
+
+
+def _counted(value: Any, settings: Settings, path: Path, *, pods: Sequence[Path]) -> Iterator[str]:
+    """Fields outside of `pods` in which an amount stands under a legacy name."""
+    if len(path) > 14 or path in pods:
+        return
+    if isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from _counted(entry, settings, (*path, index), pods=pods)
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            if not path and key in ("metadata", "status", "data"):
+                continue
+            if key in _SIDES and isinstance(entry, Mapping):
+                for name in entry:
+                    if _is_legacy(str(name), settings):
+                        yield f"{spelled((*path, str(key))).rstrip('.')}[{name}]"
+            else:
+                yield from _counted(entry, settings, (*path, str(key)), pods=pods)
+
+
+def _is_legacy(name: str, settings: Settings) -> bool:
+    bare = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
+    return any(signs.has_resource(dialect, bare, settings) for dialect in DIALECTS)

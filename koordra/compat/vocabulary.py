@@ -1,0 +1,112 @@
+"""The names of a dialect and what becomes of each: the table that code, documentation and messages share.
+
+A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign` tells whether
+it shows which dialect a pod speaks; `result` marks what only the dialect's own scheduler may write: such annotations are
+never believed, and are taken out. docs/migrate/<peer>.md prints these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+
+class Place(StrEnum):
+    RESOURCE = "resource"
+    ANNOTATION = "annotation"
+    LABEL = "label"
+    ENVIRONMENT = "environment"
+    SCHEDULER = "schedulerName"
+    SETTING = "setting"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """`key` may hold `*`. `also` are other dialects that use the name too, so that it does not decide alone; a `soft` sign
+    decides only where nothing else does, and contradicts nobody (a label of the same project about something else). A variable
+    that is `told` is warned about where a container that asks for devices uses it."""
+
+    key: str
+    place: Place
+    meaning: str
+    becomes: str
+    result: bool = False
+    sign: bool = True
+    also: frozenset[str] = field(default_factory=frozenset)
+    soft: bool = False
+    told: bool = False
+
+    def covers(self, key: str) -> bool:
+        return key == self.key or ("*" in self.key and fnmatchcase(key, self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`dialect` is the word in messages and templates, `title` the peer's name."""
+
+    dialect: str
+    title: str
+    names: tuple[Name, ...]
+
+    def of(self, *places: Place) -> tuple[Name, ...]:
+        return tuple(name for name in self.names if name.place in places)
+
+    def results(self, annotations: Sequence[str]) -> frozenset[str]:
+        """Those of the annotations that only the dialect's scheduler writes."""
+        known = [name for name in self.of(Place.ANNOTATION) if name.result]
+        return frozenset(key for key in annotations if any(name.covers(key) for name in known))
+
+
+def resource(key: str, meaning: str, becomes: str, *, also: Sequence[str] = ()) -> Name:
+    return Name(key, Place.RESOURCE, meaning, becomes, also=frozenset(also))
+
+
+def annotation(key: str, meaning: str, becomes: str, *, also: Sequence[str] = ()) -> Name:
+    return Name(key, Place.ANNOTATION, meaning, becomes, also=frozenset(also))
+
+
+def label(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.LABEL, meaning, becomes)
+
+
+def hint(key: str, place: Place, meaning: str, becomes: str) -> Name:
+    """A soft sign."""
+    return Name(key, place, meaning, becomes, soft=True)
+
+
+def written(key: str, meaning: str) -> Name:
+    """An annotation that the dialect's scheduler or plugin writes."""
+    return Name(
+        key, Place.ANNOTATION, meaning, "taken out with a warning; never believed", result=True, sign=False
+    )
+
+
+def environment(key: str, meaning: str, becomes: str, *, told: bool = True) -> Name:
+    return Name(key, Place.ENVIRONMENT, meaning, becomes, sign=False, told=told)
+
+
+def scheduler(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.SCHEDULER, meaning, becomes, sign=False)
+
+
+def setting(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.SETTING, meaning, becomes, sign=False)
+
+
+def on_nodes(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.NODE, meaning, becomes, sign=False)
+
+
+def table(vocabulary: Vocabulary) -> str:
+    """The names as a Markdown table."""
+    rows = [
+        f"| `{name.key}` | {name.place} | {name.meaning} | {name.becomes} |".replace("||", "\\|\\|")
+        for name in vocabulary.names
+    ]
+    return (
+        "\n".join(["| name | where | what it means | what becomes of it |", "|---|---|---|---|", *rows])
+        + "\n"
+    )

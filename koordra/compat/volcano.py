@@ -1,0 +1,311 @@
+"""Volcano, both of its sharing stacks.
+
+**volcano-vgpu** is HAMi's idea with rules of its own: the percentage wins over the memory; a container counts when it has
+the number or the memory in *limits* (memory alone is one card); cores of a card add up to 100 at most; init containers are not
+looked at; the allow list of models hides the deny list.
+
+**volcano-gpu**, the older one: `gpu-memory` of a pod is summed and lies on one card, `gpu-number` is whole cards; a node offers
+one of the two. The memory is counted and not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.api.classic_notes import Notes
+from koordra.api.parameters import DevicePolicy
+from koordra.compat import selectors
+from koordra.compat.containers import Container, amount, only_limit
+from koordra.compat.dialect import Dialect, PodView, exclusively, resource_names, split_list, tell_zeros
+from koordra.compat.hami import NO_TYPE, USE_TYPE
+from koordra.compat.normal import MIB, WHOLE, InitRule, Memory, Share, Together, Wish, percent_of
+from koordra.compat.settings import VOLCANO, Settings
+from koordra.compat.vocabulary import (
+    Vocabulary,
+    annotation,
+    environment,
+    on_nodes,
+    resource,
+    scheduler,
+    setting,
+    written,
+)
+
+NUMBER: Final = "volcano.sh/vgpu-number"
+MEMORY: Final = "volcano.sh/vgpu-memory"
+PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
+CORES: Final = "volcano.sh/vgpu-cores"
+MODE: Final = "volcano.sh/vgpu-mode"
+USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
+NO_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
+GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
+
+OLD: Final = "volcano-gpu"
+OLD_MEMORY: Final = "volcano.sh/gpu-memory"
+OLD_NUMBER: Final = "volcano.sh/gpu-number"
+
+_MOST_MIB: Final = 2**31 - 1
+
+VOCABULARY: Final = Vocabulary(
+    VOLCANO,
+    "Volcano vGPU",
+    (
+        resource(
+            NUMBER, "slices, each on another card", "`count`, with `distinctAttribute: koordra.io/uuid`"
+        ),
+        resource(
+            MEMORY,
+            "MiB on each card, times gpuMemoryFactor",
+            "capacity `memory`; left out where the percentage is there",
+        ),
+        resource(
+            PERCENT,
+            "percent of each card's memory; wins over the memory",
+            "`GpuConfig.memoryPercent`; 100 is all of the card",
+        ),
+        resource(
+            CORES,
+            "percent of each card's compute; 100 wants the card alone",
+            "capacity `cores`; 100 also `GpuConfig.exclusive`",
+        ),
+        annotation(
+            USE_TYPE,
+            "models allowed: any part of the name, in either case",
+            "CEL on `productName`; hides the deny list",
+            also=("hami",),
+        ),
+        annotation(NO_TYPE, "models not allowed", "CEL on `productName`", also=("hami",)),
+        annotation(USE_UUID, "cards allowed, by UUID", "CEL on `uuid`"),
+        annotation(NO_UUID, "cards not allowed", "CEL on `uuid`"),
+        annotation(
+            MODE,
+            "hami-core, mig or mps",
+            "isolation `limiter` or `mps`; `mig`: class `mig.koordra.io` with enough memory",
+        ),
+        annotation(
+            GROUP_POLICY,
+            "spread: no card has two pods of a pod group",
+            "`PlacementPolicy.device: Spread`, told: better so, not demanded",
+        ),
+        written("volcano.sh/vgpu-ids-new", "cards that were given"),
+        written("volcano.sh/devices-to-allocate", "cards that were chosen"),
+        written("volcano.sh/vgpu-node", "node that was chosen"),
+        written("volcano.sh/vgpu-time", "when it was chosen"),
+        written("volcano.sh/bind-time", "when the pod was bound"),
+        written("volcano.sh/bind-phase", "how far the binding is"),
+        environment(
+            "CUDA_DEVICE_MEMORY_LIMIT",
+            "set by the device plugin",
+            "is not set any more; ask the CUDA driver for the memory there is",
+        ),
+        environment(
+            "CUDA_DISABLE_CONTROL",
+            "switches the library off for the container",
+            "is not honoured: a share is always kept",
+        ),
+        scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
+        setting(
+            "resourceCountName, resourceMemoryName, ...",
+            "the names above in this cluster",
+            "read from device-config.yaml",
+        ),
+        setting("gpuMemoryFactor", "unit of the memory in MiB", "read from device-config.yaml"),
+        setting(
+            "deviceMemoryScaling",
+            "more memory than the card has",
+            "above 1 every pod is refused: there is no memory behind it",
+        ),
+        setting("deviceSplitCount", "shares a card takes", "`koordra kubelet-plugin --slots-per-gpu`"),
+        on_nodes("volcano.sh/node-vgpu-register, mutex.lock", "Volcano's own records on nodes", "not read"),
+    ),
+)
+
+OLD_VOCABULARY: Final = Vocabulary(
+    OLD,
+    "Volcano gpu-share",
+    (
+        resource(
+            OLD_MEMORY,
+            "MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card",
+            "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
+        ),
+        resource(OLD_NUMBER, "whole cards", "`count`, no capacity: all of each card"),
+        written("volcano.sh/gpu-index", "cards that were chosen"),
+        written("volcano.sh/predicate-time", "when they were chosen"),
+        written("volcano.sh/gpu-assigned", "whether the plugin has taken them"),
+        environment(
+            "VOLCANO_GPU_",
+            "set by the device plugin: memory that was given",
+            "is not set any more; with isolation `limiter` the CUDA driver tells the memory there is",
+        ),
+        setting(
+            "--gpu-memory-factor",
+            "unit of the memory in MiB",
+            "`volcanoGpu.gpuMemoryFactor` in koordra's settings",
+        ),
+        scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
+        on_nodes("volcano.sh/gpu-unhealthy-ids", "cards that failed", "device taints tell it"),
+    ),
+)
+
+
+def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+    """A pod of volcano-vgpu."""
+    own = settings.of(VOLCANO)
+    if own.memory_scaling > 1:
+        raise notes.refuse(
+            "deviceMemoryScaling",
+            f"{own.memory_scaling:g} gives out more memory than a card has, which koordra does not",
+            "set it to 1 and ask for what the pod needs",
+        )
+    if own.core_scaling > 1:
+        notes.warn(
+            "deviceCoreScaling", f"{own.core_scaling:g} is not honoured: the compute of a card adds up to 100"
+        )
+    isolation = settings.isolation.get(VOLCANO, "limiter")
+    shares = [
+        share for container in view.containers if (share := _share(container, settings, notes)) is not None
+    ]
+    mode = view.annotation(MODE)
+    if mode is not None and mode not in ("hami-core", "mig", "mps"):
+        raise notes.refuse(
+            view.field(MODE), f"{mode!r} is the mode of no node", "write hami-core, mig or mps"
+        )
+    if mode == "mig":
+        shares = [_as_mig(share, view, notes) for share in shares]
+    return Wish(
+        VOLCANO,
+        shares=tell_zeros(shares),
+        init=InitRule.IGNORED,
+        selectors=_selectors(view, notes),
+        device_policy=_group_policy(view, notes),
+        isolation="mps" if mode == "mps" else isolation,
+        names=resource_names(VOCABULARY, settings),
+        results=VOCABULARY.results(list(view.annotations)),
+    )
+
+
+def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
+    number_name, memory_name = settings.name(NUMBER), settings.name(MEMORY)
+    percent_name, cores_name = settings.name(PERCENT), settings.name(CORES)
+    limits = container.asked("limits")
+    asked = [
+        name for name in (number_name, memory_name, percent_name, cores_name) if name in container.resources()
+    ]
+    if not asked:
+        return None
+    if number_name not in limits and memory_name not in limits:
+        raise notes.refuse(
+            container.field(asked[0]),
+            "comes without a number or memory in limits, and Volcano gives nothing then",
+            f"add {NUMBER}",
+        )
+    count = only_limit(container, number_name, notes=notes)
+    units = amount(container, memory_name, notes=notes) or 0
+    factor = max(settings.of(VOLCANO).memory_factor, 1)
+    if units > _MOST_MIB // factor:
+        raise notes.refuse(
+            container.field(memory_name),
+            f"{units} is more MiB than Volcano can hold",
+            "write a plain number of MiB",
+        )
+    percent = amount(container, percent_name, notes=notes)
+    if percent is not None and not 1 <= percent <= 100:
+        raise notes.refuse(container.field(percent_name), f"{percent} is no part of a card", "write 1 to 100")
+    cores = amount(container, cores_name, notes=notes) or 0
+    if cores > 100:
+        raise notes.refuse(container.field(cores_name), f"{cores} fits on no card", "write 0 to 100")
+    if percent is not None and units:
+        notes.warn(container.field(memory_name), f"is left out: {percent_name} wins in Volcano")
+    memory = WHOLE if not units else Memory(bytes=units * factor * MIB)
+    share = Share(
+        container.name,
+        container.phase,
+        1 if count is None else count,
+        memory=memory if percent is None else percent_of(percent),
+        cores=cores,
+    )
+    return exclusively(share) if cores == 100 else share
+
+
+def _as_mig(share: Share, view: PodView, notes: Notes) -> Share:
+    if share.memory.bytes is None:
+        raise notes.refuse(
+            view.field(MODE),
+            f"{share.phase} {share.container}: an instance cannot be chosen by {share.memory}",
+            f"write {MEMORY}",
+        )
+    if share.cores:
+        notes.warn(
+            view.field(MODE),
+            f"{share.phase} {share.container}: an instance has the compute of its profile, {CORES} is left out",
+        )
+    return Share(share.container, share.phase, share.count, memory=share.memory, distinct=False, mig=True)
+
+
+def _group_policy(view: PodView, notes: Notes) -> DevicePolicy | None:
+    said = view.annotation(GROUP_POLICY)
+    if said is None:
+        return None
+    if said != "spread":
+        notes.warn(view.field(GROUP_POLICY), f"{said!r} is no policy and is left out", "write spread")
+        return None
+    notes.warn(
+        view.field(GROUP_POLICY), "cards without other pods are taken where there are any; it is not demanded"
+    )
+    return DevicePolicy.SPREAD
+
+
+def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
+    found = []
+    allowed, denied = (split_list(view, key, notes=notes, strip=False) for key in (USE_TYPE, NO_TYPE))
+    if allowed:
+        found.append(selectors.model_in(allowed))
+        if denied:
+            notes.warn(view.field(NO_TYPE), f"is left out: Volcano does not look at it beside {USE_TYPE}")
+    elif denied:
+        found.append(selectors.model_in(denied, deny=True))
+    for key, deny in ((USE_UUID, False), (NO_UUID, True)):
+        entries = [entry.strip() for entry in (view.annotation(key) or "").split(",")]
+        kept = [entry for entry in entries if entry]
+        if kept:
+            found.append(selectors.uuid_in(kept, deny=deny))
+    return tuple(found)
+
+
+def understand_old(view: PodView, settings: Settings, notes: Notes) -> Wish:
+    """A pod of volcano-gpu."""
+    shares: list[Share] = []
+    kinds: set[str] = set()
+    for container in view.containers:
+        for name in (settings.name(OLD_MEMORY), settings.name(OLD_NUMBER)):
+            count = only_limit(container, name, notes=notes)
+            if not count:
+                continue
+            kinds.add(name)
+            memory = (
+                Memory(bytes=count * settings.volcano_gpu_factor * MIB)
+                if name == settings.name(OLD_MEMORY)
+                else WHOLE
+            )
+            shares.append(Share(container.name, container.phase, count if memory.whole else 1, memory=memory))
+    if len(kinds) > 1:
+        raise notes.refuse(
+            view.where,
+            f"asks for {' and '.join(sorted(kinds))}, and a node offers one of the two",
+            "use one of them",
+        )
+    shared = settings.name(OLD_MEMORY) in kinds
+    return Wish(
+        OLD,
+        shares=tuple(shares),
+        together=Together.ONE_CARD if shared else Together.PER_CONTAINER,
+        init=InitRule.MAX,
+        isolation=settings.isolation.get(OLD),
+        names=resource_names(OLD_VOCABULARY, settings),
+        results=OLD_VOCABULARY.results(list(view.annotations)),
+    )
+
+
+DIALECT: Final = Dialect(VOCABULARY, understand)
+OLD_DIALECT: Final = Dialect(OLD_VOCABULARY, understand_old)

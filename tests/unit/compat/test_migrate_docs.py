@@ -1,0 +1,71 @@
+"""docs/migrate: the tables are the code's, the examples are converted as they say. `--regen` writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from koordra.cli.convert import command
+from koordra.compat.rewrite import DIALECTS
+from koordra.compat.settings import Settings
+from koordra.compat.vocabulary import table
+
+FOLDER = Path(__file__).resolve().parents[3] / "docs" / "migrate"
+PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
+NAMES = re.compile(r"(<!-- names of ([-a-z]+) -->\n).*?(<!-- end of names -->\n)", re.DOTALL)
+EXAMPLE = re.compile(
+    r"```yaml\n(.*?)```\n\n`koordra convert --explain` says of it:\n\n```text\n(.*?)```", re.DOTALL
+)
+
+
+def told(manifest: str) -> str:
+    result = CliRunner().invoke(command, ["-f", "-", "--explain"], input=manifest, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stderr
+
+
+def as_it_should_be(text: str) -> str:
+    vocabularies = {dialect.name: dialect.vocabulary for dialect in DIALECTS}
+    text = NAMES.sub(lambda found: f"{found[1]}{table(vocabularies[found[2]])}{found[3]}", text)
+    return EXAMPLE.sub(lambda found: found[0].removesuffix(f"{found[2]}```") + told(found[1]) + "```", text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_what_the_code_does(name: str, request: pytest.FixtureRequest) -> None:
+    path = FOLDER / name
+    text = path.read_text()
+    assert EXAMPLE.search(text)
+    if request.config.getoption("--regen"):
+        path.write_text(as_it_should_be(text))
+    assert path.read_text() == as_it_should_be(text), "see pytest --regen"
+
+
+def test_every_dialect_has_a_page() -> None:
+    found = [match[2] for name in PAGES for match in NAMES.finditer((FOLDER / name).read_text())]
+    assert sorted(found) == sorted(dialect.name for dialect in DIALECTS)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_the_way_there_and_back(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    for heading in (
+        "## An example",
+        "## What is different",
+        "## Every name, and what becomes of it",
+        "## Step by step",
+        "## How to go back",
+    ):
+        assert heading in text
+
+
+def test_the_settings_of_the_first_page_are_read() -> None:
+    text = (FOLDER / "README.md").read_text()
+    found = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert found
+    settings = Settings().with_document(yaml.safe_load(found[1]), source="README.md")
+    assert settings.replicas == 4
+    assert all(f"({name})" in text for name in PAGES)
