@@ -27,6 +27,7 @@ container: where there is something to deny, it is refused.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,6 +42,9 @@ from koordra.nri.rdma_limits import RdmaLimit
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING_VISIBLE: Final = "void"
 """The value on which NVIDIA's toolkit injects nothing; CDI has brought what the container may have."""
+
+_HARMLESS: Final = (NOTHING_VISIBLE, "none")
+"""Values on which NVIDIA's toolkit injects no device."""
 
 MEMLOCK: Final = "RLIMIT_MEMLOCK"
 
@@ -122,21 +126,27 @@ def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> D
     env = granted_env(container, grants)
     if isinstance(env, Refusal):
         return env
+    wanted = (
+        dict(env)
+        if exempt
+        else {**dict(env), VISIBLE_DEVICES: _visible(grants) if annotated else NOTHING_VISIBLE}
+    )
+    repeated = _repeated(container, wanted, grants)
+    if repeated is not None:
+        return repeated
     rlimits = (MEMLOCK,) if grants.memlock and MEMLOCK not in container.rlimits else ()
     if exempt:
         return Decision(Adjustment(env=env, rlimits=rlimits), grants)
     checked = _checked(container, facts, grants)
     if isinstance(checked, Refusal):
         return checked
-    visible = _visible(grants) if annotated is not None else NOTHING_VISIBLE
-    pinned = {**dict(env), VISIBLE_DEVICES: visible}
     cpus, mems = numa.near(
         grants, chosen=container.cpus, online=facts.shape.online, nodes=facts.shape.memory_nodes
     )
     shape = facts.shape
     adjustment = replace(
         checked,
-        env=tuple(sorted(pinned.items())),
+        env=tuple(sorted(wanted.items())),
         rlimits=rlimits,
         cpus=cpus,
         mems=mems,
@@ -171,6 +181,22 @@ def _visible(grants: Grants) -> str:
     then brings the driver's libraries."""
     uuids = [grant.device.uuid for grant in grants.held if grant.device.uuid]
     return ",".join(dict.fromkeys(uuids)) or NOTHING_VISIBLE
+
+
+def _repeated(container: Container, wanted: Mapping[str, str], grants: Grants) -> Refusal | None:
+    """Refuse what cannot be pinned: of a variable that is there several times the runtimes replace the first value, and
+    the last one wins. The image and the pod setting it both is enough for that."""
+    counts = Counter(name for name, _ in container.env if name in wanted)
+    last = dict(container.env)
+    for name, count in counts.items():
+        harmless = name == VISIBLE_DEVICES and last[name] in _HARMLESS and not grants.held
+        if count > 1 and last[name] != wanted[name] and not harmless:
+            return Refusal(
+                "RepeatedVariable",
+                f"{container}: variable {name} is set more than once (by the pod, its image or both), so that its value "
+                f"cannot be replaced; remove {name} from the container's env",
+            )
+    return None
 
 
 def _cannot_deny(container: Container) -> str:

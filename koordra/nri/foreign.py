@@ -21,9 +21,11 @@ and a hole in those may be refused.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Final
 
 from koordra.nri.grants import Grants
@@ -85,8 +87,8 @@ def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
     """The pod's annotations without those addressed to another of its containers
     (`<key>/container.<name>`)."""
     for key, value in (container.pod_annotations or {}).items():
-        _, scoped, name = key.partition("/container.")
-        if not scoped or name == container.name:
+        prefix, scoped, name = key.partition("/container.")
+        if not scoped or prefix == "cdi.k8s.io" or name == container.name:
             yield key, value
 
 
@@ -100,6 +102,7 @@ def check_mounts(
 ) -> Refusal | None:
     """Refuse mounts that bring devices; `gpu`: the container holds a GPU, with which sockets of its driver come.
     `claims`: uids of those that it holds; parts of koordra's state come with them. (Removing a mount instead is dropped without a word by NRI before 0.7.)"""
+    reaching = _reaching(guarded) if guarded is not None and container.mounts else frozenset()
     for mount in container.mounts:
         if mount.bind and any(_is_private(mount, place, claims) for place in private):
             return Refusal(
@@ -107,9 +110,9 @@ def check_mounts(
                 f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
                 "pass for the holder of other pods' devices; remove that hostPath volume, or exempt the namespace",
             )
-        if _below(_host_path(mount.destination), TOOLKIT_MOUNTS):
+        if _below(host_path(mount.destination), TOOLKIT_MOUNTS):
             what = f"asks NVIDIA's toolkit for GPUs by a mount at {mount.destination}; remove that volume"
-        elif mount.bind and _brings_devices(mount, container, guarded, gpu=gpu):
+        elif mount.bind and _brings_devices(mount, container, reaching, gpu=gpu):
             what = (
                 f"has a volume at {mount.destination} that brings {mount.source} of the host, and with it GPU or RDMA devices; "
                 "remove that hostPath volume"
@@ -120,9 +123,18 @@ def check_mounts(
     return None
 
 
+def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tuple[Mount, ...]:
+    """What the CDI edits of its claims have mounted of koordra's state, in a container that `check_mounts` let pass."""
+    return tuple(
+        mount
+        for mount in container.mounts
+        if mount.bind and any(_below(host_path(mount.source), host_path(place)) for place in private)
+    )
+
+
 def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
     """Whether the mount brings what no container may see or change."""
-    source, place = _host_path(mount.source), _host_path(place)
+    source, place = host_path(mount.source), host_path(place)
     if not _below(source, place):
         return False
     parts = source.removeprefix(place).strip("/").split("/")
@@ -144,18 +156,23 @@ def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[s
             return False
 
 
-def _brings_devices(mount: Mount, container: Container, guarded: Guarded | None, *, gpu: bool) -> bool:
-    source = _host_path(mount.source)
+def _brings_devices(mount: Mount, container: Container, reaching: frozenset[str], *, gpu: bool) -> bool:
+    source = host_path(mount.source)
     if _NAMED_MOUNT.fullmatch(source):
         return not (gpu and _SERVICE_MOUNT.fullmatch(source))
-    if guarded is None or source == "/":
-        return False
+    return source in reaching and not (source == "/dev" and is_privileged(container))
+
+
+@functools.lru_cache(maxsize=4)
+def _reaching(guarded: Guarded) -> frozenset[str]:
+    """The guarded nodes and all folders above them but the root."""
     nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
-    reached = any(_below(node.path, source) for node in nodes)
-    return reached and not (source == "/dev" and is_privileged(container))
+    paths = (PurePosixPath(host_path(node.path)) for node in nodes)
+    return frozenset(str(each) for path in paths for each in (path, *path.parents)) - {"/"}
 
 
-def _host_path(path: str) -> str:
+@functools.lru_cache(maxsize=1024)
+def host_path(path: str) -> str:
     """An absolute path in one spelling; /var/run is /run."""
     path = posixpath.normpath("/" + path.lstrip("/"))
     return path.removeprefix("/var") if _below(path, "/var/run") else path

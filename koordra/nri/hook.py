@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from koordra._proto.nri import nri_pb2
-from koordra.errors import CheckpointError, RemoteError
+from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.nri import sandboxes
 from koordra.nri.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
 from koordra.nri.events import EventMethod, applies_device_rules
-from koordra.nri.foreign import control_nodes
+from koordra.nri.foreign import claim_mounts, control_nodes
 from koordra.nri.grants import Grants, claim_markers, grants_of
 from koordra.nri.koordinator import NodeDevices, annotated
 from koordra.nri.ledger import Granted, Ledger, granted_devices
 from koordra.nri.oci import Container, Refusal, adjustment_message, container_of
-from koordra.nri.prepared import NodeState, PreparedClaim
+from koordra.nri.pod_claims import PodClaims
+from koordra.nri.prepared import Guarded, NodeState, PreparedClaim
 from koordra.nri.sandboxes import SandboxNetworks
 from koordra.nri.stub import Plugin
 from koordra.nri.ttrpc import Call, Code
@@ -47,6 +48,7 @@ class Settings:
     exempt: frozenset[str] = frozenset()
     validating: bool = False
     koordinator: NodeDevices | None = None
+    pod_claims: PodClaims | None = None
     shape: NodeShape = field(default_factory=NodeShape)
 
 
@@ -186,7 +188,8 @@ class Hook(Plugin):
         grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
         if isinstance(grants, Refusal):
             return grants.message
-        return validate(request, name=PLUGIN_NAME, grants=grants, guarded=facts.guarded)
+        private = self._settings.shape.private
+        return validate(request, name=PLUGIN_NAME, grants=grants, guarded=facts.guarded, private=private)
 
     def _remember(self, container: Container, decision: Decision, facts: NodeFacts) -> None:
         grants: Grants = decision.grants
@@ -197,6 +200,7 @@ class Hook(Plugin):
             numbers=frozenset(node.number for node in nodes),
             devices=granted_devices(grants),
             memlock=grants.memlock,
+            mounts=(*claim_mounts(container, self._settings.shape.private), *decision.adjustment.mounts),
         )
         self._ledger.add(container.id, granted)
         self._changed()
@@ -221,7 +225,7 @@ class Hook(Plugin):
         held: Annotated | Refusal | None = None
         node = self._settings.koordinator
         if node is not None and not markers and not self._ledger.holds_claim(container.pod_uid):
-            held = annotated(container, guarded=guarded, node=node)
+            held = self._annotated(container, guarded, node)
         return NodeFacts(
             claims,
             unreadable,
@@ -231,6 +235,22 @@ class Hook(Plugin):
             shape=self._settings.shape,
             annotated=held,
         )
+
+    def _annotated(
+        self, container: Container, guarded: Guarded | None, node: NodeDevices
+    ) -> Annotated | Refusal | None:
+        """What the pod's annotation gives; nothing to a pod with a claim of koordra's, whichever container has it."""
+        found, claims = annotated(container, guarded=guarded, node=node), self._settings.pod_claims
+        if found is None or claims is None:
+            return found
+        try:
+            ours = claims.of_koordra(namespace=container.namespace, pod=container.pod, uid=container.pod_uid)
+        except KoordraError as error:
+            return Refusal(
+                "UnknownClaims",
+                f"{container}: whether its pod has claims of koordra's cannot be told: {error}",
+            )
+        return None if ours else found
 
 
 def open_hook(state_dir: Path, *, node_name: str, exempt_namespaces: Iterable[str]) -> Hook:

@@ -105,14 +105,23 @@ def annotated(
     if not text:
         return None
     try:
-        devices = tuple(_devices(json.loads(text), guarded=guarded, node=node))
+        document = json.loads(text)
+        devices = tuple(_devices(document, guarded=guarded, node=node))
+        env, mounts = _hami_core(container, devices, document)
     except _MismatchError as error:
         return Refusal("KoordinatorMismatch", f"{container}: {ANNOTATION} and this node disagree: {error}")
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, InvalidQuantity) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+        InvalidQuantity,
+    ) as error:
         return Refusal("KoordinatorAnnotation", f"{container}: {ANNOTATION} is unusable: {error}")
     if not devices:
         return None
-    env, mounts = _hami_core(container, devices, json.loads(text))
     claim = PreparedClaim(
         namespace=container.namespace,
         name="",
@@ -212,7 +221,11 @@ def _hami_core(
     container: Container, devices: tuple[PreparedDevice, ...], document: Mapping[str, Any]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[Mount, ...]]:
     """Variables and mounts of HAMi-core, for a pod that asks for it and has a part of a card."""
-    if (container.pod_labels or {}).get(ISOLATION_LABEL) != HAMI_CORE or not document.get("gpu"):
+    if (
+        (container.pod_labels or {}).get(ISOLATION_LABEL) != HAMI_CORE
+        or not devices
+        or not document.get("gpu")
+    ):
         return (), ()
     resources = document["gpu"][0].get("resources") or {}
     if parse(str(resources.get(_RATIO, "100"))) >= 100 or devices[0].type != names.TYPE_GPU:
@@ -222,7 +235,11 @@ def _hami_core(
         env.append(("CUDA_DEVICE_MEMORY_LIMIT", str(int(parse(str(resources[_MEMORY]))))))
     if _CORE in resources:
         env.append(("CUDA_DEVICE_SM_LIMIT", str(int(parse(str(resources[_CORE]))))))
-    mounts = (Mount(HAMI_LIBRARY, HAMI_LIBRARY, bind=True), Mount(HAMI_LOCKS, HAMI_LOCKS, bind=True))
+    # koordlet mounts the library writable: whoever is root in one container would write into those of all others.
+    mounts = (
+        Mount(HAMI_LIBRARY, HAMI_LIBRARY, bind=True, read_only=True),
+        Mount(HAMI_LOCKS, HAMI_LOCKS, bind=True),
+    )
     return tuple(env), mounts
 
 

@@ -5,7 +5,8 @@
 Only containers that hold devices have an entry; it is written in CreateContainer and goes with the container. A
 container that shows the value `granted` in a marker and has no entry was never adjusted by a hook: it wrote the
 value itself. Entries survive the hook's process, not the machine: nothing is synced to disk, since no container
-outlives a boot. When an entry cannot be written the container starts all the same, and this process remembers it.
+outlives a boot. When an entry cannot be written the container starts all the same; this process remembers it, and
+`flush` tries again: an entry that the next process lacks would make a forger of its container.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.logs import get_logger
 from koordra.nri.grants import Grants
+from koordra.nri.oci import Mount
 
 DIRECTORY: Final = "nri-granted"
 SCHEMA: Final = "koordra.io/nri-granted/v1"
@@ -63,20 +65,24 @@ def granted_devices(grants: Grants) -> tuple[GrantedDevice, ...]:
 @dataclass(frozen=True, slots=True)
 class Granted:
     """What one container was given: the variables as we set them and the numbers that it may open, control nodes
-    included."""
+    included. `mounts` are those of the devices' isolation: library and limits."""
 
     pod_uid: str
     env: tuple[tuple[str, str], ...]
     numbers: frozenset[tuple[str, int, int]]
     devices: tuple[GrantedDevice, ...]
     memlock: bool = False
+    mounts: tuple[Mount, ...] = ()
 
 
 class Ledger:
-    """The entries of this node. Safe to use from several threads."""
+    """The entries of this node. Safe to use from several threads. `runs` says whether a container is still there although
+    the runtime does not list it (after a restart it leaves out those whose state it could not yet learn)."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, runs: Callable[[str], bool] = lambda _id: False) -> None:
         self._folder = state_dir / DIRECTORY
+        self._runs = runs
+        self._unwritten: set[str] = set()
         self._lock = threading.Lock()
         self._entries: dict[str, Granted] = {}
         self._since: dict[str, float] = {}
@@ -89,6 +95,16 @@ class Ledger:
         with self._lock:
             self._entries[container_id] = granted
             self._since[container_id] = time.monotonic()
+        self._write(container_id, granted)
+
+    def flush(self) -> None:
+        """Write down what could not be written before."""
+        with self._lock:
+            waiting = [(each, self._entries[each]) for each in self._unwritten & self._entries.keys()]
+        for container_id, granted in waiting:
+            self._write(container_id, granted)
+
+    def _write(self, container_id: str, granted: Granted) -> None:
         path = self._folder / f"{container_id}.json"
         temporary = path.with_suffix(".tmp")
         try:
@@ -100,6 +116,15 @@ class Ledger:
             temporary.rename(path)
         except OSError as error:
             log.warning("granted_not_written", container=container_id, error=str(error))
+            with self._lock:
+                self._unwritten.add(container_id)
+            return
+        with self._lock:
+            self._unwritten.discard(container_id)
+            forgotten = container_id not in self._entries
+        if forgotten:  # removed while it was being written
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def get(self, container_id: str) -> Granted | None:
         with self._lock:
@@ -118,6 +143,7 @@ class Ledger:
         with self._lock:
             known = self._entries.pop(container_id, None)
             self._since.pop(container_id, None)
+            self._unwritten.discard(container_id)
         if known is not None:
             with contextlib.suppress(OSError):
                 (self._folder / f"{container_id}.json").unlink(missing_ok=True)
@@ -133,7 +159,8 @@ class Ledger:
                 if now - self._since.get(each, -_SETTLED_S) >= _SETTLED_S
             ]
         for container_id in gone:
-            self.remove(container_id)
+            if not self._runs(container_id):
+                self.remove(container_id)
 
     def _load(self) -> None:
         try:
@@ -170,6 +197,7 @@ def _document(granted: Granted) -> dict[str, Any]:
             for device in granted.devices
         ],
         "memlock": granted.memlock,
+        "mounts": [[mount.source, mount.destination, mount.read_only] for mount in granted.mounts],
     }
 
 
@@ -182,4 +210,8 @@ def _entry(document: Any) -> Granted:
         numbers=frozenset((str(kind), int(major), int(minor)) for kind, major, minor in document["numbers"]),
         devices=tuple(GrantedDevice(*fields) for fields in document["devices"]),
         memlock=bool(document["memlock"]),
+        mounts=tuple(  # entries of earlier versions lack them
+            Mount(str(source), str(destination), bind=True, read_only=bool(read_only))
+            for source, destination, read_only in document.get("mounts", ())
+        ),
     )

@@ -206,5 +206,8 @@ def _add_node_parts(message: nri_pb2.ContainerAdjustment, adjustment: Adjustment
         device.file_mode.value = 0o666
     for mount in adjustment.mounts:
         message.mounts.add(
-            destination=mount.destination, source=mount.source, type="bind", options=["rbind", "rw"]
+            destination=mount.destination,
+            source=mount.source,
+            type="bind",
+            options=["rbind", "ro" if mount.read_only else "rw"],
         )

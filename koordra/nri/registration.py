@@ -43,6 +43,11 @@ def only_one(
         os.close(descriptor)
 
 
+def first_start(state_dir: Path) -> float:
+    """When a hook first held this node's lock (Unix time): the file stays, and nothing is ever written to it."""
+    return (state_dir / LOCK_FILE).stat().st_mtime
+
+
 def _acquire(descriptor: int, stop: threading.Event, waiting: Callable[[], None]) -> bool:
     told = False
     while not stop.is_set():

@@ -4,6 +4,10 @@
     condition   `Isolated: False` in status.devices of every claim that the container holds; True again when it is gone
     eviction    of the pod, where the operator chose `--on-drift evict` (through the Eviction API: budgets hold)
 
+Not evicted: pods older than koordra's first hook on the node, which nobody could have adjusted (the node's own daemons among
+them), and more than 5 pods in 10 minutes: what hits so many is the node's or the operator's doing, and would hit their
+successors too. The rest waits for its turn.
+
 A pod that is gone already is no error. Writing status.devices needs, since Kubernetes 1.36, the verb
 `associated-node:update` on `resourceclaims/driver` of koordra.io, with a token bound to a pod of this node.
 """
@@ -12,13 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from koordra.api import kinds, names
 from koordra.api.objects import Object
-from koordra.errors import Conflict, Invalid, NotFound
+from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.nri.ledger import GrantedDevice
@@ -29,6 +34,8 @@ REASON: Final = "IsolationDrift"
 CONDITION: Final = "Isolated"
 _LONGEST_MESSAGE: Final = 1000
 _ATTEMPTS: Final = 4
+_MOST_EVICTIONS: Final = 5
+_EVICTIONS_WITHIN_S: Final = 600.0
 
 log = get_logger(__name__)
 
@@ -42,8 +49,16 @@ class ApiReporter:
     """Writes to the API of one cluster as the hook of one node. Raises ApiError when it should be asked again."""
 
     def __init__(
-        self, client: KubeClient, *, node: str, evict: bool = False, now: Callable[[], str] = utc_now
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        evict: bool = False,
+        now: Callable[[], str] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._evicted: dict[tuple[str, str, str], float] = {}
         self._client = client
         self._node = node
         self._evict = evict
@@ -54,7 +69,7 @@ class ApiReporter:
         self._event(finding)
         for device in finding.drift.devices:
             self._condition(device, status="False", reason=finding.drift.kind, message=finding.drift.message)
-        if self._evict:
+        if self._evict and not finding.earlier:
             self._evict_pod(finding)
 
     def gone(self, finding: Finding, /) -> None:
@@ -130,6 +145,14 @@ class ApiReporter:
         container = finding.container
         if not container.namespace or not container.pod:
             return
+        now, pod = self._clock(), (container.namespace, container.pod, container.pod_uid)
+        self._evicted = {each: at for each, at in self._evicted.items() if now - at < _EVICTIONS_WITHIN_S}
+        if pod in self._evicted:
+            return
+        if len(self._evicted) >= _MOST_EVICTIONS:
+            raise ApiUnreachable(
+                f"pod {container.namespace}/{container.pod} is not evicted yet: too many were"
+            )
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -143,6 +166,7 @@ class ApiReporter:
             )
         except (NotFound, Conflict):
             return  # gone, or another pod under its name
+        self._evicted[pod] = now
         log.warning("pod_evicted", pod=f"{container.namespace}/{container.pod}", kind=finding.drift.kind)
 
 

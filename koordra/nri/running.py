@@ -7,9 +7,10 @@
 containerd keeps the bundles in /run/containerd/io.containerd.runtime.v2.task/k8s.io, and has one for every container
 that has been started and not ended, whoever started it: also one that no plugin heard of.
 
-The kernel's list is believed where it says something. It does not for a container that may open everything but some
-devices (version 1 then prints `a *:* rwm` and no exceptions), and there is none in version 2, where a program decides:
-there the rules of the spec stand for what runc made of them. A spec does not change; it is read once.
+The kernel's list is believed where it says something, and is that of the container's own cgroup: an `init.pid` may outlive
+its process, and its number be another container's. A container whose spec opens everything but some devices is one that
+the list says nothing of (version 1 then prints `a *:* rwm` and no exceptions), and there is no list in version 2, where a
+program decides: there the rules of the spec stand for what runc made of them. A spec does not change; it is read once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from koordra.nri.foreign import is_privileged
 from koordra.nri.oci import Container, DeviceNode, DeviceRule, Mount
 
 CONTAINERD_BUNDLES: Final = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
@@ -33,6 +35,7 @@ _KEYS: Final = {
     "name": ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
 }
 """Annotations of a spec that say whose container it is: containerd's, CRI-O's."""
+_EVERYTHING: Final = (DeviceRule(True),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,17 @@ class Bundles:
             if container is not None:
                 yield self._running(bundle, container)
 
+    def exists(self, container_id: str) -> bool:
+        """Whether the container's bundle is still there: the runtime takes it away before it forgets the container."""
+        return (self._folder / container_id / "config.json").exists()
+
+    def since(self, container_id: str) -> float | None:
+        """When the container was created (Unix time)."""
+        try:
+            return (self._folder / container_id / "config.json").stat().st_mtime
+        except OSError:
+            return None
+
     def _container(self, bundle: Path) -> Container | None:
         if bundle.name in self._specs:
             return self._specs[bundle.name]
@@ -85,18 +99,19 @@ class Bundles:
             pid = int((bundle / "init.pid").read_text())
         except (OSError, ValueError):
             return Running(container)
-        rules = self._kernel_rules(pid)
-        if rules is None:
+        rules = self._kernel_rules(pid, bundle.name)
+        if rules is None or (rules == _EVERYTHING and is_privileged(container)):
             return Running(container, pid)
         return Running(replace(container, rules=rules), pid, from_kernel=True)
 
-    def _kernel_rules(self, pid: int) -> tuple[DeviceRule, ...] | None:
+    def _kernel_rules(self, pid: int, container_id: str) -> tuple[DeviceRule, ...] | None:
+        """What the kernel lets the container's cgroup open; None where that cannot be told."""
         with contextlib.suppress(OSError, ValueError):
             for line in (self._proc / str(pid) / "cgroup").read_text().splitlines():
                 _, controllers, path = line.split(":", 2)
-                if "devices" in controllers.split(","):
+                if "devices" in controllers.split(",") and container_id in path:
                     text = (self._cgroups / "devices" / path.lstrip("/") / "devices.list").read_text()
-                    return None if "a *:* rwm" in text else tuple(map(_kernel_rule, text.splitlines()))
+                    return _EVERYTHING if "a *:* rwm" in text else tuple(map(_kernel_rule, text.splitlines()))
         return None
 
 

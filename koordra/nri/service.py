@@ -11,10 +11,12 @@ lock. In an update the newer one therefore is ready at once, the older one is en
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -26,15 +28,19 @@ from koordra.nri.hook import PLUGIN_NAME, Hook, Settings
 from koordra.nri.koordinator import NodeDevices
 from koordra.nri.ledger import Ledger
 from koordra.nri.observing import Counted
+from koordra.nri.pod_claims import ApiPodClaims
 from koordra.nri.prepared import NodeState
 from koordra.nri.rdma_limits import RdmaLimit, has_controller
-from koordra.nri.registration import only_one
+from koordra.nri.registration import first_start, only_one
 from koordra.nri.reporting import ApiReporter
 from koordra.nri.running import Bundles
 from koordra.nri.sandboxes import SandboxNetworks
 from koordra.nri.stub import Stub
-from koordra.nri.verification import Verification
+from koordra.nri.verification import Enforcing, Verification
 from koordra.process import spawn
+
+SWITCH_S: Final = 0.0005
+"""For how long the thread that verifies may keep the interpreter from one that answers; Python's own 5 ms are the whole aim."""
 
 log = get_logger(__name__)
 
@@ -60,10 +66,12 @@ class Options:
     metrics_address: str = ""
     client: KubeClient | None = None
     networks: SandboxNetworks | None = None
+    enforcing: Enforcing = lambda _uid: None
 
 
 def run(options: Options, stop: threading.Event) -> None:
     """Be the node's hook until `stop`. Raises KoordraError when that cannot be."""
+    sys.setswitchinterval(SWITCH_S)
     metrics = Metrics()
     counted = Counted(metrics)
     standby = threading.Event()
@@ -82,12 +90,16 @@ def run(options: Options, stop: threading.Event) -> None:
 
 def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, counted: Counted) -> None:
     state = NodeState(options.state_dir, node_name=options.node_name)
-    ledger = Ledger(options.state_dir)
+    bundles = options.bundles
+    ledger = Ledger(
+        options.state_dir, runs=lambda name: bundles is not None and (bundles / name / "config.json").exists()
+    )
     devices = NodeDevices(options.root)
     settings = Settings(
         exempt=options.exempt,
         validating=options.validating,
         koordinator=devices if options.koordinator_scheduler is not None else None,
+        pod_claims=ApiPodClaims(options.client) if options.client is not None else None,
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )
     changed = _verify(options, stop, ledger=ledger, metrics=metrics)
@@ -126,6 +138,8 @@ def _verify(
         exempt=options.exempt,
         private=private_places(options),
         reporter=reporter,
+        enforcing=options.enforcing,
+        since=first_start(options.state_dir),
     )
     spawn(lambda: verification.run(stop, period=options.verify_period), name="verification")
     return verification.soon

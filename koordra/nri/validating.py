@@ -17,7 +17,7 @@ from typing import Final
 
 from koordra._proto.nri import nri_pb2
 from koordra.nri.adjust import VISIBLE_DEVICES
-from koordra.nri.foreign import check_devices, check_mounts, names_foreign_device
+from koordra.nri.foreign import PRIVATE, check_devices, check_mounts, names_foreign_device
 from koordra.nri.grants import Grants
 from koordra.nri.oci import Container, Refusal, container_of
 from koordra.nri.prepared import MARKER_PREFIX, Guarded
@@ -35,6 +35,7 @@ def validate(
     name: str,
     grants: Grants,
     guarded: Guarded | None,
+    private: tuple[str, ...] = PRIVATE,
 ) -> str | None:
     """Why the adjustment is rejected, or None. `name` is that of this plugin, `grants` what the container holds."""
     container = container_of(request.pod, request.container)
@@ -54,7 +55,7 @@ def validate(
     if not (foreign or mounts or opened):
         return None
     only = replace(container, devices=foreign, rules=opened, mounts=mounts)
-    refusal = check_mounts(only, gpu=grants.gpu, claims=grants.claims, guarded=guarded)
+    refusal = check_mounts(only, gpu=grants.gpu, claims=grants.claims, guarded=guarded, private=private)
     if refusal is None:
         answer = check_devices(only, grants=grants, guarded=guarded)
         if not isinstance(answer, Refusal) and not answer:

@@ -4,7 +4,8 @@ container with devices was created, and every minute.
     bundles, cgroups ──> what runs ──┐
     ledger, prepared claims, guarded nodes ──> verify.drift_of ──> metrics, log, reporter
 
-A difference is told once, when it appears, and once more when it is gone. What the reporter could not deliver is
+Before a breach is believed the container is looked for again: one that ends while it is being looked at is none. A
+difference is told once, when it appears, and once more when it is gone. What the reporter could not deliver is
 told again in the next round. Nothing here delays the creation of a container: the loop has a thread of its own.
 
     koordra_nri_drift{kind}                containers with such a difference now
@@ -19,7 +20,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -39,15 +40,20 @@ SETTLE_S: Final = 2.0
 BREATH_S: Final = 0.0005
 """Rest before each container, in which the threads that answer the runtime go first."""
 
+Enforcing = Callable[[str], bool | None]
+"""What the limiter of a claim (by uid) says of itself: it enforces, it does not, or (None) that is not known: no limiter, or
+no process yet."""
+
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A difference, and the container that has it."""
+    """A difference, and the container that has it. `earlier`: it is older than koordra's first hook on this node."""
 
     container: Container
     drift: Drift
+    earlier: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -71,7 +77,8 @@ class Unreported:
 
 
 class Verification:
-    """The loop. `exempt` are the operator's namespaces; their containers are not looked at."""
+    """The loop. `exempt` are the operator's namespaces; their containers are not looked at. `since` is the Unix time from
+    which on the node has had a hook."""
 
     def __init__(
         self,
@@ -83,8 +90,12 @@ class Verification:
         exempt: frozenset[str] = frozenset(),
         private: tuple[str, ...] = PRIVATE,
         reporter: Reporter | None = None,
+        since: float = 0.0,
+        enforcing: Enforcing = lambda _uid: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._since = since
+        self._enforcing = enforcing
         self._state = state
         self._ledger = ledger
         self._bundles = bundles
@@ -123,14 +134,23 @@ class Verification:
                 continue
             count += 1
             time.sleep(BREATH_S)
-            for drift in drift_of(running, self._known(running, guarded)):
-                finding = Finding(running.container, drift)
+            for finding in self._findings(running, guarded):
                 findings[finding.key] = finding
+        self._ledger.flush()
         self._tell(findings)
         self._instruments.round(
             findings, containers=count, seconds=time.monotonic() - started, at=self._clock()
         )
         return tuple(findings.values())
+
+    def _findings(self, running: Running, guarded: Guarded | None) -> Iterator[Finding]:
+        """What one container differs in; nothing if it ended meanwhile, since the ledger may have forgotten it first."""
+        found = drift_of(running, self._known(running, guarded))
+        if not found or not self._bundles.exists(running.container.id):
+            return
+        created = self._bundles.since(running.container.id)
+        for drift in found:
+            yield Finding(running.container, drift, earlier=created is None or created < self._since)
 
     def _guarded(self) -> Guarded | None:
         try:
@@ -142,14 +162,18 @@ class Verification:
     def _known(self, running: Running, guarded: Guarded | None) -> Known:
         granted = self._ledger.get(running.container.id)
         claims: dict[str, PreparedClaim] = {}
+        unreadable: dict[str, str] = {}
         for marker in markers_of(running) if granted is None else ():
             try:
                 claim = self._state.claim(marker)
-            except CheckpointError:
+            except CheckpointError as error:
+                unreadable[marker] = str(error)
                 continue
             if claim is not None:
                 claims[marker] = claim
-        return Known(granted=granted, claims=claims, guarded=guarded, private=self._private)
+        held = {device.claim_uid for device in granted.devices} if granted else ()
+        unlimited = frozenset(uid for uid in held if self._enforcing(uid) is False)
+        return Known(granted, claims, unreadable, guarded, private=self._private, unlimited=unlimited)
 
     def _tell(self, findings: Mapping[tuple[str, str], Finding]) -> None:
         for key, finding in findings.items():

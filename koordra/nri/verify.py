@@ -9,8 +9,11 @@ that the hook decides is certain until it was looked at afterwards. What is comp
     ForeignDevice   it can open a GPU or NIC that it does not hold                                            breach
     ForeignMount    a mount that the hook refuses                                                             breach
     DeviceMissing   it cannot open a device that it holds
+    MountChanged    the library or the limits of its isolation are not mounted as they were                   breach
+    NotLimited      the limiter of its claim says that it does not enforce
     LimitMissing    locked memory is still limited, though its RDMA device needs it
     NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
+    Unverified      no hook remembers it, and the record of its claim cannot be read: what it holds is not known
 
 A breach is reported to the API and may be answered by eviction; the rest is counted and logged. Containers that run
 since before koordra came are NotAdjusted, which is why that alone is no breach.
@@ -22,15 +25,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from koordra.nri.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
-from koordra.nri.foreign import PRIVATE, check_mounts, control_nodes, guarded_numbers
+from koordra.nri.foreign import PRIVATE, check_mounts, control_nodes, guarded_numbers, host_path
 from koordra.nri.grants import GRANTED, claim_markers, grants_of
 from koordra.nri.ledger import Granted, GrantedDevice, granted_devices
 from koordra.nri.oci import Refusal, can_open
 from koordra.nri.prepared import GPU_TYPES, MARKER_PREFIX, Guarded, PreparedClaim
 from koordra.nri.running import Running
 
-BREACHES = frozenset({"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount"})
-KINDS = (*sorted(BREACHES), "DeviceMissing", "LimitMissing", "NotAdjusted")
+BREACHES = frozenset(
+    {"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount", "MountChanged"}
+)
+KINDS = (*sorted(BREACHES), "DeviceMissing", "LimitMissing", "NotAdjusted", "NotLimited", "Unverified")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +53,28 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the node knows of one container: its entry in the ledger, and its claims by marker."""
+    """What the node knows of one container: its entry in the ledger, its claims by marker, and the uids of those whose
+    limiter does not enforce."""
 
     granted: Granted | None = None
     claims: Mapping[str, PreparedClaim] | None = None
+    unreadable: Mapping[str, str] | None = None
     guarded: Guarded | None = None
     private: tuple[str, ...] = PRIVATE
+    unlimited: frozenset[str] = frozenset()
 
 
 def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
     """Every difference of one container."""
+    unreadable = {} if known.granted is not None else known.unreadable or {}
+    for why in unreadable.values():
+        return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
     if known.granted is not None:
-        found = [*_pins(running, known.granted), *_held(running, known.granted)]
+        found = [
+            *_pins(running, known.granted),
+            *_held(running, known.granted),
+            *_isolation(running, known.granted, known.unlimited),
+        ]
         numbers, devices = known.granted.numbers, known.granted.devices
     else:
         found, numbers, devices = _unseen(running, known)
@@ -91,6 +106,20 @@ def _held(running: Running, granted: Granted) -> Iterator[Drift]:
             yield Drift("DeviceMissing", f"{kind} {major}:{minor} is held and cannot be opened")
     if granted.memlock and MEMLOCK not in running.container.rlimits:
         yield Drift("LimitMissing", f"{MEMLOCK} is not lifted")
+
+
+def _isolation(running: Running, granted: Granted, unlimited: frozenset[str]) -> Iterator[Drift]:
+    there = {
+        host_path(mount.destination): (host_path(mount.source), mount.read_only)
+        for mount in running.container.mounts
+    }
+    for mount in granted.mounts:
+        if there.get(host_path(mount.destination)) != (host_path(mount.source), mount.read_only):
+            yield Drift(
+                "MountChanged", f"{mount.source} is not mounted at {mount.destination} as it was given"
+            )
+    for uid in sorted({device.claim_uid for device in granted.devices} & unlimited):
+        yield Drift("NotLimited", f"the limiter of claim {uid} does not enforce")
 
 
 _Numbers = frozenset[tuple[str, int, int]]

@@ -64,11 +64,12 @@ def test_the_role_is_what_the_hook_calls() -> None:
         ("resourceclaims", "get"),
         ("resourceclaims/status", "update"),
         ("resourceclaims/driver", "associated-node:update"),
+        ("pods", "get"),
         ("pods/eviction", "create"),
         ("validatingadmissionpolicies", "get"),
         ("validatingadmissionpolicybindings", "get"),
     }
-    (policies,) = _rules("koordinator/rbac.yaml")
+    policies, _pods = _rules("koordinator/rbac.yaml")
     assert policies["resourceNames"] == [koordinator_policy.NAME]
 
 

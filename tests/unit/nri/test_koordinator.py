@@ -6,13 +6,14 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from koordra._proto.nri import nri_pb2
-from koordra.errors import Forbidden, KoordraError, NotFound, RemoteError
+from koordra.errors import ApiUnreachable, Forbidden, KoordraError, NotFound, RemoteError
+from koordra.kube import KubeClient
 from koordra.metrics import Metrics
 from koordra.nri import koordinator_policy
 from koordra.nri.hook import Hook, Settings
@@ -20,6 +21,7 @@ from koordra.nri.koordinator import ANNOTATION, HAMI_LIBRARY, NodeDevices
 from koordra.nri.koordinator_policy import DEFAULT_SCHEDULER, binding, policy, unprotected
 from koordra.nri.ledger import Ledger
 from koordra.nri.oci import DeviceNode
+from koordra.nri.pod_claims import ApiPodClaims
 from koordra.nri.prepared import NodeState
 from koordra.nri.ttrpc import Call
 from tests.unit.nri.node_state import (
@@ -265,3 +267,81 @@ def test_the_mode_does_not_start_without_it() -> None:
         koordinator_policy.require(Cluster(policy()), scheduler=DEFAULT_SCHEDULER)  # type: ignore[arg-type]
     with pytest.raises(KoordraError, match="cannot be read"):
         koordinator_policy.require(Cluster(forbidden=True), scheduler=DEFAULT_SCHEDULER)  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------- pods with claims
+
+
+class Api:
+    """An API server with one pod and its claim."""
+
+    def __init__(self, *, driver: str = "koordra.io", uid: str = "pod-1", away: bool = False) -> None:
+        self.driver, self.uid, self.away, self.asked = driver, uid, away, 0
+
+    def get(self, kind: Any, name: str, *, namespace: str) -> Any:
+        self.asked += 1
+        if self.away:
+            raise ApiUnreachable("away")
+        if (kind.plural, name, namespace) == ("pods", "train-0", "team"):
+            return {
+                "metadata": {"uid": self.uid},
+                "spec": {"resourceClaims": [{"name": "t", "resourceClaimTemplateName": "x"}]},
+                "status": {
+                    "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}, {"name": "n"}]
+                },
+            }
+        assert (kind.plural, name, namespace) == ("resourceclaims", "made", "team")
+        return {"status": {"allocation": {"devices": {"results": [{"driver": self.driver}]}}}}
+
+
+def with_api(node: KoordinatorNode, folder: Path, api: Api) -> None:
+    claims = ApiPodClaims(cast("KubeClient", api))
+    settings = Settings(koordinator=NodeDevices(folder), pod_claims=claims)
+    node.hook = Hook(NodeState(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state))
+
+
+def test_the_first_container_of_a_pod_with_a_claim_holds_nothing_by_annotation(
+    node: KoordinatorNode, tmp_path: Path
+) -> None:
+    api = Api()
+    with_api(node, tmp_path, api)
+    for document in ({"gpu": [GPU]}, {"gpu": [GPU]}, "{malformed"):
+        adjust = node.create(document)
+        assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": "void"}
+        assert not adjust.linux.devices
+    assert api.asked == 2  # once a pod
+
+
+def test_a_claim_of_another_driver_takes_nothing_away(node: KoordinatorNode, tmp_path: Path) -> None:
+    with_api(node, tmp_path, Api(driver="else.example"))
+    assert env_of(node.create({"gpu": [GPU]}))["NVIDIA_VISIBLE_DEVICES"] == UUID
+
+
+@pytest.mark.parametrize("api", [Api(away=True), Api(uid="another")])
+def test_a_pod_whose_claims_are_not_known_is_refused(node: KoordinatorNode, tmp_path: Path, api: Api) -> None:
+    with_api(node, tmp_path, api)
+    with pytest.raises(RemoteError, match="cannot be told"):
+        node.create({"gpu": [GPU]})
+    assert not node.create({}).linux.devices  # nobody is asked for it
+
+
+@pytest.mark.parametrize("resources", [[], "x", {"koordinator.sh/gpu-memory-ratio": "?"}, None])
+def test_resources_that_are_none_say_so(node: KoordinatorNode, resources: Any) -> None:
+    labels = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    document = {"gpu": [{**GPU, "resources": resources}]}
+    if resources in ([], None):
+        assert node.create(document, labels=labels).linux.devices
+        return
+    with pytest.raises(RemoteError, match="device-allocated is unusable"):
+        node.create(document, labels=labels)
+
+
+def test_an_endless_minor_is_refused(node: KoordinatorNode) -> None:
+    with pytest.raises(RemoteError, match="device-allocated is unusable"):
+        node.create('{"gpu": [{"minor": Infinity, "id": "x"}]}')
+
+
+def test_no_tenant_can_write_to_the_library_of_all(node: KoordinatorNode) -> None:
+    labels = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+    mounts = {each.source: list(each.options) for each in node.create({"gpu": [GPU]}, labels=labels).mounts}
+    assert mounts[HAMI_LIBRARY] == ["rbind", "ro"]

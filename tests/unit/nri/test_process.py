@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import NRIError
-from koordra.nri.registration import LOCK_FILE, only_one
+from koordra.nri.registration import LOCK_FILE, first_start, only_one
 from tests.fakes.nri_runtime import FakeRuntime, PluginConnection
 from tests.unit.nri.node_state import NODE, guarded_json, write
 
@@ -162,3 +163,12 @@ def test_ready_means_registered_or_standing_by(processes: Processes) -> None:
     assert "koordra_nri_registered 1.0" in wait_for(second, "/metrics", 200)
     newer.send_signal(signal.SIGTERM)
     assert newer.wait(10) == 0
+
+
+def test_the_first_start_of_a_hook_on_a_node_is_remembered(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with only_one(tmp_path, stop) as alone:
+        assert alone
+    os.utime(tmp_path / "nri.lock", (1000, 1000))
+    with only_one(tmp_path, stop):
+        assert first_start(tmp_path) == 1000

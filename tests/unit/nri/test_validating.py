@@ -12,6 +12,7 @@ from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
 from koordra.errors import Conflict, NotFound
 from koordra.metrics import Metrics
+from koordra.nri.adjust import NodeShape
 from koordra.nri.hook import Hook, Settings
 from koordra.nri.ledger import GrantedDevice, Ledger
 from koordra.nri.observing import LATE, REGISTERED, Counted
@@ -242,3 +243,14 @@ def test_counting() -> None:
     assert 'koordra_nri_requests_total{method="CreateContainer",outcome="late"} 1.0' in text
     assert "koordra_nri_registered 0.0" in text
     assert "koordra_nri_disconnections_total 1.0" in text
+
+
+def test_another_plugin_may_not_bring_the_state_wherever_the_node_keeps_it(tmp_path: Path) -> None:
+    place = "/srv/koordra"
+    settings = Settings(validating=True, shape=NodeShape(private=(place,)))
+    hook = Hook(NodeState(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
+
+    def bring(request: nri_pb2.ValidateContainerAdjustmentRequest) -> None:
+        request.adjust.mounts.add(destination="/d", source=f"{place}/prepared", options=["rbind"])
+
+    assert hook.validate_container_adjustment(asked(bring), CALL).reject

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 
 from koordra.errors import ApiUnreachable
 from koordra.metrics import Metrics
+from koordra.nri.foreign import guarded_numbers
 from koordra.nri.grants import Grant, Grants
 from koordra.nri.ledger import Granted, Ledger, granted_devices
-from koordra.nri.oci import Container, DeviceRule
+from koordra.nri.oci import Container, DeviceRule, Mount
 from koordra.nri.prepared import NodeState
 from koordra.nri.running import Bundles, Running, container_of_spec
 from koordra.nri.verification import Finding, Verification
@@ -171,8 +173,28 @@ def test_the_kernels_rules_stand_before_the_specs(tmp_path: Path) -> None:
     closed, everything = node.bundles.containers()
     assert closed.from_kernel
     assert DeviceRule(True, "c", 195, 1, "rw") in closed.container.rules
-    assert not everything.from_kernel
-    assert everything.container.rules == (DeviceRule(False),)
+    # Somebody wrote to devices.allow: the spec opens nothing, the kernel everything.
+    assert everything.from_kernel
+    assert "ForeignDevice" in kinds(everything.container)
+
+
+def test_a_privileged_containers_spec_stands_before_a_list_without_exceptions(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    denied = {"allow": False, "type": "c", "major": 195, "minor": 0, "access": "rw"}
+    node.run("c1", spec(devices=[{"allow": True, "access": "rwm"}, denied]), kernel="a *:* rwm\n")
+    (running,) = node.bundles.containers()
+    assert not running.from_kernel
+    assert DeviceRule(False, "c", 195, 0, "rw") in running.container.rules
+
+
+def test_the_rules_of_another_container_with_a_reused_pid_are_not_believed(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.run("ended", spec(), pid=7)
+    write(tmp_path / "proc" / "7" / "cgroup", "4:devices:/k8s.io/holder\n")
+    write(tmp_path / "cgroup" / "devices" / "k8s.io" / "holder" / "devices.list", "c 195:0 rw\n")
+    (running,) = node.bundles.containers()
+    assert not running.from_kernel
+    assert running.container.rules == (DeviceRule(False),)
 
 
 class Told:
@@ -258,3 +280,122 @@ def test_a_ledger_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> No
     write(folder / "other.json", json.dumps({"schema": "x"}))
     ledger = Ledger(tmp_path)
     assert [ledger.get(name) for name in ("link", "torn", "other")] == [None, None, None]
+
+
+# ------------------------------------------------------------------------------- what must not be taken for a breach
+
+
+def verification_of(
+    folder: Path, node: FakeNode, ledger: Ledger, told: Told, *, since: float = 0.0
+) -> Verification:
+    write(folder / "guarded.json", guarded_json())
+    return Verification(
+        NodeState(folder, node_name=NODE),
+        ledger=ledger,
+        bundles=node.bundles,
+        metrics=Metrics(),
+        reporter=told,
+        since=since,
+    )
+
+
+def test_a_container_that_ends_while_it_is_looked_at_is_no_forger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, told = FakeNode(tmp_path / "node"), Told()
+    ledger = Ledger(tmp_path)
+    ledger.add("c1", replace(GRANTED, env=((MARKER, "granted"),), numbers=frozenset()))
+    verification = verification_of(tmp_path, node, ledger, told)
+    node.run("c1", spec(env=[f"{MARKER}=granted"]))
+    assert verification.once() == ()
+
+    def removed(_seconds: float) -> None:
+        (tmp_path / "node" / "bundles" / "c1" / "config.json").unlink()
+        ledger.remove("c1")
+
+    monkeypatch.setattr("koordra.nri.verification.time.sleep", removed)
+    assert verification.once() == ()
+    assert told.found_kinds == []
+
+
+def test_an_entry_is_kept_while_the_bundle_is_there_though_the_runtime_does_not_list_it(
+    tmp_path: Path,
+) -> None:
+    Ledger(tmp_path).add("c1", GRANTED)
+    again = Ledger(tmp_path, runs=lambda name: name == "c1")
+    again.keep([])
+    assert again.get("c1") == GRANTED
+
+
+def test_an_entry_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    (tmp_path / "nri-granted").rmdir()
+    ledger.add("c1", GRANTED)
+    ledger.add("c2", GRANTED)
+    ledger.remove("c2")
+    assert Ledger(tmp_path).get("c1") is None  # makes the folder again
+    ledger.flush()
+    again = Ledger(tmp_path)
+    assert again.get("c1") == GRANTED
+    assert again.get("c2") is None
+
+
+def test_a_container_older_than_the_first_hook_is_marked_so(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "node")
+    node.run("old", spec(devices=[{"allow": True, "access": "rwm"}]), pid=1)
+    node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=2)
+    os.utime(tmp_path / "node" / "bundles" / "old" / "config.json", (1000, 1000))
+    findings = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=2000).once()
+    earlier = {finding.container.id: finding.earlier for finding in findings}
+    assert earlier == {"old": True, "new": False}
+
+
+def test_an_unreadable_record_makes_no_forger(tmp_path: Path) -> None:
+    node, told = FakeNode(tmp_path / "node"), Told()
+    write(tmp_path / "prepared" / f"{UID}.json", json.dumps({"schema": "koordra.io/prepared/v2"}))
+    node.run("c1", spec(env=[f"{MARKER}={NONCE}"]))
+    (finding,) = verification_of(tmp_path, node, Ledger(tmp_path), told).once()
+    assert (finding.drift.kind, finding.drift.breach) == ("Unverified", False)
+    assert told.found_kinds == []
+
+
+@pytest.mark.parametrize(
+    ("name", "mounts", "rules"),
+    [
+        ("kube-proxy, after the hook", ("/lib/modules", "/run/xtables.lock"), (ALLOW_ALL,)),
+        ("network plugin", ("/opt/cni/bin", "/etc/cni/net.d", "/run/netns", "/sys/fs/bpf"), None),
+        ("node exporter", ("/", "/proc", "/sys"), None),
+        ("log shipper", ("/var/log", "/var/lib/kubelet/pods"), None),
+        ("CSI node plugin", ("/var/lib/kubelet", "/dev", "/sys"), (ALLOW_ALL,)),
+        ("runtime user", ("/run", "/run/containerd"), None),
+    ],
+)
+def test_ordinary_daemons_of_a_node_are_no_breach(
+    name: str, mounts: tuple[str, ...], rules: tuple[DeviceRule, ...] | None
+) -> None:
+    daemon = container(env=(VOID,), mounts=tuple(each for path in mounts for each in bind(path)), pod=name)
+    if rules is not None:
+        deny = tuple(DeviceRule(False, *number, "rw") for number in sorted(guarded_numbers(GUARDED)))
+        daemon = replace(daemon, rules=(*rules, *deny))
+    assert kinds(daemon) == []
+
+
+# --------------------------------------------------------------------------------------------- isolation of a share
+
+LIMITS = Mount("/var/lib/kubelet/plugins/koordra.io/limiter/claims/u/policy", "/run/koordra/p", True, True)
+
+
+def test_a_mount_of_the_isolation_that_is_missing_or_writable_is_a_breach() -> None:
+    granted = replace(GRANTED, mounts=(LIMITS,))
+    held = {device.claim_uid for device in GRANTED.devices}
+    mine = replace(LIMITS, source=LIMITS.source.replace("/u/", f"/{held.pop()}/"))
+    granted = replace(GRANTED, mounts=(mine,))
+    assert kinds(replace(HELD, mounts=(mine,)), granted=granted) == []
+    assert kinds(HELD, granted=granted) == ["MountChanged"]
+    assert "MountChanged" in kinds(replace(HELD, mounts=(replace(mine, read_only=False),)), granted=granted)
+
+
+def test_a_limiter_that_does_not_enforce_is_told_and_no_reason_to_evict() -> None:
+    uid = GRANTED.devices[0].claim_uid
+    (drift,) = drift_of(Running(HELD), Known(granted=GRANTED, guarded=GUARDED, unlimited=frozenset({uid})))
+    assert (drift.kind, drift.breach) == ("NotLimited", False)
