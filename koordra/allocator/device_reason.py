@@ -1,13 +1,21 @@
-"""Why one device cannot serve one request as things stand: the verdict, who uses it, what it lacks of amounts and counters."""
+"""Why one device cannot serve one request as things stand: the verdict, who uses it, what it lacks of amounts and counters.
+
+Of what is lacking because others hold it, the holders are named: whoever waits wants to know whom for.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, figure
 from koordra.allocator.requests import Wanted
+
+_MOST_HOLDERS: Final = 3
+"""Claims that are named; of more there is only their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,8 @@ def device_reason(wanted: Wanted, device: int, state: NodeState, *, own_driver_o
         return None
     if state.busy[device]:
         holder = state.taken.dedicated.get(offered.id)
-        by = f"by ResourceClaim {holder}" if holder else f"in {state.holders[device]} shares"
-        return Miss(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1, in use {by}")
+        by = _in_use_by([holder] if holder else state.taken.sharers.get(offered.id, ()))
+        return Miss(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{by}")
     for name, amount in sorted(verdict.demand.amounts.items()):
         if amount > offered.device.capacity[name].value - state.used[device].get(name, Decimal(0)):
             return _no_room(state, device, name, amount)
@@ -54,4 +62,17 @@ def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Miss:
     total = state.devices[device].device.capacity[name].value
     free = max(total - state.used[device].get(name, Decimal(0)), Decimal(0))
     detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
+    if amount <= total:
+        # Who asks for more than there is waits for nobody.
+        sharers = state.taken.sharers.get(state.devices[device].id, {})
+        detail += _in_use_by([holder for holder, takes in sharers.items() if name in takes])
     return Miss(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)
+
+
+def _in_use_by(holders: Collection[str]) -> str:
+    """The claims that hold something, by name; nothing where nobody does."""
+    if not holders:
+        return ""
+    named = ", ".join(sorted(holders)[:_MOST_HOLDERS])
+    more = f" and {len(holders) - _MOST_HOLDERS} more" if len(holders) > _MOST_HOLDERS else ""
+    return f", in use by ResourceClaim{'s' if len(holders) > 1 else ''} {named}{more}"

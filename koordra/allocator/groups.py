@@ -93,7 +93,8 @@ def group_of(
 
 def one_too_many(group: Group, consumers: Mapping[str, set[str]]) -> dict[str, str]:
     """Pods of the group that some claim has no place for, with that claim; earlier pods of the group come first."""
-    now = {key: set(users) for key, users in consumers.items()}
+    named = {key for pod in group.pods for key in claim_keys(pod)}
+    now = {key: set(consumers[key]) for key in named if key in consumers}
     late = {}
     for pod in group.pods:
         keys, who = claim_keys(pod), identity_of(pod)

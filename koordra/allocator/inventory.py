@@ -36,6 +36,8 @@ class Taken:
     dedicated: dict[DeviceID, str] = field(default_factory=dict)
     shares: dict[DeviceID, int] = field(default_factory=dict)
     consumed: dict[DeviceID, dict[str, Decimal]] = field(default_factory=dict)
+    sharers: dict[DeviceID, dict[str, set[str]]] = field(default_factory=dict)
+    """Of shared devices: the claims that have shares, each with the capacities that it takes something of."""
     pools: set[PoolID] = field(default_factory=set)
 
     def add(self, results: Iterable[DeviceResult], *, holder: str) -> None:
@@ -49,8 +51,11 @@ class Taken:
                 continue
             self.shares[result.device] = self.shares.get(result.device, 0) + 1
             amounts = self.consumed.setdefault(result.device, {})
+            takes = self.sharers.setdefault(result.device, {}).setdefault(holder, set())
             for name, amount in result.consumed.items():
                 amounts[name] = amounts.get(name, Decimal(0)) + amount
+                if amount > 0:
+                    takes.add(name)
 
     def in_use(self, device: DeviceID) -> bool:
         return device in self.dedicated or device in self.shares
@@ -160,7 +165,7 @@ class Inventory:
             for pool in gathered:
                 self.likes.pop(pool, None)
         if len(self.kinds) > _MOST_KINDS:
-            self.kinds.clear()
+            self.kinds = {}  # a new one: who keeps answers by kind (fleet.ranked) sees that the numbers are new
             self.likes.clear()
 
     def node_names(self) -> list[str]:

@@ -7,6 +7,10 @@ being together is an equivalence and the pairing rules become counts per class (
     PerGroup    the NICs cover the scopes of the GPUs      n > 0 wherever g > 0
     Together    everything lies in one class               one class in all
 
+A device counts once, however many shares of it the requests have: two shares of one card are one GPU, which one NIC serves,
+and two shares of one NIC are one NIC, which is no NIC of its own for two GPUs. (MIG partitions and VFs are devices by themselves.)
+Shares that are still to come may coincide with what is there, so bounds take them for the most that they can bring.
+
 While devices are being chosen, the GPUs that still lack a NIC may not outnumber the NICs still to come; that cuts hopeless
 branches early. A GPU without a key (no switch above it, NUMA node unknown) is together with nobody and is refused.
 
@@ -44,12 +48,13 @@ class Rule:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts per class for one rule; changed by `add` and put back by `remove`."""
+    """Counts of different devices per class for one rule; changed by `add` and put back by `remove`. `shares`: of each device."""
 
     rule: Rule
     gpus: dict[str, int] = field(default_factory=dict)
     nics: dict[str, int] = field(default_factory=dict)
     lacking: int = 0
+    shares: dict[Offered, int] = field(default_factory=dict)
     _keys: dict[Offered, str | None] = field(default_factory=dict)
 
     def allows(self, offered: Offered, *, nics_to_come: int) -> bool:
@@ -58,6 +63,8 @@ class Tally:
         if self.rule.pairing is Pairing.TOGETHER:
             classes = self.gpus.keys() | self.nics.keys()
             return key is not None and (not classes or key in classes)
+        if offered in self.shares:
+            return self.lacking <= nics_to_come
         if kind != GPU:
             return self.lacking - self._relief(key) <= nics_to_come
         return key is not None and self.lacking + self._burden(key) <= nics_to_come
@@ -67,6 +74,10 @@ class Tally:
         return self.rule.pairing is Pairing.TOGETHER or not self.lacking
 
     def add(self, offered: Offered) -> None:
+        shares = self.shares.get(offered, 0)
+        self.shares[offered] = shares + 1
+        if shares:
+            return
         key, kind = self.key(offered) or "", offered.kind
         if kind == GPU:
             self.lacking += self._burden(key)
@@ -76,6 +87,10 @@ class Tally:
             self.nics[key] = self.nics.get(key, 0) + 1
 
     def remove(self, offered: Offered) -> None:
+        self.shares[offered] -= 1
+        if self.shares[offered]:
+            return
+        del self.shares[offered]
         key = self.key(offered) or ""
         table = self.gpus if offered.kind == GPU else self.nics
         table[key] -= 1

@@ -71,12 +71,9 @@ class Offer:
         ]
 
     def devices_of(self, position: int) -> list[Mapping[str, Any]]:
-        """Plain attributes of the devices of one claim."""
-        return [
-            self.state.devices[placed.device].plain
-            for placed in self.placed
-            if placed.wanted.claim == position
-        ]
+        """Plain attributes of the devices of one claim, each device once."""
+        devices = dict.fromkeys(placed.device for placed in self.placed if placed.wanted.claim == position)
+        return [self.state.devices[device].plain for device in devices]
 
     def _allocation(self, position: int, claim: AskedClaim, *, pin_to_node: bool) -> Allocation:
         mine = [placed for placed in self.placed if placed.wanted.claim == position]

@@ -33,4 +33,6 @@ def worst_level(claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -
             for identity, plain in index.plain_devices(entry):
                 if identity in wanted and entry.generation >= newest.get(identity, (-1, {}))[0]:
                     newest[identity] = (entry.generation, plain)
-    return level_of([newest[result.device][1] for result in allocation.results if result.device in newest])
+    # Several shares of one device are one device.
+    held = dict.fromkeys(result.device for result in allocation.results)
+    return level_of([newest[device][1] for device in held if device in newest])

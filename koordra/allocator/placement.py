@@ -27,7 +27,7 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.relaxation import Told
 from koordra.allocator.requests import AskedClaim
 from koordra.allocator.score import RUNG, Cost
-from koordra.allocator.search import Search
+from koordra.allocator.search import BUDGET, Search
 from koordra.allocator.solution import Outcome
 from koordra.api.parameters import PlacementPolicy
 
@@ -64,6 +64,7 @@ class Placement:
     """A group of claims that is to be placed under one policy (None is first fit).
 
     `several`: more nodes than one will be asked, so that it is worth to remember what they said.
+    `budget`: placements tried on one node at most.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Placement:
         policy: PlacementPolicy | None,
         inventory: Inventory,
         several: bool = True,
+        budget: int = BUDGET,
     ) -> None:
         self.asked = asked
         self.siblings = siblings
         self.policy = None if policy is None else _said(asked, policy)
         self.inventory = inventory
         self.several = several
+        self.budget = budget
         self.features = inventory.features
         self.read = read_by(asked)
         self.answered: dict[Hashable, _Tried | None] = {}
@@ -171,6 +174,7 @@ class Placement:
             joint_rules=joint_rules,
             objective=None if self.policy is None else Cost(state, self.policy),
             strict=self.policy is None,
+            budget=self.budget,
             codes=self.codes,
         )
         try:
@@ -190,7 +194,7 @@ class Placement:
 
     def _count(self, search: Search, state: NodeState, joint_rules: Sequence[Rule]) -> bool:
         """Whether counting leaves a chance; the search is left with the candidates that remain."""
-        if self.policy is None and _takes_all(self.asked):
+        if self.policy is None and takes_all(self.asked):
             # Upstream may end with an error on the way, which counting would hide.
             return True
         found = candidates_of(self.asked, state)
@@ -217,7 +221,8 @@ def _kinds(asked: Sequence[AskedClaim], state: NodeState) -> dict[Member, set[st
     return kinds
 
 
-def _takes_all(asked: Sequence[AskedClaim]) -> bool:
+def takes_all(asked: Sequence[AskedClaim]) -> bool:
+    """Whether some request is for all devices that match, which upstream may answer with an error on the way."""
     return any(
         wanted.takes_all for claim in asked for request in claim.requests for wanted in request.alternatives
     )

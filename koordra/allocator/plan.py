@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.fleet.ranked import ranked_nodes
+from koordra.allocator.fleet.ranked import KeptFleet, ranked_nodes
 from koordra.allocator.groups import (
     MAX_CONSUMERS,
     Group,
@@ -35,7 +35,7 @@ from koordra.allocator.groups import (
 from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.offer import Offer, Plan
 from koordra.allocator.pairing_level import level_of
-from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.allocator.placement import NodeAnswer, Placement, takes_all
 from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, told_in_order
 from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
@@ -47,6 +47,9 @@ from koordra.api.parameters import PlacementPolicy
 
 Exclusions = Mapping[str, Mapping[str, str]]
 
+UPSTREAMS_WALK: Final = 3_000
+"""Placements tried on one node to find out whether upstream ends with an error where nothing fits."""
+
 
 def plan(
     objects: Iterable[Mapping[str, Any]],
@@ -56,6 +59,7 @@ def plan(
     exclude: Exclusions | None = None,
     report_errors: bool = False,
     inventory: Inventory | None = None,
+    fleet: KeptFleet | None = None,
 ) -> Plan:
     """Allocate every pending claim among `objects` (plain Kubernetes dicts of any kinds, in any order).
 
@@ -65,6 +69,7 @@ def plan(
                 again and again reads them once, tells the inventory each slice or rule that changed (`put`) or went
                 (`remove`), as a watch delivers them, and passes Nodes, DeviceClasses, Pods and ResourceClaims as `objects`:
                 then a plan costs what its claims and the nodes that changed cost. No change while a plan is made
+    `fleet`     what was ranked and solved in earlier plans with the same `inventory`, and the learned table (KeptFleet)
     `exclude`   per pod (`namespace/name`), nodes not to use and why
     Raises PlanError for an unknown policy or gate, and for input that upstream answers with an error when nothing else
     could be planned; with `report_errors` such errors are always reasons of their claims.
@@ -72,7 +77,7 @@ def plan(
     gates = Features.of(features)
     cluster = Cluster.of(objects, gates, inventory=inventory)
     planning = _Planning(
-        cluster, gates, policy_of(policy), exclude=exclude or {}, report_errors=report_errors
+        cluster, gates, policy_of(policy), exclude=exclude or {}, report_errors=report_errors, fleet=fleet
     )
     return planning.run()
 
@@ -88,6 +93,7 @@ class _Planning:
         *,
         exclude: Exclusions,
         report_errors: bool,
+        fleet: KeptFleet | None = None,
     ) -> None:
         self.cluster = cluster
         self.features = features
@@ -103,7 +109,7 @@ class _Planning:
             node = self._node_of(pod)
             if node and not objects.pod_is_finished(pod):
                 self._load(node, pod)
-        self.ranked = ranked_nodes(cluster, policy, self.taken, self.node_load)
+        self.ranked = ranked_nodes(cluster, policy, self.taken, self.node_load, fleet)
 
     def run(self) -> Plan:
         groups = groups_of(self.cluster.pending, self.cluster.pods, frozenset(self.cluster.allocated))
@@ -156,6 +162,9 @@ class _Planning:
             if 0 < len(hopeless) < len(group.claims):
                 return self._place_rest(group, hopeless)
         exhausted = any(answer.exhausted for answer in answers.values())
+        failed = None if exhausted else self._upstreams_error(group, asked)
+        if failed is not None:
+            return self._refuse(group, failed, reasons)
         table = self.result.undecided if exhausted else self.result.unsatisfiable
         told = {
             claim.key: told_in_order(reason for owner, reason in reasons if owner == position)
@@ -163,6 +172,33 @@ class _Planning:
         }
         for key, own in told.items():
             table[key] = own or _waiting_for(told)
+        return None
+
+    def _upstreams_error(self, group: Group, asked: Sequence[AskedClaim]) -> ClaimRefused | None:
+        """For a group that fits nowhere: the error with which upstream's walk ends, where it is short enough to be told.
+
+        Upstream ends with an error as soon as a device that `All` takes breaks a constraint. Counting and the order of a scored
+        search prove "no fit" without going there, so that walk is made here; how claims with a JointAllocation end is not upstream's.
+        """
+        if self.policy is None or not takes_all(asked) or any(claim.joints for claim in asked):
+            return None
+        placement = Placement(
+            asked,
+            siblings_in(group),
+            policy=None,
+            inventory=self.cluster.slices,
+            several=len(self.cluster.nodes) > 1,
+            budget=UPSTREAMS_WALK,
+        )
+        for name in sorted(self.cluster.nodes):
+            node = self.cluster.nodes[name]
+            if self._node_refusals(node, group):
+                continue
+            honors = honors_partitions(objects.metadata(node).get("labels") or {})
+            pools = self.cluster.slices.pools(node)
+            answer = placement.on_node(name, pools, self.taken, honors_partitions=honors)
+            if answer.error is not None:
+                return answer.error
         return None
 
     def _place_without(self, group: Group, late: Mapping[str, str]) -> ClaimRefused | None:

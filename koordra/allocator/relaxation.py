@@ -301,19 +301,22 @@ class Together:
             for members in whole
         )
         for position, claim in enumerate(self.claims):
-            cards = sum(
-                wanted.spec.count
-                for wanted in (request.alternatives[0] for request in claim.requests)
-                if any(
-                    state.verdict(wanted, card, own_driver_only=claim.own_driver_only).demand is not None
+            cards, every = 0, ""
+            for wanted in (request.alternatives[0] for request in claim.requests):
+                own = claim.own_driver_only
+                fitting = [
+                    card
                     for card in demanded.cards
-                )
-            )
+                    if state.verdict(wanted, card, own_driver_only=own).demand is not None
+                ]
+                if fitting:
+                    cards += len(fitting) if wanted.takes_all else wanted.spec.count
+                    every = "all " if wanted.takes_all else every
             if not cards or position not in demanded.claims:
                 continue
             sizes = spelled_sizes(state.fabric.sizes)
             detail = (
-                f"partitions of the NVLink fabric: requested {cards} GPUs, the node gives out {sizes} together; "
+                f"partitions of the NVLink fabric: requested {every}{cards} GPUs, the node gives out {sizes} together; "
                 f"free are {listed or 'single cards only'}; {nearest}"
             )
             yield position, Reason(self.node, None, None, Cause.PARTITION_MISMATCH.value, detail)

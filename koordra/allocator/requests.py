@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from koordra.allocator import features as gates
+from koordra.allocator.claim_rules import refuse_memory_said_twice, refuse_misnamed
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, refusal
 from koordra.allocator.selectors import compile_error
@@ -114,6 +115,7 @@ def resolve(
             )
     foreign = _foreign_driver(requests)
     own = any(_is_koordra(wanted.device_class) for request in requests for wanted in request.alternatives)
+    refuse_misnamed(claim, own=own)
     if own and foreign:
         raise refusal(
             claim.key,
@@ -352,6 +354,7 @@ def _claim_parameters(
     everything = frozenset(range(len(requests)))
     for entry in claim.config:
         parameters = _decoded(claim, entry, owner=str(claim))
+        refuse_memory_said_twice(claim, entry, parameters, claim.requests)
         if isinstance(parameters, JointAllocation):
             named = {name.partition("/")[0] for name in entry.requests}
             joints.append(parameters)

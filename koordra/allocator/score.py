@@ -6,7 +6,8 @@ symmetry (`symmetry.py` relies on it).
 
     10^11   per rung that a Preferred JointAllocation had to climb (added by the caller)
     10^9    per step down in a firstAvailable list
-    10^6    nearness: for each GPU, the level of the NIC paired with it (PIX 1, PXB 2, PHB 3, NODE 4, SYS 5; best pairing);
+    10^6    nearness: for each GPU, the level of the NIC paired with it (PIX 1, PXB 2, PHB 3, NODE 4, SYS 5; best pairing; a
+            device counts once, however many shares of it there are);
             where a request takes `All`, the nearest one, since what everyone of the group has is nobody's own
     10^5    NVLink (of the GPUs of a node that has it): 5 per pair that no NVLink joins, a half per link that a pair has less
             than the widest pair of the node, 5 if the GPUs are no partition though the fabric has partitions of that size
@@ -123,8 +124,9 @@ class Cost:
 
     def __call__(self, search: Search) -> int:
         placed = search.placed
-        gpus = [entry.device for entry in placed if search.state.devices[entry.device].kind == GPU]
-        nics = [entry.device for entry in placed if search.state.devices[entry.device].kind == NIC]
+        devices = dict.fromkeys(entry.device for entry in placed)
+        gpus = [device for device in devices if search.state.devices[device].kind == GPU]
+        nics = [device for device in devices if search.state.devices[device].kind == NIC]
         near = self._nearness(search.state, gpus, nics, every=any(e.wanted.takes_all for e in placed))
         compact = self._compactness(gpus)
         aware = self.device is DevicePolicy.TOPOLOGY_AWARE

@@ -9,7 +9,8 @@ A device's label holds everything that matters about it:
 
 - static: driver, capacities and what is used of them, which requests it can serve and with which demand, the values that it
   shares with other devices of attributes that constraints look at and that are no tree levels, counters it consumes;
-- of the walk: what is used now, which requests that are still open hold it, and its standing: for each constraint that still
+- of the walk: what is used now, which requests that are still open hold it, which PerDevice rules count it already (another
+  share of it changes nothing there), and its standing: for each constraint that still
   has devices to come, whether this device could be added now; for each JointAllocation, how its scope stands.
 
 Codes may be shared between the nodes of one plan: nodes whose forms are equal at the start have the same best placement.
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from koordra.allocator import constraints as rules
 from koordra.allocator.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
 from koordra.api import names
+from koordra.api.parameters import Pairing
 
 if TYPE_CHECKING:
     from koordra.allocator.search import Search
@@ -92,9 +94,11 @@ class Symmetry:
             for device, standing in zip(self.first, standings, strict=True)
         ]
         labels = [untouched[like] for like in self.like]
+        per_device = [tally for tally in search.tallies if tally.rule.pairing is Pairing.PER_DEVICE]
         for device, holders in self._holders(search, at, open_constraints).items():
             holders.sort()
-            now = (self._used(search, device), *holders)
+            counted = tuple(self.devices[device] in tally.shares for tally in per_device)
+            now = (self._used(search, device), counted, *holders)
             labels[device] = self._code((self.static[device], now, standings[self.like[device]]))
         folded, orbits = self.tree.fold(labels, self._code)
         return (tuple(search.per_claim), folded), orbits

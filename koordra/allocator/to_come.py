@@ -15,7 +15,10 @@ from koordra.api.claims import MAX_RESULTS
 def nics_after(
     requests: Sequence[Entry], claims: Sequence[AskedClaim], state: NodeState, tallies: Sequence[Tally]
 ) -> list[list[int]]:
-    """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at most."""
+    """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at most.
+
+    Fewer, where shares of them coincide on one NIC.
+    """
     nics = [device for device, offered in enumerate(state.devices) if offered.kind != GPU]
     joined = {member for tally in tallies for member in tally.rule.members}
     counts = []

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from koordra.allocator import Plan, Reason
+    from koordra.api.objects import Object
+    from koordra.kube import KubeClient
 
 
 @click.command()
@@ -43,14 +45,19 @@ def command(
     """Why each claim waits: per node and device the clause that failed, with both figures, and the nearest miss.
 
     CLAIM is a name or namespace/name; without one, every pending claim is explained: of the files, or of the cluster.
+    For a cluster it also says what the controller said last: it knows of nodes that are left out after a refusal, kept free
+    for others, or barred by ports, spread and affinity between pods, which are not worked out here.
     """
     from koordra.allocator import plan
     from koordra.cli.cluster_objects import connect, read_cluster
     from koordra.cli.manifests import read_objects
 
-    manifests = read_objects(files) if files else read_cluster(connect(kubeconfig))
+    client = None if files else connect(kubeconfig)
+    manifests = read_objects(files) if client is None else read_cluster(client)
     found = plan(manifests, policy=policy, features=features, report_errors=True)
     told = [entry for entry in explained(found) if not claims or _is_meant(entry, claims)]
+    if client is not None:
+        _add_last_words(told, manifests, client)
     _complain_about_unknown(claims, told)
     if output == "json":
         click.echo(json.dumps({"claims": told}, indent=2))
@@ -84,6 +91,23 @@ def explained(found: Plan) -> list[dict[str, Any]]:
     return entries
 
 
+def _add_last_words(told: Iterable[dict[str, Any]], manifests: Iterable[Object], client: KubeClient) -> None:
+    """What the controller's newest Event says of each claim; nothing where Events may not be read."""
+    from koordra.api import kinds, objects
+    from koordra.cli.claims import last_words
+    from koordra.errors import ApiError
+
+    try:
+        words = last_words(client.list(kinds.EVENTS)[0])
+    except ApiError:
+        return
+    uids = {objects.key(obj): objects.uid(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
+    for entry in told:
+        said = words.get(uids.get(f"{entry['namespace']}/{entry['name']}", ""))
+        if said is not None:
+            entry["controller"] = said
+
+
 def _is_meant(entry: dict[str, Any], claims: Sequence[str]) -> bool:
     return entry["name"] in claims or f"{entry['namespace']}/{entry['name']}" in claims
 
@@ -104,7 +128,7 @@ def _text(entry: dict[str, Any]) -> str:
     claim = f"{entry['namespace']}/{entry['name']}"
     if entry["status"] == "Fits":
         near = f", GPU and NIC at level {entry['level']}" if entry["level"] else ""
-        return f"{claim} fits on {entry['node']}{near}"
+        return "\n".join([f"{claim} fits on {entry['node']}{near}", *_last_word(entry)])
     lines = [f"{claim} {'is undecided' if entry['status'] == 'Undecided' else 'does not fit'}"]
     node: str | None = ""
     for reason in entry["reasons"]:
@@ -114,4 +138,8 @@ def _text(entry: dict[str, Any]) -> str:
         where = f"{reason['device']}: " if reason["device"] else ""
         asked = f" (request {reason['request']})" if reason["request"] else ""
         lines.append(f"    {where}{reason['reason']}: {reason['detail']}{asked}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_last_word(entry)])
+
+
+def _last_word(entry: dict[str, Any]) -> list[str]:
+    return [f"  the controller said last: {entry['controller']}"] if entry.get("controller") else []

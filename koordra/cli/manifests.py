@@ -8,6 +8,7 @@ a traceback. An object that is there twice, word by word, is one object.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any, Final
 Manifest = Mapping[str, Any]
 
 _MOST_SHOWN: Final = 60
+_COLONS: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
+"""`12:30`, a number to base 60 for YAML 1.1 and a text for Kubernetes."""
 
 _TEXTS: Final = "texts"
 _OBJECTS: Final = "objects"
@@ -119,12 +122,15 @@ def _documents(text: str, name: str) -> list[object]:
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(safe):  # type: ignore[misc]
-        """Dates stay the texts that they are in JSON."""
+        """Dates stay the texts that they are in JSON, and so do `12:30` and `=`, as for kubectl."""
 
         yaml_implicit_resolvers: Final = {
-            first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+            first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))]
             for first, resolvers in safe.yaml_implicit_resolvers.items()
         }
+
+    for first in "+-0123456789":
+        Loader.yaml_implicit_resolvers[first].insert(0, ("tag:yaml.org,2002:str", _COLONS))
 
     try:
         return list(yaml.load_all(text, Loader=Loader))

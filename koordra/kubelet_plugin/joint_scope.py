@@ -1,7 +1,8 @@
 """Whether the devices of an allocation lie as near to each other as a Required JointAllocation demands.
 
 The allocator has promised it; the node checks it against its own topology before a container gets the devices, since in
-native mode kube-scheduler allocates, which knows nothing of scopes. Only GPUs and NICs count:
+native mode kube-scheduler allocates, which knows nothing of scopes. Only GPUs and NICs count, each once, however many shares
+of it the claim has (as in `koordra.allocator.joint`):
 
     PerDevice   every GPU has a NIC of its own in scope    no scope with more GPUs than NICs
     PerGroup    every GPU has some NIC in scope            no scope with GPUs and without NIC
@@ -37,14 +38,14 @@ def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
             for name, attributes in devices
         )
         return f"the devices are not in one {wanted.scope}: {where}"
-    # A GPU that is in the claim twice, with two shares, is one GPU.
+    # What is in the claim twice, with two shares, is one GPU, or one NIC.
     gpus = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in _GPUS)
-    nics = [device for device in devices if device[1].get(names.ATTR_TYPE) in _NICS]
+    nics = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in _NICS)
     if not gpus or not nics:
         return None
     served: dict[str, int] = {}
     for gpu, attributes in gpus.items():
-        near = [name for name, nic in nics if together((attributes, nic), wanted.scope)]
+        near = [name for name, nic in nics.items() if together((attributes, nic), wanted.scope)]
         if not near:
             return f"{gpu} has no NIC of the claim in its {wanted.scope}"
         place = scope_key(attributes, wanted.scope) or ""

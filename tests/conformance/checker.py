@@ -262,21 +262,24 @@ class _Judge:
                     yield from self.joint(key, entry.get("requests", []), parameters)
 
     def joint(self, key: str, names: list[str], parameters: Dict) -> Any:
-        def places(claim: str, kinds: tuple[str, str], only: list[str]) -> list[Any]:
-            return [
-                self.scope(result, parameters["scope"])
+        def places(claims: list[str], kinds: tuple[str, str], only: list[str]) -> list[Any]:
+            # Shares of one device, in one claim or several, are one device.
+            found = {
+                (result["driver"], result["pool"], result["device"]): self.scope(result, parameters["scope"])
+                for claim in claims
                 for result in self.allocations[claim]["devices"]["results"]
                 if self.kind(result) in kinds and (not only or result["request"].partition("/")[0] in only)
-            ]
+            }
+            return list(found.values())
 
         gpu, nic = ("gpu", "mig"), ("nic", "vf")
-        gpus, nics = places(key, gpu, names), places(key, nic, names)
+        gpus, nics = places([key], gpu, names), places([key], nic, names)
         if not names:
             others = [other for other in self.siblings(key) if other in self.allocations]
             if not gpus:
-                gpus = [scope for other in others for scope in places(other, gpu, [])]
+                gpus = places(others, gpu, [])
             elif not nics:
-                nics = [scope for other in others for scope in places(other, nic, [])]
+                nics = places(others, nic, [])
         pairing = parameters.get("pairing", "PerDevice") if gpus and nics else "Together"
         if not _paired(gpus, nics, pairing):
             yield f"{key}: {pairing} in {parameters['scope']} does not hold: GPUs in {gpus}, NICs in {nics}"

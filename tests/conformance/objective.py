@@ -58,8 +58,9 @@ def cost(objects: list[Dict], allocations: dict[str, Dict]) -> int:
     """The cost of a group's allocations on the one node of `objects`."""
     machine = Machine(objects)
     results = [r for allocation in allocations.values() for r in allocation["devices"]["results"]]
-    gpus = [r["device"] for r in results if machine.is_gpu(r["device"])]
-    nics = [r["device"] for r in results if not machine.is_gpu(r["device"])]
+    held = sorted({r["device"] for r in results})
+    gpus = [name for name in held if machine.is_gpu(name)]
+    nics = [name for name in held if not machine.is_gpu(name)]
     used = {name: dict(amounts) for name, amounts in machine.before.items()}
     for result in results:
         add(used[result["device"]], result["consumedCapacity"])
@@ -180,11 +181,11 @@ def rungs(machine: Machine, allocations: dict[str, Dict]) -> int:
 
 def holds(machine: Machine, key: str, allocations: dict[str, Dict], *, scope: str, pairing: str) -> bool:
     def places(claims: list[str], gpu: bool) -> list[Any]:
+        held = {r["device"] for claim in claims for r in allocations[claim]["devices"]["results"]}
         return [
-            "node" if scope == "Node" else machine.attribute(result["device"], ATTRIBUTES[scope])
-            for claim in claims
-            for result in allocations[claim]["devices"]["results"]
-            if machine.is_gpu(result["device"]) == gpu
+            "node" if scope == "Node" else machine.attribute(name, ATTRIBUTES[scope])
+            for name in held
+            if machine.is_gpu(name) == gpu
         ]
 
     others = [other for other in allocations if other != key] if machine.pods else []

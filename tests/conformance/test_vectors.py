@@ -23,14 +23,6 @@ KNOWN_UPSTREAM_DEFECTS = {
 }
 """Random cases where upstream's answer differs from exhaustive search, with why."""
 
-STATIC_ONLY = {
-    "rand-0208": "an All request whose constraint cannot hold: upstream ends with an error on the way, here counting proves no fit first",
-    "rand-0616": "same",
-    "rand-0940": "same",
-    "rand-1138": "same",
-}
-"""Random cases that upstream ends with an error and scored policies answer with "does not fit"."""
-
 
 def run(case: Dict, policy: str) -> tuple[str, dict[str, Dict]]:
     """(status, allocations) in the vectors' words."""
@@ -119,8 +111,6 @@ def test_random_cases_are_legal(shared_data: Path, policy: str) -> None:
     for case in vectors.cases(shared_data, "random-joint-cases.json"):
         status, allocations = run(case, policy)
         truth = case["bruteForce"] or "error"
-        if policy != "FirstFit" and case["name"] in STATIC_ONLY:
-            truth = "nofit"
         complaints = checker.violations(vectors.objects(case), allocations, features=gates(case))
         if status != truth or complaints:
             wrong.append((case["name"], truth, status, complaints))

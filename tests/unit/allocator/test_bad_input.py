@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from koordra.allocator import PlanError, plan
-from tests.unit.allocator.machines import claim, config, device_classes, machine, pod, request
+from tests.unit.allocator.machines import (
+    claim,
+    config,
+    device_classes,
+    devices_of,
+    joint,
+    machine,
+    pod,
+    request,
+)
 
 Dict = dict[str, Any]
 
@@ -37,6 +46,21 @@ BAD = {
     "memory-of-nonsense": claim("bad", request("gpu", capacity={"memory": "10 Gi"})),
     "empty-constraint": claim("bad", request("gpu"), constraints=[{}]),
     "unknown-mode": claim("bad", request("gpu", allocationMode="Some")),
+    "joint-of-an-unknown-request": claim(
+        "bad", request("gpu"), request("nic", "nic"), configs=[joint("PCIeRoot", requests=["gpu", "nics"])]
+    ),
+    "constraint-on-an-unknown-request": claim(
+        "bad", request("gpu"), constraints=[{"requests": ["gpu/large"], "matchAttribute": "koordra.io/model"}]
+    ),
+    "two-requests-of-one-name": claim("bad", request("gpu"), request("gpu", "nic")),
+    "two-alternatives-of-one-name": claim(
+        "bad", {"name": "gpu", "firstAvailable": [{"name": "a", "deviceClassName": "gpu.koordra.io"}] * 2}
+    ),
+    "percent-and-bytes": claim(
+        "bad",
+        request("gpu", capacity={"memory": "20Gi"}),
+        configs=[config("GpuConfig", memoryPercent=50)],
+    ),
     "requests-are-no-list": {**claim("bad"), "spec": {"devices": {"requests": "gpu"}}},
 }
 
@@ -102,3 +126,36 @@ def test_an_unreadable_class_concerns_its_users_only() -> None:
     )
     assert set(found.allocations) == {"default/a"}
     assert "DeviceClass broken" in found.unsatisfiable["default/user"][0].detail
+
+
+def test_a_count_of_zero_is_the_default_as_the_api_server_fills_it_in() -> None:
+    found = plan([*device_classes(), *machine(), claim("a", request("gpu", count=0))])
+    assert devices_of(found.allocations["default/a"]) == ["gpu-0"]
+
+
+def test_references_to_alternatives_and_to_their_request_are_known() -> None:
+    alternatives = [{"name": name, "deviceClassName": "gpu.koordra.io"} for name in ("a", "b")]
+    wanted = claim(
+        "a",
+        {"name": "gpu", "firstAvailable": alternatives},
+        request("nic", "nic"),
+        configs=[joint("PCIeRoot", requests=["gpu/b", "nic"]), config("GpuConfig", requests=["gpu"])],
+    )
+    assert plan([*device_classes(), *machine(), wanted]).nodes == {"default/a": "node-1"}
+
+
+def test_the_percentage_of_another_request_may_stand_beside_bytes() -> None:
+    wanted = claim(
+        "a",
+        request("part", capacity={"memory": "20Gi"}),
+        request("half"),
+        configs=[config("GpuConfig", requests=["half"], memoryPercent=50)],
+    )
+    results = plan([*device_classes(), *machine(), wanted]).allocations["default/a"]["devices"]["results"]
+    assert [entry["consumedCapacity"]["memory"] for entry in results] == ["20Gi", "40Gi"]
+
+
+@pytest.mark.parametrize("features", [5, [5], ["DRAConsumableCapacity", None]])
+def test_features_that_are_no_names(features: Any) -> None:
+    with pytest.raises(PlanError, match="names of feature gates"):
+        plan([*device_classes(), *machine(), claim("a", request("gpu"))], features=features)

@@ -102,6 +102,21 @@ def test_all_cards_of_a_node_are_a_partition(cards: int) -> None:
     assert chosen(found) == [f"gpu-{number}" for number in range(cards)]
 
 
+def test_all_cards_that_are_no_partition_are_counted_as_they_are() -> None:
+    selector = 'int(device.attributes["koordra.io"].minor) < 3'
+    every = {
+        "name": "gpu",
+        "exactly": {
+            "deviceClassName": "gpu.koordra.io",
+            "allocationMode": "All",
+            "selectors": [{"cel": {"expression": selector}}],
+        },
+    }
+    found = planned(*machine(8, 0, links="hopper", labels=HONOR), claim("a", every))
+    (told,) = [r for r in found.unsatisfiable["default/a"] if r.reason == "PartitionMismatch"]
+    assert "requested all 3 GPUs" in told.detail
+
+
 def test_a_partition_that_is_not_whole_is_no_partition() -> None:
     found = planned(*machine(8, 0, links="hopper", labels=HONOR), held(0, 2, 4, 7), gpus(2))
     (told,) = [r for r in found.unsatisfiable["default/a"] if r.reason == "PartitionMismatch"]

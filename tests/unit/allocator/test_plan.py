@@ -54,7 +54,10 @@ def test_a_share_without_amounts_is_the_whole_card() -> None:
     )
     result = found.allocations["default/whole"]["devices"]["results"][0]
     assert result["consumedCapacity"] == {"cores": "0", "memory": "80Gi", "slots": "1"}
-    assert ("InsufficientCapacity", "memory: requested 80Gi, free 0 of 80Gi") in reasons(found, "more")
+    assert (
+        "InsufficientCapacity",
+        "memory: requested 80Gi, free 0 of 80Gi, in use by ResourceClaim default/whole",
+    ) in reasons(found, "more")
 
 
 def test_share_ids_are_the_same_whenever_it_is_planned() -> None:
@@ -490,3 +493,29 @@ def test_shares_wait_where_the_gate_is_off() -> None:
     found = planned(machine(), wanted, features="DRAPrioritizedList", report_errors=True)
     reason = found.unsatisfiable["default/a"][0]
     assert (reason.reason, "DRAConsumableCapacity" in reason.detail) == ("FeatureDisabled", True)
+
+
+EVERY_GPU = {"deviceClassName": "gpu.koordra.io", "allocationMode": "All"}
+
+
+@pytest.mark.parametrize("policy", ["koordra", "Binpack", "Spread", "FirstFit"])
+def test_all_against_a_constraint_is_upstreams_error_under_every_policy(policy: str) -> None:
+    alike = [{"matchAttribute": "koordra.io/uuid"}]
+    wanted = claim("a", {"name": "gpu", "exactly": EVERY_GPU}, constraints=alike)
+    with pytest.raises(PlanError, match="a claim constraint would not be satisfied"):
+        plan([*device_classes(), *machine(3, 0), wanted], policy=policy)
+    good = claim("good", request("gpu"))
+    found = plan(
+        [*device_classes(), *machine(3, 0), wanted, good, pod("p", "a"), pod("q", "good")], policy=policy
+    )
+    assert set(found.allocations) == {"default/good"}
+    assert found.unsatisfiable["default/a"][0].reason == "ConstraintViolated"
+
+
+def test_all_that_only_finds_its_devices_in_use_does_not_fit() -> None:
+    wanted = claim("a", {"name": "gpu", "exactly": EVERY_GPU})
+    first = claim("b", request("gpu"))
+    cluster = [*device_classes(), *machine(2, 0), first]
+    held = allocated(first, plan(cluster).allocations["default/b"])
+    found = plan([*cluster[:-1], held, wanted])
+    assert found.unsatisfiable["default/a"][0].reason == "InsufficientCapacity"

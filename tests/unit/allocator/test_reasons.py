@@ -86,6 +86,23 @@ CASES: dict[str, list[Dict]] = {
         holder(held("gpu-0", memory="1Gi", cores="80")),
         claim("a", request("gpu", capacity={"memory": "1Gi", "cores": "30"})),
     ],
+    "shared by many": [
+        *machine(1, 1),
+        *(
+            allocated(
+                claim(f"user-{n}", namespace="team-b"),
+                {"devices": {"results": [held("gpu-0", memory="14Gi"), held("nic-0", share="20")]}},
+            )
+            for n in range(5)
+        ),
+        claim("a", request("gpu", capacity={"memory": "20Gi"}), request("nic", "nic")),
+    ],
+    "held by who takes none of it": [
+        *machine(1, 0),
+        holder(held("gpu-0", memory="70Gi")),
+        allocated(claim("frugal"), {"devices": {"results": [held("gpu-0", memory="0", cores="10")]}}),
+        claim("a", request("gpu", capacity={"memory": "20Gi"})),
+    ],
     "above the maximum": [*machine(0, 1), claim("a", request("nic", "nic", capacity={"share": "150"}))],
     "unknown capacity": [*machine(0, 1), claim("a", request("nic", "nic", capacity={"memory": "1Gi"}))],
     "another model": [

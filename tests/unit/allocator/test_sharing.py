@@ -174,7 +174,10 @@ def test_slots_limit_how_many_share_a_card() -> None:
     found = planned(*machine(1, 0), *objects)
     assert len(found.allocations) == 16
     reason = next(reason for reason in found.unsatisfiable["default/c16"] if reason.device)
-    assert (reason.reason, reason.detail) == ("InsufficientCapacity", "slots: requested 1, free 0 of 16")
+    assert (reason.reason, reason.detail) == (
+        "InsufficientCapacity",
+        "slots: requested 1, free 0 of 16, in use by ResourceClaims default/c00, default/c01, default/c02 and 13 more",
+    )
 
 
 def test_a_share_may_take_several_slots() -> None:
