@@ -11,7 +11,8 @@
                     └─ the translators, in order  ──> objects and notes
 
 An object is converted whole or refused whole; every loss is a note with the field it concerns. Objects stay in the order of
-the input. Parameters objects that went into a class or claim are left out, since v1 does not know their kinds.
+the input. Parameters objects that went into a class or claim are left out, since v1 does not know their kinds; a ConfigMap
+stays, since pods may read it too.
 
 **The seam for legacy dialects** (pods that ask for extended resources: Koordinator, HAMi ...). A dialect is a `Translator`:
 
@@ -117,7 +118,7 @@ def convert(found: Sequence[Object], *, translators: Sequence[Translator] = ()) 
     results: dict[Reference, Object] = {}
     told: list[Note] = []
     for obj, parts, notes in made:
-        if reference_to(obj) in sources.used:
+        if reference_to(obj) in sources.used and group_of(obj):  # a ConfigMap may have other readers
             continue
         told += notes.found
         for part in parts:

@@ -93,6 +93,11 @@ def _entry(raw: object, read: Reader, notes: Notes) -> Object:
             f"write exactly one of {' and '.join(_SOURCE_FIELDS)}",
         )
     kept = {name: value for name, value in data.items() if name != "source"}
+    twice = [name for name in _SOURCE_FIELDS if kept.get(name)]
+    if twice and {name: kept[name] for name in twice} != given:
+        raise notes.refuse(
+            read.at(twice[0]).field, "and source say different things", "keep one of the two forms"
+        )
     return {**kept, **given}
 
 

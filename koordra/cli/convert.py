@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 DEVICE_CONFIG: Final = "device-config.yaml"
 """The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is read."""
+_LOOKS_ELSE: Final = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?0[xXoObB][0-9a-fA-F_]+|[yYnN]"
+)
+"""Texts that kubectl takes for numbers or truth values without quotes, and this YAML writer does not: `1e3`, `0o17`, `y`."""
 
 
 @click.command()
@@ -134,20 +139,28 @@ def _rendered(items: Sequence[Object], as_list: Object, output: str) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Writes the same value twice rather than an anchor and an alias."""
+        """Writes the same value twice rather than an anchor and an alias, and quotes what kubectl would not read as text."""
 
         def ignore_aliases(self, data: Any) -> bool:
             del data
             return True
 
+    def text(dumper: Plain, data: str) -> Any:
+        style = "'" if _LOOKS_ELSE.fullmatch(data) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    Plain.add_representer(str, text)
     written = (yaml.dump(item, Dumper=Plain, sort_keys=False, allow_unicode=True) for item in items)
     return "---\n".join(written)
 
 
 def _plain(value: Any) -> Any:
-    """YAML's own types as JSON knows them: an unquoted time is text again, keys are text."""
+    """YAML's own types as JSON knows them: an unquoted time is text again, keys are text (`on` is `true`, as for kubectl)."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {
+            str(key).lower() if isinstance(key, bool) else str(key): _plain(entry)
+            for key, entry in value.items()
+        }
     if isinstance(value, list):
         return [_plain(entry) for entry in value]
     if isinstance(value, datetime):

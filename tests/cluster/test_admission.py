@@ -29,6 +29,8 @@ TOLERATIONS = {
     "by-value": {"key": names.JOINT_TAINT, "operator": "Equal", "value": "x", "effect": "NoSchedule"},
     "everything": ALL,
     "everything-noschedule": {"operator": "Exists", "effect": "NoSchedule"},
+    "everything-without-value": {},
+    "everything-equal": {"operator": "Equal", "effect": "NoSchedule"},
 }
 
 

@@ -42,7 +42,7 @@ def read(body: bytes) -> Asked:
     """Raises InvalidManifest where the body is no review."""
     try:
         review = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidManifest("the body is not JSON", object="AdmissionReview") from error
     request = review.get("request") if isinstance(review, Mapping) else None
     if not isinstance(request, Mapping) or not isinstance(request.get("uid"), str):

@@ -72,6 +72,9 @@ class WebhookServer:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(pair.key + b"\n" + pair.certificate)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                path
+            )  # a bad pair would spoil the live one
             self._context.load_cert_chain(path)
         except (ssl.SSLError, ValueError) as error:
             raise InvalidInput(f"the webhook's certificate cannot be used: {error}") from error
@@ -146,7 +149,12 @@ def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
+            told = self.headers.get("Content-Length") or ""
+            if not (told.isascii() and told.isdigit()):  # -1 would be read until the memory is full
+                self.close_connection = True
+                self._send(411, b"say the length of the body\n")
+                return
+            length = int(told)
             if length > MOST_BODY:
                 self.close_connection = True
                 self._send(413, b"too large\n")
@@ -172,8 +180,8 @@ def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
             self.send_response(code)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(OSError):  # the peer has gone, in one of TLS's many ways
+                self.end_headers()
                 self.wfile.write(body)
                 self.wfile.flush()
 

@@ -214,3 +214,80 @@ def test_classes_of_koordra_keep_the_scheduler_away() -> None:
     manifests = list(yaml.safe_load_all((CASES / "koordra.yaml").read_text()))
     made = convert(manifests).objects[0]
     assert f'allocator == "{names.ALLOCATOR_SCHEDULER}"' in made["spec"]["selectors"][0]["cel"]["expression"]
+
+
+def test_text_is_text_to_kubectl_too(tmp_path: Path) -> None:
+    """Its YAML reads y, n, 1e3 and 0o7 as booleans and numbers, PyYAML does not and would leave them bare."""
+    texts = ["y", "N", "1e3", "0o7", "0X1F", "12E05", "plain", "1.2.3"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": {f"l{number}": text for number, text in enumerate(texts)}},
+        "spec": {"containers": [{"name": "c", "image": "x"}]},
+    }
+    (tmp_path / "pod.json").write_text(json.dumps(pod))
+    written = run("-f", str(tmp_path / "pod.json")).stdout
+    assert yaml.safe_load(written) == pod
+    bare = [line.split(": ")[1] for line in written.splitlines() if line.startswith("    l")]
+    assert bare == ["'y'", "'N'", "'1e3'", "'0o7'", "'0X1F'", "'12E05'", "plain", "1.2.3"]
+
+
+def test_a_config_map_that_is_parameters_stays_for_its_other_readers() -> None:
+    """Objects of vendors' kinds that went into a claim are left out; this one pods may mount."""
+    found = convert(
+        [
+            {
+                "apiVersion": "resource.k8s.io/v1alpha2",
+                "kind": "ResourceClass",
+                "metadata": {"name": "c"},
+                "driverName": "dra.example.com",
+            },
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "b"}},
+            {
+                "apiVersion": "resource.k8s.io/v1alpha2",
+                "kind": "ResourceClaim",
+                "metadata": {"name": "r"},
+                "spec": {"resourceClassName": "c", "parametersRef": {"kind": "ConfigMap", "name": "m"}},
+            },
+        ]
+    )
+    assert [obj["kind"] for obj in found.objects] == ["DeviceClass", "ConfigMap", "ResourceClaim"]
+
+
+def test_an_entry_that_names_two_claims_in_two_forms_is_refused() -> None:
+    entry = {"name": "gpu", "source": {"resourceClaimName": "old"}, "resourceClaimName": "new"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "x"}], "resourceClaims": [entry]},
+    }
+    (note,) = convert([pod]).refused
+    assert note.field == "spec.resourceClaims[0].resourceClaimName"
+    entry["resourceClaimName"] = "old"
+    assert convert([pod]).refused == ()
+
+
+AS_KUBECTL_READS = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  labels: {commit: "123e4", short: "1e3", octal: "0o17", "no": "n", off: "x", time: "12:30", version: "1.10"}
+spec:
+  containers:
+  - name: a
+    image: x
+    args: [12:30, 1:20:30.5, =, "0x1F", "1_000", .5, yes]
+    resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+def test_texts_that_look_like_numbers_stay_texts_for_kubectl(tmp_path: Path) -> None:
+    path = tmp_path / "pod.yaml"
+    path.write_text(AS_KUBECTL_READS)
+    lines = [line.strip() for line in run("-f", str(path)).stdout.splitlines()]
+    assert "commit: '123e4'" in lines
+    assert {"short: '1e3'", "octal: '0o17'", "'no': 'n'", "'false': x", "time: '12:30'", "version: '1.10'"} <= set(lines)
+    (pod, _) = json.loads(run("-f", str(path), "-o", "json").stdout)["items"]
+    assert pod["spec"]["containers"][0]["args"] == ["12:30", "1:20:30.5", "=", "0x1F", "1_000", 0.5, True]

@@ -13,6 +13,7 @@ from koordra.api import names, resource_class
 from koordra.controller.run import LEASE_NAME
 from koordra.controller.webhook import handlers, injection
 from koordra.controller.webhook.run import SECRET_NAME, SERVICE_NAME
+from koordra.devcluster.apiserver import cel_policies
 
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
 Object = dict[str, Any]
@@ -94,6 +95,77 @@ def test_only_claims_with_parameters_can_be_held_up_by_a_missing_webhook() -> No
             assert 'c.opaque.driver == "koordra.io"' in condition["expression"]
         else:
             assert entry["rules"][0]["resources"] == ["pods"]
+
+
+def holds(conditions: list[Object], old: Object | None, new: Object) -> bool:
+    values = {"object": new, "oldObject": old, "request": {"operation": "UPDATE" if old else "CREATE"}}
+    return all(
+        cel_policies.evaluate(entry["expression"], values, check=lambda *_: False) is True
+        for entry in conditions
+    )
+
+
+def test_what_frees_a_claim_asks_nobody() -> None:
+    """kube-controller-manager takes finalizers off by updates; held up, claims and their pods would never go away."""
+    config = [{"opaque": {"driver": "koordra.io", "parameters": {}}}]
+    claim: Object = {
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        "spec": {"devices": {"config": config}, "config": config},
+    }
+    freed = {**claim, "metadata": {"name": "c"}}
+    relabelled = {**claim, "metadata": {"name": "c", "labels": {"koordra.io/allocation-mode": "native"}}}
+    annotated = {**claim, "metadata": {"name": "c", "annotations": {"koordra.io/allocation-mode": "native"}}}
+    respecified = {**claim, "spec": {**claim["spec"], "selectors": []}}
+    (policy,) = [
+        obj["spec"]
+        for obj in of_kind("policies", "ValidatingAdmissionPolicy")
+        if obj["metadata"]["name"] == "koordra-joint-taint"
+    ]
+    guards = [entry for entry in webhooks() if "UPDATE" in entry["rules"][0]["operations"]]
+    assert len(guards) == 3
+    for guard in (policy, *guards):
+        conditions = guard["matchConditions"]
+        assert holds(conditions, None, claim)
+        assert not holds(conditions, claim, freed)
+        assert holds(conditions, claim, respecified)
+    for guard in guards:
+        of_claims = "resourceclaims" in guard["rules"][0]["resources"]
+        assert holds(guard["matchConditions"], claim, relabelled) is of_claims
+        assert holds(guard["matchConditions"], claim, annotated) is of_claims
+
+
+@pytest.mark.parametrize(
+    "toleration", [{}, {"operator": "Equal"}, {"key": ""}, {"operator": "Exists"}], ids=str
+)
+def test_a_toleration_without_a_key_tolerates_the_joint_taint(toleration: Object) -> None:
+    """As kube-scheduler reads it: an empty key is every key, and the taint has no value."""
+    (policy,) = [
+        obj["spec"]
+        for obj in of_kind("policies", "ValidatingAdmissionPolicy")
+        if obj["metadata"]["name"] == "koordra-joint-taint"
+    ]
+    asked = {"deviceClassName": names.CLASS_GPU, "tolerations": [toleration]}
+    values = {
+        "params": {"metadata": {"name": names.CLASS_GPU}},
+        "variables": {"asked": [asked], "alternatives": [[asked]]},
+    }
+    for validation in policy["validations"]:
+        assert cel_policies.evaluate(validation["expression"], values, check=lambda *_: False) is False
+    asked["tolerations"] = [{**toleration, "effect": "NoExecute"}]
+    for validation in policy["validations"]:
+        assert cel_policies.evaluate(validation["expression"], values, check=lambda *_: False) is True
+
+
+def test_the_gates_annotations_are_guarded_on_every_way_to_a_pod() -> None:
+    """An update of pods/status changes annotations too."""
+    (policy,) = [
+        obj["spec"]
+        for obj in of_kind("policies", "ValidatingAdmissionPolicy")
+        if obj["metadata"]["name"] == "koordra-gate"
+    ]
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert set(rule["resources"]) == {"pods", "pods/status"}
 
 
 def test_the_roles_name_the_objects_of_the_code() -> None:

@@ -53,7 +53,6 @@ BROKEN = [
     (devices(requests=[exactly(selectors=[{"cel": {"expression": "x" * 10241}}])]), "Too long: may not be more than 10240 bytes"),
     (devices(requests=[exactly(selectors=[{"cel": {"expression": "true"}}] * 33)]), "Too many: 33: must have at most 32 items"),
     (devices(requests=[exactly(tolerations=[{"key": "a"}] * 17)]), "Too many: 17: must have at most 16 items"),
-    (devices(requests=[exactly(tolerations=[{}])]), "must be `Exists` when `key` is empty"),
     (devices(requests=[exactly(tolerations=[{"key": "a", "operator": "In"}])]), 'Unsupported value: "In"'),
     (devices(requests=[exactly(tolerations=[{"key": "a", "operator": "Exists", "value": "b"}])]), "must be empty for operator `Exists`"),
     (devices(requests=[exactly(tolerations=[{"key": "a", "effect": "Never"}])]), 'Unsupported value: "Never"'),

@@ -16,7 +16,9 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.webhook import keys, review
+from koordra.controller.webhook.certificates import Pair
 from koordra.controller.webhook.server import WebhookServer
+from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
 from tests.unit.webhook.cluster import Known, claim, parameters, pod, request, template
 
@@ -156,7 +158,9 @@ def test_claims_are_translated_in_native_namespaces_only(server: WebhookServer) 
     assert not patched(caller.ask("/native/mutate/claims", kept))
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"request":1}', b'{"request":{"uid":3}}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"request":1}', b'{"request":{"uid":3}}', b"[" * 100000]
+)
 def test_what_is_no_review_is_a_400(server: WebhookServer, body: bytes) -> None:
     caller = Caller(server.port)
     assert caller.post("/validate", body)[0] == 400
@@ -181,6 +185,24 @@ def test_a_new_certificate_is_used_by_the_next_connection(server: WebhookServer)
     assert Caller(server.port, fresh.bundle).ask("/validate", GPU)["allowed"] is True
     with pytest.raises(ssl.SSLCertVerificationError):
         Caller(server.port).ask("/validate", GPU)
+
+
+def test_a_certificate_that_does_not_fit_its_key_leaves_the_old_one_serving(server: WebhookServer) -> None:
+    """Files are read one after the other; a renewal in between gives a pair of two halves."""
+    other = keys.wanted(None, ("127.0.0.1",), now=datetime.now(UTC), trusted=False).serving
+    with pytest.raises(InvalidInput, match="cannot be used"):
+        server.use(Pair(KEYS.serving.certificate, other.key))
+    assert Caller(server.port).post("/validate", b"{")[0] == 400
+
+
+@pytest.mark.parametrize("length", ["Content-Length: -1", "Content-Length: x", "Transfer-Encoding: chunked"])
+def test_a_body_of_no_known_length_is_not_read(server: WebhookServer, length: str) -> None:
+    caller = Caller(server.port).connection
+    caller.connect()
+    caller.sock.sendall(f"POST /validate HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
+    answer = http.client.HTTPResponse(caller.sock)
+    answer.begin()
+    assert answer.status == 411
 
 
 def test_reviews_are_answered_quickly(server: WebhookServer) -> None:

@@ -80,6 +80,7 @@ def taint(errors: FieldErrors, path: str, found: Object) -> None:
 
 
 def tolerations(errors: FieldErrors, path: str, found: Sequence[Object]) -> None:
+    """Unlike a pod's, a toleration without a key need not be `Exists`: 1.36.2 takes `{}`."""
     if len(found) > MAX_TOLERATIONS:
         errors.too_many(path, len(found), MAX_TOLERATIONS)
     for index, toleration in enumerate(found):
@@ -92,8 +93,6 @@ def tolerations(errors: FieldErrors, path: str, found: Sequence[Object]) -> None
                 errors.invalid(f"{here}.value", toleration["value"], "must be empty for operator `Exists`")
         elif operator == "Equal":
             names.label_value(errors, f"{here}.value", toleration.get("value", ""))
-            if not key:
-                errors.invalid(f"{here}.operator", operator, "must be `Exists` when `key` is empty")
         else:
             errors.not_supported(f"{here}.operator", operator, ("Equal", "Exists"))
         effect = toleration.get("effect")
