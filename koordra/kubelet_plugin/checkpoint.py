@@ -11,6 +11,10 @@ A checksum covers the canonical JSON of its `data`. A file that cannot be read, 
 this program knows, is a CheckpointError: what is prepared is then unknown, so nothing more may be given out (`recovery` says
 how it goes on). The unreadable bytes are kept once beside it under their own digest.
 
+A node may have a hundred claims of many mounts each, and every call reads and writes the whole file. So what was read or
+written last is remembered with its bytes: the same bytes are not decoded again, and of a claim that did not change the text
+is not made again. What counts is always what the disk says, since another instance may have written in between.
+
 The form before `versions` existed, `{"version": "v1", "checksum", "data"}`, is read.
 """
 
@@ -30,6 +34,9 @@ from koordra.kubelet_plugin.records import CURRENT, OLDER, ClaimRecord, claim_fr
 VERSIONS: Final[Mapping[str, int]] = {"v2": CURRENT, "v1": OLDER}
 """Versions that this program reads and writes, newest first."""
 MODE: Final = 0o600
+
+Texts = dict[tuple[str, int], tuple[ClaimRecord, str]]
+"""By a claim's uid and a version of its form: the record that was written, and its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +66,26 @@ class CheckpointFile:
     def __init__(self, path: Path, disk: Disk) -> None:
         self.path = path
         self._disk = disk
+        self._last: tuple[bytes, Checkpoint] = b"", Checkpoint()
+        self._texts: Texts = {}
 
     def load(self) -> Checkpoint | None:
         """None where there is no file. Raises CheckpointError with what is wrong and what to do."""
         data = self._read()
         if data is None:
             return None
+        if data == self._last[0]:
+            return self._last[1]
         try:
-            return decode(data)
+            found = decode(data)
         except CheckpointError as error:
             kept = self._keep(data)
             raise CheckpointError(
                 f"{self.path} is unreadable ({error}), so it is not known which devices are in use and no claim is prepared; "
                 f"a copy is kept as {kept}; drain the node of pods that use koordra, and it starts anew"
             ) from error
+        self._last = data, found
+        return found
 
     def intact(self) -> tuple[ClaimRecord, ...]:
         """Of an unreadable file: the claims of the newest section that is whole; nothing where none is."""
@@ -81,12 +94,16 @@ class CheckpointFile:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Raises CheckpointError; the old checkpoint then still stands."""
+        data = encode(checkpoint, texts=self._texts)
+        current = {claim.ref.uid for claim in checkpoint.claims}
+        self._texts = {place: text for place, text in self._texts.items() if place[0] in current}
         try:
-            self._disk.replace(self.path, encode(checkpoint), mode=MODE)
+            self._disk.replace(self.path, data, mode=MODE)
         except OSError as error:
             raise CheckpointError(
                 f"{self.path} cannot be written: {error.strerror}; free space or make it writable, the call is repeated"
             ) from error
+        self._last = data, Checkpoint(_sorted(checkpoint.claims))
 
     def _read(self) -> bytes | None:
         try:
@@ -105,13 +122,26 @@ class CheckpointFile:
         return str(copy)
 
 
-def encode(checkpoint: Checkpoint, *, versions: Mapping[str, int] = VERSIONS) -> bytes:
+def encode(
+    checkpoint: Checkpoint, *, versions: Mapping[str, int] = VERSIONS, texts: Texts | None = None
+) -> bytes:
+    """Canonical JSON. `texts` remembers claims' texts from one call to the next."""
+    known = {} if texts is None else texts
     claims = _sorted(checkpoint.claims)
-    sections = {
-        name: _section({"claims": [claim_to_dict(claim, version=version) for claim in claims]})
-        for name, version in versions.items()
-    }
-    return json.dumps({"versions": sections}, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    sections = []
+    for name, version in sorted(versions.items()):
+        data = f'{{"claims":[{",".join(_text(claim, version, known) for claim in claims)}]}}'
+        sections.append(f'"{name}":{{"checksum":"{_digest(data)}","data":{data}}}')
+    return f'{{"versions":{{{",".join(sections)}}}}}\n'.encode()
+
+
+def _text(claim: ClaimRecord, version: int, known: Texts) -> str:
+    place = claim.ref.uid, version
+    record, text = known.get(place, (None, ""))
+    if record is not claim:
+        text = _canonical(claim_to_dict(claim, version=version))
+        known[place] = claim, text
+    return text
 
 
 def decode(data: bytes, *, versions: Mapping[str, int] = VERSIONS) -> Checkpoint:
@@ -171,13 +201,16 @@ def _decode_section(section: object, *, version: int) -> Checkpoint:
     return Checkpoint(_sorted(claims))
 
 
-def _section(data: Any) -> dict[str, Any]:
-    return {"checksum": _checksum(data), "data": data}
-
-
 def _checksum(data: Any) -> str:
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
-    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+    return _digest(_canonical(data))
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _sorted(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:

@@ -15,6 +15,7 @@ Prepare of one claim, under the state lock (two instances may overlap during an 
 
 The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So a Prepare looks
 again under the lock: one that nobody waits for any more, or that an Unprepare of the same claim has overtaken, ends there.
+Two Prepares of one claim (two pods that share it and start together) are both answered, one after the other.
 
 Unprepare removes the files, then the record: killed in between it still holds its devices, and the kubelet repeats the call.
 A claim that nobody knows is unprepared already.
@@ -30,6 +31,7 @@ takes the claim's files away, and once nothing is unaccounted for the node goes 
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,7 +102,8 @@ class DeviceState:
         self._checkpoint = CheckpointFile(paths.checkpoint, disk)
         self._files = ClaimFiles(paths, disk)
         self._new_nonce = new_nonce
-        self._under_way: dict[str, object] = {}
+        self._under_way: dict[str, set[object]] = {}
+        self._calls = threading.Lock()
 
     def prepare(
         self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True
@@ -110,16 +113,28 @@ class DeviceState:
         `awaited` tells whether the kubelet still waits for the answer.
         """
         ref.require_valid()
-        call = self._under_way[ref.uid] = object()
+        call = object()
+        with self._calls:
+            self._under_way.setdefault(ref.uid, set()).add(call)
         try:
+            self._require_wanted(ref, call, awaited)
             claim, consumers = self._fetch(ref)
             with self._lock.held():
-                if not awaited() or self._under_way.get(ref.uid) is not call:
-                    raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
+                self._require_wanted(ref, call, awaited)
                 return self._prepare(ref, claim, consumers)
         finally:
-            if self._under_way.get(ref.uid) is call:
-                del self._under_way[ref.uid]
+            with self._calls:
+                others = self._under_way.get(ref.uid, set())
+                others.discard(call)
+                if not others:
+                    self._under_way.pop(ref.uid, None)
+
+    def _require_wanted(self, ref: ClaimRef, call: object, awaited: Callable[[], bool]) -> None:
+        """Raises PrepareError for a call that nobody waits for, or that an Unprepare has overtaken."""
+        with self._calls:
+            overtaken = call not in self._under_way.get(ref.uid, set())
+        if overtaken or not awaited():
+            raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
 
     def _prepare(
         self, ref: ClaimRef, claim: Object, consumers: Consumers | None
@@ -160,7 +175,8 @@ class DeviceState:
         if not ref.valid:
             log.warning("unprepare_of_impossible_claim", claim=str(ref), uid=ref.uid[:80])
             return
-        self._under_way.pop(ref.uid, None)
+        with self._calls:
+            self._under_way.pop(ref.uid, None)
         with self._lock.held():
             self._release_network(ref)
             try:

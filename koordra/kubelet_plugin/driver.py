@@ -34,7 +34,7 @@ from typing import Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import KoordraError, NodeError
+from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin import dra_service, registration
 from koordra.kubelet_plugin.claim_audit import KUBELET_CLAIMS, ClaimAudit
@@ -53,7 +53,9 @@ from koordra.kubelet_plugin.health_service import add_health_services, sockets_a
 from koordra.kubelet_plugin.inventory import InventorySource, Offering
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics
 from koordra.kubelet_plugin.lock import sole_instance
+from koordra.kubelet_plugin.mode_switch import ModeSwitch
 from koordra.kubelet_plugin.moved_nics import with_moved
 from koordra.kubelet_plugin.network_plan import NetworkKind
 from koordra.kubelet_plugin.plugin_metrics import PluginMetrics
@@ -74,6 +76,9 @@ log = get_logger(__name__)
 LOOK_AROUND: Final = 2.0
 LOOK_AT_FILES: Final = 20.0
 """Seconds between two looks for what others took away: sockets are cheap to look at, the files of all claims are not."""
+
+VERSIONS_WITHIN: Final = 3.0
+"""Seconds for which the start waits to hear which versions of resource.k8s.io are served."""
 
 GRACE: Final = 20.0
 """Seconds for calls in progress at the end (the kubelet waits 45 s for an answer)."""
@@ -116,7 +121,8 @@ class Driver:
         disk = disk or Disk()
         paths = settings.paths
         claims = ApiClaims(client)
-        self._metrics = PluginMetrics(metrics or Metrics())
+        metrics = metrics or Metrics()
+        self._metrics = PluginMetrics(metrics)
         self._inventory = InventorySource(
             paths.root,
             offering=settings.offering,
@@ -125,12 +131,14 @@ class Driver:
         )
         self._guarded = GuardedFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
+        limiter = LimiterIsolation(paths.state)
+        self._limiters = LimiterMetrics(metrics, limiter.claims)
         self._state = DeviceState(
             node=settings.node,
             paths=paths,
             claims=claims,
             inventory=self._inventory.current,
-            backends=backends(LimiterIsolation(paths.state)),
+            backends=backends(limiter),
             disk=disk,
             consumers=ApiConsumers(client) if settings.pod_network else None,
             networks=self._networks if settings.pod_network else None,
@@ -157,6 +165,7 @@ class Driver:
             node=settings.node,
             build=self._slices,
             written=self._metrics.observe_slices_written,
+            switch=ModeSwitch(paths.state, disk=disk),
         )
         self._audit = ClaimAudit(
             self._state,
@@ -185,18 +194,36 @@ class Driver:
         thread has ended."""
         watcher = self._watcher(self._settings.paths.root)
         threads = [spawn(lambda: watcher.run(stop, self._take), name="watch-machine")]
+        asking = spawn(lambda: self._negotiate(stop), name="ask-versions")
         try:
             if self._wait_for_machine(stop, threads):
                 with sole_instance(self._instance, stop) as alone:
                     if alone:
+                        # Without an answer the plugin serves all the same: Unprepare needs no API server.
+                        asking.join(timeout=VERSIONS_WITHIN)
                         self._serve(stop, threads)
         finally:
             stop.set()
             for part in (self._publisher, self._audit, self._status):
                 part.wake()
-            for thread in threads:
+            for thread in (*threads, asking):
                 thread.join(timeout=GRACE)
         log.info("plugin_stopped", node=self._settings.node)
+
+    def _negotiate(self, stop: threading.Event) -> None:
+        """Which versions of resource.k8s.io the server has; asked until it answers."""
+        while not stop.is_set():
+            try:
+                log.info("versions_negotiated", **self._client.negotiate())
+            except ApiUnreachable as error:
+                log.warning("server_not_reached", server=self._client.server, error=str(error))
+                stop.wait(LOOK_AROUND)
+            except ApiError as error:
+                log.warning("versions_not_told", error=str(error), assumed="v1")
+                return
+            else:
+                self._publisher.wake()
+                return
 
     def _wait_for_machine(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> bool:
         """Whether the first reading was taken; False when `stop` came first. Raises what kept it from being taken."""
@@ -253,6 +280,7 @@ class Driver:
                 self._look_at_networks()
                 if time.monotonic() >= files_at:
                     files_at = time.monotonic() + LOOK_AT_FILES
+                    self._limiters.observe()
                     self._state.restore_files()
             except NodeError as error:
                 log.error("plugin_impaired", error=str(error))

@@ -57,7 +57,7 @@ class StateLock:
     def _acquire(self) -> int:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise CheckpointError(
                 f"the state lock {self._path} cannot be opened: {error.strerror}; make the state directory writable"

@@ -99,9 +99,9 @@ def _plan(
     kind = _kind(record, device, config, inventory=inventory)
     if kind is None:
         return None
-    if kind is NetworkKind.MOVE and len(consumers.pods) > 1:
+    if len(consumers.pods) > 1:
         raise PrepareError(
-            f"{record.ref}: {device.device} moves into its pod's network, and the claim is reserved for "
+            f"{record.ref}: {device.device} gets an interface in its pod's network, and the claim is reserved for "
             f"{len(consumers.pods)} pods; give each a claim of its own (a template)"
         )
     siblings = [other for other in record.devices if other.request == device.request and _is_nic(other)]

@@ -169,6 +169,12 @@ class PodNetworks:
         if earlier is not None:
             if earlier.sandbox == sandbox.id and self._gate(uid).exists():
                 return
+            if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():
+                # A claim whose second pod came after Prepare: what runs keeps what it has.
+                raise NodeError(
+                    f"{network.ref}: its network is in pod {earlier.pod}, and it goes into one pod at a time; give each "
+                    "pod a claim of its own (a template)"
+                )
             # Half done, or of a sandbox that died without a Stop: from the start.
             self.release(earlier)
         done: list[Attached] = []

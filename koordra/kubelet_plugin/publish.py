@@ -13,6 +13,8 @@ them; where an update changes the content, a pause after each write keeps the tw
 An API server drops fields whose feature gate is off and says nothing. What it answered is compared with what was sent; what
 is missing is reported with the gate to turn on, and the answer is remembered, so that the difference does not cause another
 write. The node owns its slices.
+
+Between the modes of allocation the devices are published for nobody (mode_switch.py).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kubelet_plugin.mode_switch import Course, ModeSwitch, quarantined
 from koordra.kubelet_plugin.resourceslice import next_generation
 from koordra.logs import get_logger
 
@@ -74,6 +77,7 @@ class Publisher:
         interval: float = 60.0,
         calm: float = 1.0,
         written: Callable[[], None] = lambda: None,
+        switch: ModeSwitch | None = None,
     ) -> None:
         self._client = client
         self._node = node
@@ -82,6 +86,8 @@ class Publisher:
         self._interval = interval
         self._calm = calm
         self._when_written = written
+        self._switch = switch
+        self._again: float | None = None
         self._wanted = threading.Event()
         self._generation = 0
         self._stored: dict[str, tuple[Object, Object]] = {}
@@ -105,6 +111,8 @@ class Publisher:
                 if self.sync():
                     self._when_written()
                     stop.wait(self._calm)
+                if self._again is not None:
+                    pause = min(pause, self._again)
             except ApiError as error:
                 log.warning("slices_not_published", node=self._node, error=str(error))
                 pause = self._retry
@@ -117,14 +125,19 @@ class Publisher:
         """Make the API hold the wanted slices; True if something was written. Raises ApiError."""
         node = self._client.get(kinds.NODES, self._node)
         existing, _ = self._client.list(kinds.RESOURCE_SLICES, field_selector=own_slices_selector(self._node))
-        generation = next_generation(
-            [self._as_sent(obj) for obj in existing], self._build(node, self._generation)
-        )
+        wanted = self._build(node, self._generation)
+        course = self._switch.course(wanted, there=existing, node=node) if self._switch else Course()
+        self._again = course.again
+        if course.quarantine:
+            wanted = quarantined(wanted)
+        generation = next_generation([self._as_sent(obj) for obj in existing], wanted)
         if existing and generation == _generation(existing[0]):
             self._generation = max(generation, self._generation)
             return False
-        generation = max(generation, self._generation + 1)
+        generation = max(generation, self._generation + 1, course.least)
         wanted = self._build(node, generation)
+        if course.quarantine:
+            wanted = quarantined(wanted)
         current = {objects.name(obj): obj for obj in existing}
         for slice_ in wanted:
             self._write(slice_, current.get(objects.name(slice_)))

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -115,32 +116,34 @@ class LimiterIsolation:
 
     # The libraries.
 
-    def _built(self) -> dict[str, Path]:
+    @cached_property
+    def _built(self) -> dict[str, bytes]:
+        """Read once: what a claim's edits name and what is installed for it is the same, whatever is built meanwhile."""
         for folder in self._installed:
             for layout in (_BUILT, {name: name for name in LIBRARIES}):
                 found = {name: folder / path for name, path in layout.items()}
                 if all(path.is_file() for path in found.values()):
-                    return found
+                    return {name: path.read_bytes() for name, path in found.items()}
         raise PrepareError(
             f"isolation limiter: this node has no {' and '.join(LIBRARIES)} of koordra in any of "
             f"{', '.join(str(folder) for folder in self._installed)}"
         )
 
     def _library(self) -> Path:
-        """The folder of the libraries as they are installed now; a running container keeps the version it started with."""
+        """The folder of this plugin's libraries; a running container keeps the version it started with."""
         digest = hashlib.sha256()
-        for _, path in sorted(self._built().items()):
-            digest.update(path.read_bytes())
+        for _, content in sorted(self._built.items()):
+            digest.update(content)
         return self._folder / "library" / digest.hexdigest()[:16]
 
     def _install(self) -> None:
         folder = self._library()
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-        for name, path in self._built().items():
+        for name, content in self._built.items():
             target = folder / name
             if not target.exists():
                 temporary = folder / f"{name}.tmp"
-                temporary.write_bytes(path.read_bytes())
+                temporary.write_bytes(content)
                 temporary.chmod(0o755)
                 temporary.rename(target)
 

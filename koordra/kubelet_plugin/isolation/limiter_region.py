@@ -263,12 +263,16 @@ def _put(policy: mmap.mmap, at: int, value: int) -> None:
 
 
 def _make(path: Path, size: int, header: bytes, *, mode: int) -> None:
-    """A file of zeros with a header; as it is where it is there. Readable only once it is complete."""
+    """A file of zeros with a header; as it is where it is there. Readable only once it is complete.
+
+    It has all its blocks: a disk that fills up later must not kill a program that writes to its mapping.
+    """
     if path.exists():
         return
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(header)
-        file.truncate(size)
+        file.flush()
+        os.posix_fallocate(file.fileno(), 0, size)
     temporary.chmod(mode)
     temporary.rename(path)

@@ -8,7 +8,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,12 @@ class FakeApi(FakeSliceApi):
         super().__init__(node)
         self.statuses: list[Object] = []
         self._node_events: queue.SimpleQueue[Object] = queue.SimpleQueue()
+
+    server = "https://api.test"
+
+    def negotiate(self) -> Mapping[str, str]:
+        self._answer()
+        return {"resourceclaims": "v1", "resourceslices": "v1"}
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         self.asked += 1

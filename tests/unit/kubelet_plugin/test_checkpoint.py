@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.errors import CheckpointError, PrepareError
-from koordra.kubelet_plugin.checkpoint import Checkpoint, decode, encode, intact_claims
+from koordra.kubelet_plugin.checkpoint import Checkpoint, CheckpointFile, decode, encode, intact_claims
 from koordra.kubelet_plugin.container_edits import ContainerEdits, Hook, Mount
+from koordra.kubelet_plugin.files import Disk
 from koordra.kubelet_plugin.network_plan import NetworkKind, NetworkPlan
 from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
 from koordra.kubelet_plugin.recovery import recovered
 from koordra.topology.machine import DeviceNode
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid
-from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
+from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
 
 text = st.text(max_size=12)
 optional = st.none() | text
@@ -162,6 +163,25 @@ def test_the_flat_form_of_before_is_read(record: ClaimRecord) -> None:
     section = json.loads(encode(Checkpoint((record,))))["versions"]["v1"]
     flat = json.dumps({"version": "v1", **section}).encode()
     assert decode(flat) == decode(encode(Checkpoint((record,))), versions={"v1": 1})
+
+
+def test_what_is_remembered_never_stands_for_what_is_on_disk(node: PluginNode) -> None:
+    """Two instances overlap, each remembers what it wrote last; and the text is that of a program that remembers nothing."""
+    one, other = (CheckpointFile(node.paths.checkpoint, Disk()) for _ in range(2))
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    (record,) = node.checkpoint().claims
+    one.save(Checkpoint((record,)))
+    assert one.load() == other.load() == Checkpoint((record,))
+    changed = record.rolled_back()
+    other.save(Checkpoint((changed,)))
+    assert one.load() == Checkpoint((changed,))
+    one.save(Checkpoint((record,)))
+    data = node.paths.checkpoint.read_bytes()
+    assert data == encode(Checkpoint((record,)))
+    assert data == json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    node.paths.checkpoint.write_bytes(data.replace(b'"memlock"', b'"memlocK"'))
+    with pytest.raises(CheckpointError, match="is unreadable"):
+        one.load()
 
 
 @given(st.lists(records, max_size=3, unique_by=lambda record: record.ref.uid))

@@ -184,6 +184,7 @@ def test_without_the_option_nothing_moves_and_nothing_is_promised(roce: PluginNo
 def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNode) -> None:
     two = Consumers(pods=("pod-1", "pod-2"))
     assert "reserved for 2 pods" in refused(roce, claim(1, vf(VF_0)), two)
+    assert "reserved for 2 pods" in refused(roce, claim(1, nic("nic", PF, "50")), two)
     config = [parameters("RdmaConfig", network=NETWORK)]
     assert "one set of addresses" in refused(roce, claim(1, vf(VF_0), vf(VF_3), config=config))
     both = [parameters("RdmaConfig", network={"interface": "rail0"})]

@@ -137,6 +137,26 @@ def test_a_pod_on_the_hosts_network_is_refused(tmp_path: Path) -> None:
         networks(tmp_path, FakeLinks("eth7")).attach(sandbox(""))
 
 
+@pytest.mark.parametrize("plan", [MOVE, MACVLAN])
+def test_a_second_pod_takes_nothing_from_the_first(tmp_path: Path, netns: str, plan: NetworkPlan) -> None:
+    """It was reserved after Prepare, and a kubelet that started anew asked for the claim once more."""
+    prepared(tmp_path, plan, pods=("pod-uid", "pod-2"))
+    links = FakeLinks("eth7")
+    pods = networks(tmp_path, links)
+    pods.attach(sandbox(netns))
+    before, attached = dict(links.where), pods.attached()
+    other = tmp_path / "netns-2"
+    other.touch()
+    with pytest.raises(NodeError, match="is in pod pod-uid"):
+        pods.attach(sandbox(str(other), 2, pod="pod-2"))
+    assert links.where == before
+    assert pods.attached() == attached
+    assert network_files.gate_file(tmp_path, uid(1)).exists()
+    pods.detach(sandbox(netns))
+    pods.attach(sandbox(str(other), 2, pod="pod-2"))
+    assert (str(other), "rail0") in links.where
+
+
 def test_two_nics_or_none(tmp_path: Path, netns: str) -> None:
     """Whatever fails, what had moved is back, the container cannot start, and the next try succeeds."""
     second = replace(

@@ -133,6 +133,25 @@ def test_an_unprepare_that_overtakes_a_prepare_wins(node: PluginNode) -> None:
     assert state.records() == ()
 
 
+def test_two_pods_of_one_claim_that_start_together_are_both_answered(node: PluginNode) -> None:
+    """The second Prepare comes while the first waits for the API, and is done before it."""
+    state = node.plugin()
+    answers: list[Any] = []
+
+    class Slow:
+        def get(self, namespace: str, name: str) -> Any:
+            if not answers:
+                answers.append(None)
+                answers.append(state.prepare(ref_of(claim(1))))
+            return claim(1, gpu("gpu", GPU_0))
+
+    state._claims = Slow()
+    first = state.prepare(ref_of(claim(1)))
+    assert first == answers[1]
+    assert len(state.records()) == 1
+    assert state._under_way == {}
+
+
 def test_a_surprise_is_one_claims_error(node: PluginNode, served: SocketServer) -> None:
     class Surprising:
         def get(self, namespace: str, name: str) -> Any:
