@@ -282,7 +282,11 @@ class KubeClient:
                 body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
                 headers=headers,
                 preload_content=False,
-                timeout=urllib3.Timeout(connect=self._timeout, read=read_timeout or self._timeout),
+                timeout=urllib3.Timeout(
+                    connect=self._timeout,
+                    read=read_timeout or self._timeout,
+                    total=None if read_timeout else self._timeout,
+                ),
             )
             if response.status >= 300:
                 raise _status_error(response.status, _decode_status(response.read()))

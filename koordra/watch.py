@@ -53,6 +53,7 @@ class WatchCache:
         self._jitter = jitter
         self._lock = threading.Lock()
         self._objects: dict[str, Object] = {}
+        self._order: list[str] | None = None
         self._version = ""
         self._synced = threading.Event()
 
@@ -68,7 +69,9 @@ class WatchCache:
     def objects(self) -> list[Object]:
         """All of them, in the order of their keys."""
         with self._lock:
-            return [self._objects[object_key] for object_key in sorted(self._objects)]
+            if self._order is None:
+                self._order = sorted(self._objects)
+            return [self._objects[object_key] for object_key in self._order]
 
     def run(self, stop: threading.Event) -> None:
         """List and watch until `stop`."""
@@ -91,7 +94,7 @@ class WatchCache:
         items, version = self._client.list(self.kind, field_selector=self._field_selector)
         fresh = {self._key(item): item for item in items}
         with self._lock:
-            old, self._objects = self._objects, fresh
+            old, self._objects, self._order = self._objects, fresh, None
         self._version = version
         self._synced.set()
         for object_key, obj in fresh.items():
@@ -116,10 +119,13 @@ class WatchCache:
 
     def _apply(self, event: str, obj: Object) -> None:
         with self._lock:
+            object_key = self._key(obj)
+            if (event == "DELETED") == (object_key in self._objects):
+                self._order = None
             if event == "DELETED":
-                self._objects.pop(self._key(obj), None)
+                self._objects.pop(object_key, None)
             else:
-                self._objects[self._key(obj)] = obj
+                self._objects[object_key] = obj
         self._report(event, obj)
 
     def _report(self, event: str, obj: Object) -> None:

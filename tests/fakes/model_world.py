@@ -11,10 +11,13 @@ seed.
                       that was deleted by force goes on running for a while
     administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed
 
+`check_bound` holds after every step: a pod that has its node keeps its claims, allocated there and reserved for it.
+`check_lifted`: a gate goes only when the pod's claims have got their devices.
 `check_claims` holds after every step while every write arrived in its time. Once a request of a process that had
 lost its lease has landed (`beyond`), claims may overlap, and what is left is that no node prepares beyond a
-card's capacity, which `prepare` asserts. `become_quiet` ends all disturbance; `check_quiet` is what must be true
-then.
+card's capacity, which `prepare` asserts. `become_quiet` ends all disturbance, at last the scheduler's noes that nobody
+else sees: until then a pod that is refused on one node has to get to another one that takes it (`check_noes`).
+`check_quiet` is what must be true then.
 """
 
 from __future__ import annotations
@@ -56,6 +59,8 @@ WATCHED: tuple[Kind, ...] = (
     RESOURCE_CLAIMS,
     PODS,
 )
+NOES_ROUNDS = 45
+"""Of 20 seconds each: longer than the longest patience and the longest exclusion together."""
 Fate = str
 FATES: tuple[tuple[int, Fate], ...] = (
     (5, "lost"),
@@ -246,6 +251,7 @@ class World:
         self.trace.append(action.__name__)
         action()
         self.check_claims()
+        self.check_bound()
 
     def timestamp(self) -> str:
         seconds = int(self.now)
@@ -288,7 +294,11 @@ class World:
         """The request reaches the server. Whether its sender still leads nobody there asks."""
         if what == RESOURCE_CLAIMS.plural and not sender.lease.may_write():
             self.beyond = True
-        return request()
+        gated = {pod["metadata"]["uid"] for pod in self.pods() if pod["spec"].get("schedulingGates")}
+        answer = request()
+        if what == PODS.plural and gated:
+            self.check_lifted(gated)
+        return answer
 
     def go_on_without(self, sender: Controller, *, paused: bool = True) -> None:
         """The world's next steps while the sender stands still (or only its request does)."""
@@ -751,17 +761,45 @@ class World:
         over = {card: amount for card, amount in used.items() if amount > CARD}
         assert not over, f"allocated beyond capacity: {over}"
 
+    def check_bound(self) -> None:
+        """Nobody takes from a pod that has its node what it was bound with."""
+        table = self.api.table(RESOURCE_CLAIMS)
+        for pod in self.pods():
+            where, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
+            if not where or pod["status"].get("phase") in {"Succeeded", "Failed"}:
+                continue
+            for name in _claim_names(pod):
+                claim = table.get(f"default/{name}") or {}
+                places = {result["pool"] for result in results_of(claim)}
+                users = {entry["uid"] for entry in (claim.get("status") or {}).get("reservedFor") or ()}
+                told = f"{pod['metadata']['name']} lost its claim {name}"
+                assert places == {where}, f"{told}: on {places or 'no node'}"
+                assert uid in users, f"{told}: reserved for others"
+
+    def check_lifted(self, gated: set[str]) -> None:
+        """`gated`: the pods that had a gate before a controller's write."""
+        for pod in self.pods():
+            if pod["metadata"]["uid"] in gated and not pod["spec"].get("schedulingGates"):
+                had = {
+                    obj["metadata"]["name"]
+                    for _, _, obj in self.api.history[RESOURCE_CLAIMS.plural]
+                    if results_of(obj)
+                }
+                lacking = _claim_names(pod) - had
+                assert not lacking, f"{pod['metadata']['name']} lost its gate without {lacking}"
+
     def become_quiet(self) -> None:
         """No more disturbance: everybody works until nothing changes and nothing is to come."""
         self.calm = True
         self.in_flight.clear()
-        self.blocked.clear()
         if self.api.find(DEVICE_CLASSES, names.CLASS_GPU) is None:
             self.change_class()
         for name in ("n0", "n1"):
             if self.api.find(NODES, name) is None:
                 self.add_node(name)
             self.api.change(NODES, name, spec={})
+        self.check_noes()
+        self.blocked.clear()
         still = 0
         for _ in range(60):
             before = self.work_version()
@@ -771,6 +809,49 @@ class World:
             if still >= 3:
                 return
         raise AssertionError("does not come to rest")
+
+    def check_noes(self) -> None:
+        """A pod that the scheduler keeps off one node does not stay there for ever while the other is free for it."""
+        blocked = {pod["metadata"]["uid"] for pod in self.pods() if not pod["spec"].get("nodeName")} & {
+            uid for uid, _ in self.blocked
+        }
+        if not blocked or self.starves_after or self.preemption:
+            return
+        for _ in range(NOES_ROUNDS):
+            self.round_of_work()
+            self.now += 20.0
+        for pod in self.pods():
+            uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+            own = self.claims_of(pod)
+            if uid not in blocked or pod["spec"].get("nodeName") or own is None:
+                continue
+            if any(claim["status"].get("reservedFor") for claim in own) or self.are_shared(pod):
+                continue
+            for where in ("n0", "n1"):
+                assert not self.would_take(where, pod, own), f"{name} is refused and not tried on {where}"
+
+    def are_shared(self, pod: Object) -> bool:
+        """Whether others name the pod's claims too."""
+        mine = _claim_names(pod)
+        return any(mine & _claim_names(other) for other in self.pods() if other is not pod)
+
+    def would_take(self, where: str, pod: Object, own: list[Object]) -> bool:
+        """Whether the scheduler and the cards of a node have room for the pod, wherever its claims are now."""
+        target = self.api.get(NODES, where)
+        if not self.accepts(pod, target):
+            return False
+        mine = {claim["metadata"]["uid"] for claim in own}
+        holders = [
+            claim
+            for claim in self.api.table(RESOURCE_CLAIMS).values()
+            if results_of(claim) and claim["metadata"]["uid"] not in mine
+        ]
+        shown = [
+            *(self.api.table(DEVICE_CLASSES).values()),
+            *(one for one in self.api.table(RESOURCE_SLICES).values() if one["spec"]["nodeName"] == where),
+        ]
+        waiting = [{**claim, "status": {}} for claim in own]
+        return bool(self.planner([target, *shown, *holders, *waiting, pod], report_errors=True).allocations)
 
     def work_version(self) -> int:
         return sum(len(events) for plural, events in self.api.history.items() if plural != LEASES.plural)
@@ -853,6 +934,14 @@ class World:
         leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
         kept = {entry.node for one in leading for entry in one.placing.reservations.held}
         return bool(kept & set(answer.nodes.values()))
+
+
+def _claim_names(pod: Object) -> set[str]:
+    made = {one["name"]: one["resourceClaimName"] for one in pod["status"].get("resourceClaimStatuses") or ()}
+    return {
+        entry.get("resourceClaimName") or made.get(entry["name"], "")
+        for entry in pod["spec"]["resourceClaims"]
+    }
 
 
 def _pod(name: str, spec: Object) -> Object:

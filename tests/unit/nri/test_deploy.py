@@ -28,9 +28,11 @@ def test_every_argument_is_one_of_the_program() -> None:
     (container,) = pod_spec()["containers"]
     assert container["args"][0] == "nri"
     added = [
-        yaml.safe_load(patch["patch"])[0]["value"]
-        for name in ("validate", "evict", "koordinator")
+        change["value"]
+        for name in ("validate", "evict", "koordinator", "pod-network")
         for patch in documents(f"{name}/kustomization.yaml")[0]["patches"]
+        for change in yaml.safe_load(patch["patch"])
+        if change["path"].endswith("/args/-")
     ]
     arguments = [*container["args"][1:], *added]
     context = click.Context(command)
@@ -39,6 +41,7 @@ def test_every_argument_is_one_of_the_program() -> None:
     assert context.params["validating"]
     assert context.params["koordinator"]
     assert context.params["on_drift"] == "evict"
+    assert context.params["pod_network"]
 
 
 def test_the_pod_has_no_power_that_it_does_not_need() -> None:
