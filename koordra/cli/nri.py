@@ -167,8 +167,11 @@ def command(
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
+    from functools import partial
+
     from koordra import logs
     from koordra.kube import KubeClient
+    from koordra.kubelet_plugin.isolation.limiter_report import enforces
     from koordra.kubelet_plugin.pod_network import PodNetworks
     from koordra.nri.rdma_limits import RdmaLimit
     from koordra.nri.service import Options, run
@@ -194,6 +197,7 @@ def command(
         verify_period=verify_period,
         metrics_address=metrics_address,
         client=KubeClient(kubeconfig, user_agent="koordra-nri") if talks else None,
+        enforcing=partial(enforces, state_dir / "limiter" / "claims"),
         networks=PodNetworks(state_dir, sys=root / "sys") if pod_network else None,
     )
     run(options, stop)

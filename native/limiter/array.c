@@ -40,8 +40,12 @@ static uint64_t padded(uint64_t width, uint64_t height, uint64_t depth, uint64_t
 static uint64_t bound(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels)
 {
     uint64_t width = shape->Width, height = shape->Height, depth = shape->Depth, all = 0;
-    for (unsigned level = 0; level < levels; level++) {
-        all += padded(width, height, depth, texel(shape->Format, shape->NumChannels));
+    /* The driver, too, stops at the level of one texel, whatever number it is told. */
+    uint64_t most = width | height | (shape->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) ? 0 : depth);
+    unsigned possible = most ? 64 - (unsigned)__builtin_clzll(most) : 1;
+    for (unsigned level = 0; level < levels && level < possible; level++) {
+        uint64_t bytes = padded(width, height, depth, texel(shape->Format, shape->NumChannels));
+        all = bytes > UINT64_MAX - all ? UINT64_MAX : all + bytes;
         width = width > 1 ? width / 2 : 1;
         height = height > 1 ? height / 2 : height;
         if (!(shape->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))

@@ -87,11 +87,11 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, uns
 
 typedef CUresult (*graph_call)(void *first, void *second, void *third);
 
-static uint64_t reserved_by(const struct card *card)
+static uint64_t reserved_by(const struct card *card, uint64_t unknown)
 {
     uint64_t bytes = 0;
     if (DRIVER(cuDeviceGetGraphMemAttribute, CUdevice, int, void *)(card->handle, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes) != CUDA_SUCCESS)
-        return 0;
+        return unknown; /* after a fault on the card it does not say; the memory stays */
     return bytes;
 }
 
@@ -110,7 +110,7 @@ static CUresult grow(struct card *card, uint64_t bytes, graph_call call, void *f
 {
     pthread_mutex_lock(&card->graph_lock);
     uint64_t used = 0;
-    settle(card, reserved_by(card));
+    settle(card, reserved_by(card, card->graph_charged));
     DRIVER(cuDeviceGetGraphMemAttribute, CUdevice, int, void *)(card->handle, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &used);
     uint64_t free = used < card->graph_charged ? card->graph_charged - used : 0;
     uint64_t more = free < bytes ? bytes - free : 0;
@@ -120,7 +120,7 @@ static CUresult grow(struct card *card, uint64_t bytes, graph_call call, void *f
     }
     card->graph_charged += more;
     CUresult result = call(first, second, third);
-    settle(card, reserved_by(card));
+    settle(card, reserved_by(card, result == CUDA_SUCCESS ? card->graph_charged : card->graph_charged - more));
     pthread_mutex_unlock(&card->graph_lock);
     return result;
 }
@@ -182,7 +182,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
     struct card *card;
     if (result == CUDA_SUCCESS && charge_on(device, &card) == CUDA_SUCCESS && card) {
         pthread_mutex_lock(&card->graph_lock);
-        settle(card, reserved_by(card));
+        settle(card, reserved_by(card, card->graph_charged));
         pthread_mutex_unlock(&card->graph_lock);
     }
     return result;

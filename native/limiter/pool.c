@@ -15,12 +15,14 @@
 
 #define POOL_STEP (UINT64_C(32) << 20)
 
-static uint64_t attribute(uint64_t pool, int which)
+/* `unknown` where the driver does not say: after a fault on the card no call works any more, and the memory stays. */
+static uint64_t attribute(uint64_t pool, int which, uint64_t unknown)
 {
     uint64_t value = 0;
-    if (DRIVER(cuMemPoolGetAttribute, void *, int, void *)((void *)(uintptr_t)pool, which, &value) != CUDA_SUCCESS)
-        return 0;
-    return value;
+    CUresult result = DRIVER(cuMemPoolGetAttribute, void *, int, void *)((void *)(uintptr_t)pool, which, &value);
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return 0; /* there is no such pool any more */
+    return result == CUDA_SUCCESS ? value : unknown;
 }
 
 /* The pool's record, made at first sight; NULL: the table is full. */
@@ -68,23 +70,27 @@ static void settle(struct pool *pool, uint64_t reserved)
     pool->charged = reserved;
 }
 
+static void mark_stale(struct pool *pool)
+{
+    atomic_store(&pool->stale, true);
+    atomic_store(&process_self()->stale_pools, true);
+}
+
 /* With the pool locked. */
 static void refresh(struct pool *pool)
 {
     if (!pool->known)
         return;
     if (!pool->destroyed) {
-        settle(pool, attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+        uint64_t reserved = attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, UINT64_MAX);
+        if (reserved == UINT64_MAX)
+            mark_stale(pool);
+        else
+            settle(pool, reserved);
     } else if (pool->outstanding == 0 && !pool->frees_pending) {
         settle(pool, 0);
         pool->known = false;
     }
-}
-
-static void mark_stale(struct pool *pool)
-{
-    atomic_store(&pool->stale, true);
-    atomic_store(&process_self()->stale_pools, true);
 }
 
 /* Called where a pool may be locked by this very thread; one that is busy stays stale. */
@@ -147,11 +153,11 @@ static uint64_t steps(uint64_t bytes)
 
 /* Reserves what the pool may grow by: all of the request, as its free part may be in pieces; where that does not fit, only what
  * is lacking. False: neither fits. */
-static bool reserve_growth(struct pool *pool, uint64_t bytes)
+static bool reserve_growth(struct pool *pool, uint64_t bytes, uint64_t *growth)
 {
     struct card *card = &process_self()->cards[pool->card];
-    settle(pool, attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
-    uint64_t used = attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    settle(pool, attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, pool->charged));
+    uint64_t used = attribute(pool->handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, pool->charged);
     uint64_t free = used < pool->charged ? pool->charged - used : 0;
     uint64_t more = steps(bytes);
     if (!charge_reserve(card, more, KIND_POOL)) {
@@ -160,6 +166,7 @@ static bool reserve_growth(struct pool *pool, uint64_t bytes)
             return false;
     }
     pool->charged += more;
+    *growth = more;
     return true;
 }
 
@@ -168,13 +175,14 @@ static CUresult allocate_from(struct pool *pool, CUdeviceptr *pointer, size_t by
     struct process *process = process_self();
     pthread_mutex_lock(&pool->lock);
     bool counted = !(DEFECT(pool_high_watermark) && pool->outstanding) && !DEFECT(pools_uncounted);
-    if (counted && !reserve_growth(pool, bytes)) {
+    uint64_t growth = 0;
+    if (counted && !reserve_growth(pool, bytes, &growth)) {
         pthread_mutex_unlock(&pool->lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = call(pointer, bytes, (void *)(uintptr_t)pool->handle, stream);
     if (counted)
-        settle(pool, attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
+        settle(pool, attribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, result == CUDA_SUCCESS ? pool->charged : pool->charged - growth));
     if (result == CUDA_SUCCESS) {
         struct record record = {.key = *pointer, .space = SPACE_POINTER, .kind = KIND_POOL, .device = pool->card, .more = (uint64_t)(pool - process->pools)};
         pool->outstanding++;

@@ -5,8 +5,9 @@
  *
  * Dead is who has no lock. The lock goes with the process's memory; the driver's own descriptors close shortly after, and only
  * then is the GPU memory free. So a slot is reaped when its process is certainly gone (same pid namespace: no such pid, or
- * nothing of it left but a zombie), or when it was seen unlocked for GRACE (another namespace, or an exec). The reaper holds the
- * slot's lock meanwhile, and can itself be killed at any point: the next one does the rest.
+ * nothing of it left but a zombie), or when it was seen unlocked for GRACE (another namespace, or an exec). One that is still
+ * ending (no memory, and no zombie yet) keeps its slot, however long the driver takes over it. The reaper holds the slot's lock
+ * meanwhile, and can itself be killed at any point: the next one does the rest; while it is stopped there, that one slot waits.
  */
 #include "region.h"
 
@@ -27,6 +28,8 @@
 #include "defect.h"
 
 #define GRACE UINT64_C(200000000) /* ns */
+
+enum { ATTEMPTS = 64 };
 
 static uint64_t now(void)
 {
@@ -55,8 +58,15 @@ static void unlock_byte(int file, unsigned slot)
     fcntl(file, F_OFD_SETLK, &lock);
 }
 
-/* State letter, threads and start time of a process, from its stat line; false where it cannot be read. */
-static bool read_stat(unsigned pid, char *state, unsigned long *threads, uint64_t *start_time)
+/* What /proc tells of a process; `memory` is 0 once it has none: it ended, but may have descriptors open still. */
+struct stat_line {
+    char state;
+    unsigned long threads;
+    uint64_t start_time, memory;
+};
+
+/* False where it cannot be read. */
+static bool read_stat(unsigned pid, struct stat_line *line)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
@@ -71,18 +81,20 @@ static bool read_stat(unsigned pid, char *state, unsigned long *threads, uint64_
     char *field = strrchr(text, ')'); /* the name may hold anything, also parentheses */
     if (!field || field[1] != ' ')
         return false;
-    *state = field[2];
+    line->state = field[2];
     field += 2;
-    for (int number = 3; number < 22 && field; number++) {
+    for (int number = 4; number <= 23; number++) {
         field = strchr(field, ' ');
-        if (field)
-            field++;
-        if (field && number + 1 == 20)
-            *threads = strtoul(field, NULL, 10);
+        if (!field)
+            return false;
+        field++;
+        if (number == 20)
+            line->threads = strtoul(field, NULL, 10);
+        else if (number == 22)
+            line->start_time = strtoull(field, NULL, 10);
+        else if (number == 23)
+            line->memory = strtoull(field, NULL, 10);
     }
-    if (!field)
-        return false;
-    *start_time = strtoull(field, NULL, 10);
     return true;
 }
 
@@ -97,22 +109,25 @@ static uint64_t pid_namespace(void)
     return number ? strtoull(number + 1, NULL, 10) : 0;
 }
 
-/* Whether nothing of the slot's process is left, as far as /proc tells; only asked about processes of our own namespace. */
-static bool certainly_gone(const struct slot *slot)
+enum remains { GONE, ENDING, NOT_KNOWN };
+
+/* What is left of the slot's process, as far as /proc tells; only asked about processes of our own namespace. */
+static enum remains remains_of(const struct slot *slot)
 {
     unsigned pid = atomic_load(&slot->pid);
-    uint64_t space = atomic_load(&slot->pid_namespace), start_time = 0;
+    uint64_t space = atomic_load(&slot->pid_namespace);
     if (pid == 0)
-        return true; /* killed while it attached, or half reaped */
+        return GONE; /* killed while it attached, or half reaped */
     if (space == 0 || space != pid_namespace())
-        return false;
+        return NOT_KNOWN;
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-        return true;
-    char state = 0;
-    unsigned long threads = 0;
-    if (!read_stat(pid, &state, &threads, &start_time))
-        return false;
-    return ((state == 'Z' || state == 'X') && threads <= 1) || start_time != atomic_load(&slot->start_time);
+        return GONE;
+    struct stat_line line = {0};
+    if (!read_stat(pid, &line))
+        return NOT_KNOWN;
+    if (((line.state == 'Z' || line.state == 'X') && line.threads <= 1) || line.start_time != atomic_load(&slot->start_time))
+        return GONE;
+    return line.memory ? NOT_KNOWN : ENDING;
 }
 
 static void clear_slot(struct usage *usage, unsigned number)
@@ -160,8 +175,9 @@ static bool reap_slot(struct usage *usage, int file, unsigned number)
     struct slot *slot = &usage->slots[number];
     if (!lock_byte(file, number))
         return false; /* its owner lives */
-    bool dead = certainly_gone(slot);
-    if (!dead) {
+    enum remains remains = remains_of(slot);
+    bool dead = remains == GONE;
+    if (remains == NOT_KNOWN) {
         uint64_t seen = atomic_load(&slot->seen_unlocked), at = now();
         if (seen == 0)
             atomic_store(&slot->seen_unlocked, at);
@@ -193,27 +209,23 @@ unsigned region_reap(const struct region *region)
     return reaped;
 }
 
-/* A slot whose bit was zero and is set now; SLOTS_MAX where all are taken. */
+/* A slot whose bit was zero and is set now; SLOTS_MAX where all are taken. Each bit is tried once, whatever others do. */
 static unsigned take_bit(struct usage *usage)
 {
-    for (unsigned word = 0; word < BITMAP_WORDS; word++) {
-        uint64_t bits = atomic_load(&usage->bitmap[word]);
-        while (~bits) {
-            unsigned bit = (unsigned)__builtin_ctzll(~bits);
-            if (atomic_compare_exchange_weak(&usage->bitmap[word], &bits, bits | UINT64_C(1) << bit))
-                return word * 64 + bit;
-        }
+    for (unsigned number = 0; number < SLOTS_MAX; number++) {
+        _Atomic uint64_t *word = &usage->bitmap[number / 64];
+        uint64_t bit = UINT64_C(1) << (number % 64);
+        if (!(atomic_load(word) & bit) && !(atomic_fetch_or(word, bit) & bit))
+            return number;
     }
     return SLOTS_MAX;
 }
 
 static void write_identity(struct slot *slot)
 {
-    char state = 0;
-    unsigned long threads = 0;
-    uint64_t start_time = 0;
+    struct stat_line line = {0};
     unsigned pid = (unsigned)getpid();
-    read_stat(pid, &state, &threads, &start_time);
+    read_stat(pid, &line);
     int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
     char name[sizeof slot->name] = "";
     if (file >= 0) {
@@ -223,7 +235,7 @@ static void write_identity(struct slot *slot)
         close(file);
     }
     memcpy(slot->name, name, sizeof name);
-    atomic_store(&slot->start_time, start_time);
+    atomic_store(&slot->start_time, line.start_time);
     atomic_store(&slot->pid_namespace, pid_namespace());
     atomic_store(&slot->seen_unlocked, 0);
     atomic_store(&slot->pid, pid);
@@ -247,7 +259,7 @@ static const void *keep_alive(int file)
 
 static bool take_slot(struct region *region)
 {
-    for (unsigned attempt = 0; attempt < 8; attempt++) {
+    for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
         unsigned number = take_bit(region->usage);
         if (number == SLOTS_MAX) {
             region->slot = SLOTS_MAX;

@@ -113,12 +113,18 @@ void check_books(void)
     CHECK_EQUAL(world->violations, 0);
 }
 
+void end_with_parent(pid_t parent)
+{
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        _exit(1); /* it was gone before the kernel was told */
+}
+
 pid_t other_process(void (*run)(void *argument), void *argument)
 {
-    pid_t process = fork();
+    pid_t parent = getpid(), process = fork();
     CHECK(process >= 0);
     if (process == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        end_with_parent(parent);
         run(argument);
         _exit(0);
     }

@@ -97,6 +97,9 @@ void reap(void);
 /* Nothing is over the limit, and what the claim is charged is what the card really holds. */
 void check_books(void);
 
+/* In a child, first of all: it is killed when its parent ends, in whatever way. */
+void end_with_parent(pid_t parent);
+
 /* Runs it in another process of the claim, before CUDA is started in this one; its exit status is the answer. */
 pid_t other_process(void (*run)(void *argument), void *argument);
 int status_of(pid_t process);

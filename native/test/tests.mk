@@ -9,26 +9,25 @@ TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -Wno-missing-
 define fake
 $(OUT)/test/driver$(1)/libcuda.so.1: $(FAKE) $(TEST_HEADERS) test/tests.mk
 	@mkdir -p $$(@D)
-	$(CC) $(TEST_CFLAGS) -O2 -fPIC $(2) -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 $(FAKE) -o $$@.new
-	@mv $$@.new $$@
+	$(CC) $(TEST_CFLAGS) -O2 -fPIC $(2) -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 $(FAKE) -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@
 endef
 $(eval $(call fake,,))
 
 $(OUT)/test/limiter-tests: $(UNIT) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(UNIT) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+	$(CC) $(TEST_CFLAGS) $(UNIT) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
 
 $(OUT)/test/property: $(HARNESS) $(wildcard test/property/*) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(HARNESS) $(wildcard test/property/*.c) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+	$(CC) $(TEST_CFLAGS) $(HARNESS) $(wildcard test/property/*.c) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
 
 $(OUT)/test/fuzz: $(HARNESS) test/fuzz/fuzz.c test/property/actions.c test/property/actions.h $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(HARNESS) test/fuzz/fuzz.c test/property/actions.c -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+	$(CC) $(TEST_CFLAGS) $(HARNESS) test/fuzz/fuzz.c test/property/actions.c -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
 
 $(OUT)/test/preloaded: $(HARNESS) test/preloaded/preloaded.c $(TEST_HEADERS) $(OUT)/test/driver/libcuda.so.1
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) $(HARNESS) test/preloaded/preloaded.c -L$(OUT)/test/driver -l:libcuda.so.1 -Wl,--allow-shlib-undefined -ldl -o $@
+	$(CC) $(TEST_CFLAGS) $(HARNESS) test/preloaded/preloaded.c -L$(OUT)/test/driver -l:libcuda.so.1 -Wl,--allow-shlib-undefined -ldl -o $@.$$$$ && mv $@.$$$$ $@
 
 # Sanitizers: in the test program, the limiter and the fake driver alike. A compiler that cannot link one is left alone.
 SANITIZE_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -38,14 +37,13 @@ can = $(shell echo 'int main(void) { return 0; }' | $(CC) -x c $(1) - -o /dev/nu
 define sanitized
 $(OUT)/test/driver/$(1)/libcuda.so.1: $(FAKE) $(TEST_HEADERS) test/tests.mk
 	@mkdir -p $$(@D)
-	$(CC) $(TEST_CFLAGS) -fPIC $(SANITIZE_$(1)) -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 $(FAKE) -o $$@.new
-	@mv $$@.new $$@
+	$(CC) $(TEST_CFLAGS) -fPIC $(SANITIZE_$(1)) -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 $(FAKE) -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@
 
 $(OUT)/test/limiter-tests-$(1): $(UNIT) $(TEST_HEADERS) $(OUT)/$(1)/cuda/libcuda.so.1 $(OUT)/test/driver/$(1)/libcuda.so.1
-	$(CC) $(TEST_CFLAGS) $(SANITIZE_$(1)) $(UNIT) -L$(OUT)/$(1)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $$@
+	$(CC) $(TEST_CFLAGS) $(SANITIZE_$(1)) $(UNIT) -L$(OUT)/$(1)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@
 
 $(OUT)/test/fuzz-$(1): $(HARNESS) test/fuzz/fuzz.c test/property/actions.c $(TEST_HEADERS) $(OUT)/$(1)/cuda/libcuda.so.1 $(OUT)/test/driver/$(1)/libcuda.so.1
-	$(CC) $(TEST_CFLAGS) $(SANITIZE_$(1)) $(HARNESS) test/fuzz/fuzz.c test/property/actions.c -L$(OUT)/$(1)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $$@
+	$(CC) $(TEST_CFLAGS) $(SANITIZE_$(1)) $(HARNESS) test/fuzz/fuzz.c test/property/actions.c -L$(OUT)/$(1)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@
 endef
 $(eval $(call sanitized,address))
 $(eval $(call sanitized,thread))
@@ -67,17 +65,17 @@ soak: test-programs
 # For the tests in Python.
 $(OUT)/test/tenant: test/tenant/tenant.c test/driver/world.c $(TEST_HEADERS)
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -o $@
+	$(CC) $(TEST_CFLAGS) test/tenant/tenant.c test/driver/world.c -ldl -o $@.$$$$ && mv $@.$$$$ $@
 
 $(OUT)/test/layout: test/layout/layout.c limiter/region.h
 	@mkdir -p $(@D)
-	$(CC) $(TEST_CFLAGS) test/layout/layout.c -o $@
+	$(CC) $(TEST_CFLAGS) test/layout/layout.c -o $@.$$$$ && mv $@.$$$$ $@
 
 .PHONY: python-programs
 python-programs: all $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/layout
 
 $(OUT)/bench: bench/bench.c $(HARNESS) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1
-	$(CC) $(TEST_CFLAGS) -O2 bench/bench.c $(HARNESS) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@
+	$(CC) $(TEST_CFLAGS) -O2 bench/bench.c $(HARNESS) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@
 
 bench: $(OUT)/bench
 	@sh bench/run $(abspath $(OUT))

@@ -51,6 +51,17 @@ void after(const char *function)
             kill(getpid(), SIGKILL);
 }
 
+/* A place that nobody uses, locked. One that was killed while it joined may keep its lock for a moment more: not that place. */
+static unsigned free_place(const struct world *world)
+{
+    for (unsigned process = 0; process < WORLD_PROCESSES; process++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = process, .l_len = 1};
+        if (!world->processes[process].used && fcntl(fake.file, F_OFD_SETLK, &lock) == 0)
+            return process;
+    }
+    return WORLD_PROCESSES;
+}
+
 static bool join_world(struct world *world, const char *folder)
 {
     char path[512];
@@ -59,16 +70,12 @@ static bool join_world(struct world *world, const char *folder)
     if (fake.file < 0)
         return false;
     world_lock(world);
-    unsigned process = 0;
-    while (process < WORLD_PROCESSES && world->processes[process].used)
-        process++;
+    unsigned process = free_place(world);
     if (process == WORLD_PROCESSES) {
         world_bury(world, fake.file, WORLD_PROCESSES);
-        for (process = 0; process < WORLD_PROCESSES && world->processes[process].used;)
-            process++;
+        process = free_place(world);
     }
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = process, .l_len = 1};
-    bool joined = process < WORLD_PROCESSES && fcntl(fake.file, F_OFD_SETLK, &lock) == 0;
+    bool joined = process < WORLD_PROCESSES;
     if (joined) {
         world->processes[process] = (struct world_process){.pid = (uint32_t)getpid(), .used = 1};
         fake.me = process;

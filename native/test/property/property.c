@@ -89,13 +89,13 @@ static void start_worker(struct worker_state *worker)
 {
     uint64_t seed = random_state + random_below(UINT64_MAX) + 1;
     atomic_store(&worker->parked, 0);
-    pid_t process = fork();
+    pid_t parent = getpid(), process = fork();
     if (process) {
         CHECK(process > 0);
         worker->process = process;
         return;
     }
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    end_with_parent(parent);
     /* A limit that is full of contexts refuses even to start; then this process has nothing to do but try again. */
     CUcontext context;
     OK(cuInit(0));

@@ -180,3 +180,19 @@ TEST(the_last_release_of_the_primary_context_ends_it)
     OK(cuDevicePrimaryCtxReset_v2(0));
     check_books();
 }
+
+/* A driver takes any number of levels and stops at one texel; so does the bound, which took minutes over four billion. */
+TEST(more_levels_than_there_are_cost_no_more)
+{
+    CUmipmappedArray array;
+    CUDA_ARRAY3D_DESCRIPTOR shape = {64, 64, 0, 0x20, 4, 0};
+    begin(.limit = GIB, .no_context = true, .unwatched = true);
+    world->cards[0].deferred_arrays = 0;
+    start_cuda();
+    OK(cuMipmappedArrayCreate(&array, &shape, 7));
+    uint64_t whole = ledger(0);
+    OK(cuMipmappedArrayDestroy(array));
+    cuMipmappedArrayCreate(&array, &shape, UINT32_MAX);
+    CHECK(ledger(0) <= whole);
+    CHECK_EQUAL(usage->denied[0], 0);
+}

@@ -217,3 +217,38 @@ TEST(a_pool_may_get_the_address_of_memory_that_went_with_its_context)
     CHECK_EQUAL(pointer, again);
     check_books();
 }
+
+/* After a fault on the card no call works any more; its memory is there until the process ends, and so is the charge. */
+TEST(a_pool_that_cannot_be_asked_stays_charged)
+{
+    CUdeviceptr pointer, more;
+    begin(.limit = GIB);
+    OK(cuMemAllocAsync(&pointer, 256 * MIB, NULL));
+    OK(cuMemAllocAsync(&more, 1, NULL));
+    uint64_t before = ledger(0);
+    OK(cuMemFreeAsync(more, NULL));
+    world->faults[0] = (struct fault){.function = "cuMemPoolGetAttribute", .result = 700, .countdown = 0};
+    cuCtxSynchronize();
+    CHECK_EQUAL(ledger(0), before);
+    world->faults[0].function[0] = 0;
+    OK(cuCtxSynchronize());
+    check_books();
+}
+
+TEST(a_graph_pool_that_cannot_be_asked_stays_charged)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = {.poolProps = {.allocType = 1, .location = {1, 0}}, .bytesize = 64 * MIB};
+    begin(.limit = GIB);
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &parameters));
+    OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    OK(cuGraphLaunch(executable, NULL));
+    uint64_t before = ledger(0);
+    CHECK(before >= 64 * MIB);
+    world->faults[0] = (struct fault){.function = "cuDeviceGetGraphMemAttribute", .result = 700, .countdown = 0};
+    cuDeviceGraphMemTrim(0);
+    CHECK_EQUAL(ledger(0), before);
+}

@@ -397,3 +397,48 @@ TEST(after_exec_the_old_slot_goes)
     kill(other, SIGKILL);
     status_of(other);
 }
+
+/* A process stopped between its announcement and the grant: what it announced is taken, the rest is there for the others. */
+TEST(nobody_waits_for_a_stopped_process)
+{
+    CUdeviceptr pointer;
+    struct together *together = share_page();
+    begin(.limit = GIB, .no_context = true);
+    pid_t other = other_process(allocate_and_stay, together);
+    wait_for(&together->ready, 1);
+    CHECK_EQUAL(kill(other, SIGSTOP), 0);
+    usage->accounts[0][0].pending = 200 * MIB;
+    start_cuda();
+    for (unsigned turn = 0; turn < 1000; turn++) {
+        OK(cuMemAlloc_v2(&pointer, 100 * MIB));
+        CHECK_EQUAL(cuMemAlloc_v2(&(CUdeviceptr){0}, 200 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+        OK(cuMemFree_v2(pointer));
+    }
+    kill(other, SIGKILL);
+    status_of(other);
+    OK(cuMemAlloc_v2(&pointer, 900 * MIB));
+    check_books();
+}
+
+/* A reaper stopped with a dead slot in its hands: that slot waits for it, nobody else does. */
+TEST(nobody_waits_for_a_stopped_reaper)
+{
+    char path[340];
+    CUdeviceptr pointer;
+    struct together *together = share_page();
+    begin(.limit = GIB, .no_context = true);
+    pid_t other = other_process(allocate_and_stay, together);
+    wait_for(&together->ready, 1);
+    kill(other, SIGKILL);
+    status_of(other);
+    snprintf(path, sizeof path, "%s/regions/claim-0/usage", folder);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    CHECK(file >= 0 && fcntl(file, F_OFD_SETLK, &lock) == 0);
+    start_cuda();
+    OK(cuMemAlloc_v2(&pointer, 400 * MIB));
+    CHECK_EQUAL(cuMemAlloc_v2(&(CUdeviceptr){0}, 400 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    close(file);
+    OK(cuMemAlloc_v2(&(CUdeviceptr){0}, 400 * MIB));
+    check_books();
+}

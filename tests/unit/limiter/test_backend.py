@@ -52,6 +52,24 @@ def test_a_container_gets_the_library_and_its_region(tmp_path: Path, installed: 
         assert Path(mount.host_path).exists(), mount
 
 
+def test_libraries_built_anew_meanwhile_change_nothing(tmp_path: Path, installed: Path) -> None:
+    backend = LimiterIsolation(tmp_path / "state", installed=[installed])
+    edits = backend.edits(SHARE, GpuConfig())
+    (installed / "libcuda.so.1").write_text("another")
+    backend.start(SHARE, GpuConfig())
+    for mount in edits.mounts:
+        assert Path(mount.host_path).exists(), mount
+    assert backend.edits(SHARE, GpuConfig()) == edits
+
+
+def test_the_region_has_all_its_blocks(tmp_path: Path) -> None:
+    """A hole in it would be filled by a program's store, which on a full disk is SIGBUS."""
+    limiter_region.allow(tmp_path, claim=CLAIM, allowance=limiter_region.Allowance(uuid=UUID, limit=GIB))
+    for name in ("policy", "usage"):
+        known = (tmp_path / name).stat()
+        assert known.st_blocks * 512 >= known.st_size
+
+
 def test_start_and_stop_can_be_repeated(tmp_path: Path, installed: Path) -> None:
     backend = LimiterIsolation(tmp_path, installed=[installed])
     backend.stop(claim_uid=CLAIM, device=SHARE.device)
