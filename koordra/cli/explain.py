@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from koordra.allocator import Plan, Reason
-    from koordra.api.objects import Object
     from koordra.kube import KubeClient
 
 
@@ -91,7 +90,9 @@ def explained(found: Plan) -> list[dict[str, Any]]:
     return entries
 
 
-def _add_last_words(told: Iterable[dict[str, Any]], manifests: Iterable[Object], client: KubeClient) -> None:
+def _add_last_words(
+    told: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], client: KubeClient
+) -> None:
     """What the controller's newest Event says of each claim; nothing where Events may not be read."""
     from koordra.api import kinds, objects
     from koordra.cli.claims import last_words

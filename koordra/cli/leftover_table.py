@@ -13,13 +13,32 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@click.option(
+    "-n", "--namespace", default="koordra-system", show_default=True, help="Where the controller runs."
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(file: Path, output: str) -> None:
-    """Show a learned table (koordra replay --save-table, or the controller's).
+def command(file: Path | None, kubeconfig: str | None, namespace: str, output: str) -> None:
+    """Show a learned table: FILE (koordra replay --save-table), or without one what the cluster's controller has learned.
 
     Which free shares of a GPU get filled and which stay empty, what is asked for with each GPU, and which models are reserved.
     """
+    table = _of_cluster(kubeconfig, namespace) if file is None else _of_file(file)
+    click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _told(table))
+
+
+def _of_cluster(kubeconfig: str | None, namespace: str) -> Table:
+    from koordra.allocator.fleet.table import Table
+    from koordra.api.resource_class import CONFIG_MAPS
+    from koordra.cli.cluster_objects import connect
+    from koordra.controller.leftover_store import NAME, learned_of
+
+    found = learned_of(connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data") or {})
+    return Table() if found is None else found.table
+
+
+def _of_file(file: Path) -> Table:
     from koordra.allocator.fleet.table import Table
     from koordra.errors import InvalidManifest
 
@@ -31,8 +50,7 @@ def command(file: Path, output: str) -> None:
         raise InvalidManifest(
             "is no table", object=str(file), remedy="give a file of koordra replay --save-table"
         )
-    table = Table.from_document(document)
-    click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _told(table))
+    return Table.from_document(document)
 
 
 def _told(table: Table) -> str:

@@ -94,6 +94,12 @@ def read_manifests(files: Sequence[str]) -> list[Manifest]:
     return [entry for name in files for entry in _read(name, checked=False)]
 
 
+def in_shape(document: Manifest, *, where: str) -> Manifest:
+    """The object itself. Raises InvalidManifest for a wrong shape, naming `where` and the field."""
+    (found,) = _objects(document, where=where)
+    return found
+
+
 def _read(name: str, *, checked: bool = True) -> Iterator[Manifest]:
     from koordra.errors import InvalidManifest
 
@@ -125,7 +131,9 @@ def _documents(text: str, name: str) -> list[object]:
         """Dates stay the texts that they are in JSON, and so do `12:30` and `=`, as for kubectl."""
 
         yaml_implicit_resolvers: Final = {
-            first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))]
+            first: [
+                (tag, pattern) for tag, pattern in resolvers if not tag.endswith((":timestamp", ":value"))
+            ]
             for first, resolvers in safe.yaml_implicit_resolvers.items()
         }
 

@@ -41,10 +41,12 @@ def command(
 ) -> None:
     """What-if, offline: plan the claims in the files against the nodes and slices in the files.
 
-    Claims that have an allocation count as taken. Nothing is written anywhere.
+    Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned. Nothing is written
+    anywhere.
     """
     from koordra.allocator import plan
     from koordra.cli.manifests import read_objects
+    from koordra.cli.workload_pods import with_workload_pods
 
     manifests = read_objects(files)
     if defragment is not None:
@@ -52,6 +54,9 @@ def command(
 
         show(manifests, defragment, output)
         return
+    manifests, told = with_workload_pods(manifests)
+    for line in told:
+        click.echo(line, err=True)
     found = plan(manifests, policy=policy, features=features, report_errors=True)
     click.echo(_rendered(found, output), nl=False)
 

@@ -92,6 +92,8 @@ class Announcements:
 
     def retain(self, uids: Iterable[str]) -> None:
         """Forget every claim and pod that is not among these."""
+        if not self._told and not self._held_back:
+            return
         kept = set(uids)
         self._told = {uid: told for uid, told in self._told.items() if uid in kept}
         self._held_back = {uid: held for uid, held in self._held_back.items() if uid in kept}

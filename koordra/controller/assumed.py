@@ -66,6 +66,8 @@ class AssumedWrites:
         """The cache's claims with everything newer that we know; what the cache has caught up with is
         dropped."""
         cached_claims = list(cached)
+        if not self._written and not self._doubts:
+            return cached_claims
         known = {objects.uid(claim) for claim in cached_claims}
         for uid in [uid for uid in (*self._written, *self._doubts) if uid not in known]:
             self.forget(uid)

@@ -71,5 +71,7 @@ class Exclusions:
 
     def retain(self, pod_uids: Iterable[str]) -> None:
         """Forget every pod that is not among these."""
+        if not self._by_pod:
+            return
         kept = set(pod_uids)
         self._by_pod = {uid: entries for uid, entries in self._by_pod.items() if uid in kept}

@@ -228,11 +228,12 @@ def _capacities(
     slices: Iterable[Object], wanted: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], dict[str, Decimal]]:
     places = set(wanted)
+    pools = {pool for pool, _ in places}
     found = {}
     for entry in slices:
         spec = objects.spec_of(entry)
         pool = str((spec.get("pool") or {}).get("name"))
-        if spec.get("driver") != names.DRIVER:
+        if pool not in pools or spec.get("driver") != names.DRIVER:
             continue
         for device in spec.get("devices") or ():
             place = (pool, str(device.get("name")))

@@ -1,7 +1,7 @@
 """When to look for what nobody should do (`guards`), and not to tell the same alarm over and over.
 
 Looking is cheap where nothing changed: classes and slices are judged again when one of them is another value than
-before, a claim when it is. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
+before, a claim when it is, and over-commitment in the pools of claims that changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
 
 Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
 taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has said that it
@@ -13,6 +13,7 @@ protocol.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from koordra.api import names, objects
@@ -32,6 +33,15 @@ from koordra.controller.snapshot import Cluster, allocator_of
 REPEAT: Final = 600.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A claim with devices of koordra's, what is wrong with it alone, and the pools of its devices."""
+
+    claim: Object
+    alarms: list[Alarm]
+    pools: frozenset[str]
+
+
 class Lookout:
     """Not thread-safe."""
 
@@ -39,8 +49,11 @@ class Lookout:
         self._published: tuple[Sequence[Object], Sequence[Object], Sequence[Object]] = ((), (), ())
         self._of_published: list[Alarm] = []
         self._joint: frozenset[tuple[str, str]] = frozenset()
-        self._claims: dict[str, tuple[Object, list[Alarm]]] = {}
+        self._claims: dict[str, _Holder] = {}
         self._of_claims: list[Alarm] = []
+        self._over_committed: dict[str, list[Alarm]] = {}
+        self._slices: Sequence[Object] = ()
+        self._quarantined: dict[str, int] = {}
         self._told: dict[tuple[str, str], float] = {}
 
     def look(self, cluster: Cluster, *, now: float) -> list[Happening]:
@@ -57,15 +70,9 @@ class Lookout:
 
     def quarantines(self, cluster: Cluster) -> list[tuple[Object, str]]:
         """(node, generation of its pool) for nodes whose quarantine was not confirmed yet."""
-        seen: dict[str, int] = {}
-        for entry in cluster.slices:
-            spec = objects.spec_of(entry)
-            if spec.get("driver") != names.DRIVER:
-                continue
-            if any(allocator_of(device) == names.ALLOCATOR_NOBODY for device in spec.get("devices") or ()):
-                generation = int((spec.get("pool") or {}).get("generation") or 0)
-                node = str(spec.get("nodeName"))
-                seen[node] = max(generation, seen.get(node, 0))
+        if not _alike(cluster.slices, self._slices):
+            self._slices, self._quarantined = cluster.slices, _in_quarantine(cluster.slices)
+        seen = self._quarantined
         return [
             (node, str(seen[objects.name(node)]))
             for node in (cluster.nodes if seen else ())
@@ -83,24 +90,55 @@ class Lookout:
         return True
 
     def _look_at_claims(self, cluster: Cluster, *, anew: bool) -> None:
-        kept: dict[str, tuple[Object, list[Alarm]]] = {}
-        changed = anew
+        kept: dict[str, _Holder] = {}
+        touched: set[str] = set()
         for claim in cluster.claims:
             if not (claim.get("status") or {}).get("allocation"):
                 continue
             uid = objects.uid(claim)
             before = self._claims.get(uid)
-            if before is not None and before[0] is claim and not anew:
+            if before is not None and before.claim is claim and not anew:
                 kept[uid] = before
             elif claims_of.holds_koordra_devices(claim):
-                kept[uid] = (claim, writer_alarms(claim, self._joint))
-                changed = True
-        changed = changed or kept.keys() != self._claims.keys()
+                pools = frozenset(
+                    str(result.get("pool"))
+                    for result in claims_of.results(claim)
+                    if result.get("driver") == names.DRIVER
+                )
+                kept[uid] = _Holder(claim, writer_alarms(claim, self._joint), pools)
+                touched |= pools
+        for uid, before in self._claims.items():
+            if kept.get(uid) is not before:
+                touched |= before.pools
         self._claims = kept
-        if changed:
-            holders = [claim for claim, _ in kept.values()]
-            self._of_claims = [alarm for _, alarms in kept.values() for alarm in alarms]
-            self._of_claims += overcommitments(cluster, holders)
+        if touched:
+            self._look_at_pools(cluster, touched)
+            self._of_claims = [alarm for entry in kept.values() for alarm in entry.alarms]
+            self._of_claims += [alarm for pool in self._over_committed.values() for alarm in pool]
+
+    def _look_at_pools(self, cluster: Cluster, touched: set[str]) -> None:
+        """Over-commitment in these pools, with all that is held there."""
+        for pool in touched:
+            self._over_committed.pop(pool, None)
+        holders = [entry.claim for entry in self._claims.values() if not touched.isdisjoint(entry.pools)]
+        for alarm in overcommitments(cluster, holders):
+            pool = alarm.key.rpartition("/")[0]
+            if pool in touched:
+                self._over_committed.setdefault(pool, []).append(alarm)
+
+
+def _in_quarantine(slices: Sequence[Object]) -> dict[str, int]:
+    """Node -> the highest generation of its pool in which some device changes hands."""
+    seen: dict[str, int] = {}
+    for entry in slices:
+        spec = objects.spec_of(entry)
+        if spec.get("driver") != names.DRIVER:
+            continue
+        if any(allocator_of(device) == names.ALLOCATOR_NOBODY for device in spec.get("devices") or ()):
+            generation = int((spec.get("pool") or {}).get("generation") or 0)
+            node = str(spec.get("nodeName"))
+            seen[node] = max(generation, seen.get(node, 0))
+    return seen
 
 
 def _alike(one: Sequence[Object], other: Sequence[Object]) -> bool:

@@ -22,14 +22,17 @@ class _Entry:
     claims: tuple[Object | None, ...]
     missing: bool
     found: PodClaims | None
+    is_open: bool
 
 
 class Membership:
-    """Not thread-safe. After `look`: `members`, `users` and `lacking` describe that cluster."""
+    """Not thread-safe. After `look`: `members`, `open`, `users` and `lacking` describe that cluster."""
 
     def __init__(self) -> None:
         self.members: list[PodClaims] = []
         """Every living pod all of whose claims exist and of which at least one concerns koordra."""
+        self.open: list[PodClaims] = []
+        """Those of them about whom anything is left to decide; the others have their node and their devices."""
         self.users: dict[str, list[Object]] = {}
         """Claim key -> the pods that name it and have not finished."""
         self.lacking: set[str] = set()
@@ -42,7 +45,7 @@ class Membership:
             self._entries.clear()
         self._classes = cluster.classes
         entries: dict[str, _Entry] = {}
-        self.members, self.users, self.lacking = [], {}, set()
+        self.members, self.open, self.users, self.lacking = [], [], {}, set()
         for pod in cluster.pods:
             if not (pod.get("spec") or {}).get("resourceClaims") or objects.pod_is_finished(pod):
                 continue
@@ -54,6 +57,8 @@ class Membership:
                 self.lacking.add(uid)
             if entry.found is not None:
                 self.members.append(entry.found)
+                if entry.is_open:
+                    self.open.append(entry.found)
         self._entries = entries
 
     def usable(self, claim: Object) -> bool:
@@ -73,7 +78,7 @@ class Membership:
         found = claims_of_pod(pod, cluster) if is_living(pod) else None
         if found is not None and not (found.ours or found.refused):
             found = None
-        return _Entry(pod, keys, claims, missing, found)
+        return _Entry(pod, keys, claims, missing, found, found is not None and found.is_open)
 
 
 def claim_keys(pod: Mapping[str, object]) -> tuple[str, ...]:

@@ -92,9 +92,14 @@ class Obstacles:
         repelled = (affinity.get("podAntiAffinity") or {}).get(_REQUIRED) or ()
         yield from self._repelled(pod, repelled, mine)
         yield from self._repelling_guests(pod, mine)
-        for constraint in spec.get("topologySpreadConstraints") or ():
-            if constraint.get("whenUnsatisfiable", _DO_NOT_SCHEDULE) == _DO_NOT_SCHEDULE:
-                yield from self._uneven(pod, constraint, mine)
+        spread = [
+            constraint
+            for constraint in spec.get("topologySpreadConstraints") or ()
+            if constraint.get("whenUnsatisfiable", _DO_NOT_SCHEDULE) == _DO_NOT_SCHEDULE
+        ]
+        keys = {str(constraint.get("topologyKey")) for constraint in spread}
+        for constraint in spread:
+            yield from self._uneven(pod, constraint, keys, mine)
         if spec.get("volumes"):
             yield from self._volumes_elsewhere(pod, mine)
 
@@ -128,7 +133,7 @@ class Obstacles:
     ) -> Iterable[tuple[str, str]]:
         if not terms:
             return
-        near = [self._domains(pod, term, mine) for term in terms]
+        near = self._domains_of_companions(pod, terms, mine)
         if not any(near) and all(self._selects(pod, term, pod) for term in terms):
             near = []  # the first pod of a series that wants to be near itself
         for name, site in self.sites.items():
@@ -143,6 +148,18 @@ class Obstacles:
                 ]
                 if lacking:
                     yield name, f"required pod affinity: the node has no label {lacking[0]}"
+
+    def _domains_of_companions(
+        self, pod: Object, terms: Sequence[Mapping[str, Any]], mine: set[str]
+    ) -> list[set[str]]:
+        """Per term the domains of the pods that all terms mean; a pod that only some mean does not count."""
+        found: list[set[str]] = [set() for _ in terms]
+        for guest in self._guests(mine):
+            if all(self._selects(pod, term, guest.pod) for term in terms):
+                for term, domains in zip(terms, found, strict=True):
+                    if (domain := guest.node.get(str(term.get("topologyKey")))) is not None:
+                        domains.add(domain)
+        return found
 
     def _domains(self, pod: Object, term: Mapping[str, Any], mine: set[str]) -> set[str]:
         key = str(term.get("topologyKey"))
@@ -165,12 +182,11 @@ class Obstacles:
         """Running pods that demand that no such pod comes near them."""
         if self._repelling is None:
             self._repelling = [
-                (term, guest)
-                for guest in self._guests(set())
-                for term in (
-                    (objects.spec_of(guest.pod).get("affinity") or {}).get("podAntiAffinity") or {}
-                ).get(_REQUIRED)
-                or ()
+                (term, _Guest(guest, objects.labels_of(site.node)))
+                for site in self.sites.values()
+                for guest in site.guests
+                if (affinity := (guest.get("spec") or {}).get("affinity"))
+                for term in (affinity.get("podAntiAffinity") or {}).get(_REQUIRED) or ()
             ]
         for term, guest in self._repelling:
             key = str(term.get("topologyKey"))
@@ -210,14 +226,15 @@ class Obstacles:
     # topology spread
 
     def _uneven(
-        self, pod: Object, constraint: Mapping[str, Any], mine: set[str]
+        self, pod: Object, constraint: Mapping[str, Any], keys: set[str], mine: set[str]
     ) -> Iterable[tuple[str, str]]:
+        """`keys`: those of all constraints of the pod; a node that lacks one of them counts for none."""
         key = str(constraint.get("topologyKey"))
         selector = _with_label_keys(pod, constraint)
         eligible = {
             name: labels[key]
             for name, site in self.sites.items()
-            if key in (labels := objects.labels_of(site.node)) and _counts(site.node, pod, constraint)
+            if keys <= (labels := objects.labels_of(site.node)).keys() and _counts(site.node, pod, constraint)
         }
         counts: Counter[str] = Counter(dict.fromkeys(eligible.values(), 0))
         for name, domain in eligible.items():

@@ -6,11 +6,12 @@ The allocator's answer for one node depends on the request and on that node alon
     likeness        sites with the same devices, of which the same is taken, have the same answer (sites.py): the
                     allocator is asked once per class and likeness, and its answer is written anew for other names
     book            per class: each site's score, or that it does not fit, and the site's version that holds for
-    best            only sites that changed since are looked at; then the best score, ties by the node's name
+    best            only sites that changed since are looked at; then the best score, where it is the leftover that differs
+                    by what was learned of the workload (leftovers.py), ties by the node's name
 
 So a claim of a known class costs no question or one to the allocator, however many nodes there are, and one that
 fits nowhere costs none until a site changes. `koordra.allocator.plan` over all sites would answer the same; a test
-compares. Why a claim waits is asked for only when it is told, once for every kind of site and for MOST_TOLD
+compares (as long as nothing was learned). Why a claim waits is asked for only when it is told, once for every kind of site and for MOST_TOLD
 sites at most; `koordra explain` tells all.
 
 The predicates of nodes (allocator.predicates) are judged here, pod by pod, against what the site's pods ask.
@@ -36,6 +37,7 @@ from koordra.allocator.reasons import Cause, Reason, told_in_order
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.leftovers import WORTH, Learned, Leftovers
 from koordra.controller.sites import IDENTITIES, Inventory, Site, Sites, add_load
 from koordra.controller.snapshot import Cluster, Group
 from koordra.errors import InvalidInput, KoordraError, SelectorError
@@ -54,6 +56,9 @@ KeptOff = Mapping[str, Reason]
 """Node -> why the group must stay off it."""
 
 Reasons = tuple[Reason, ...]
+
+_Order = tuple[int, int, int]
+"""Smaller is better."""
 
 
 class Plan(Protocol):
@@ -124,7 +129,8 @@ class _Book:
 
     read: int = 0
     entries: dict[str, _Entry] = field(default_factory=dict)
-    best: list[tuple[int, str, int]] = field(default_factory=list)
+    best: list[tuple[_Order, str, int]] = field(default_factory=list)
+    epoch: int = 0
     told: tuple[tuple[Reasons, ...], tuple[str, ...]] | None = None
 
 
@@ -143,8 +149,15 @@ class Offered:
 class Offers:
     """The allocator with a memory. Not thread-safe. `asked` counts questions to the allocator."""
 
-    def __init__(self, planner: Planner, read_inventory: Callable[[Iterable[Object]], Inventory]) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        read_inventory: Callable[[Iterable[Object]], Inventory],
+        *,
+        learned: Learned | None = None,
+    ) -> None:
         self._planner = planner
+        self.leftovers = Leftovers(learned)
         self.sites = Sites(read_inventory)
         self.asked = 0
         self._books: dict[str, _Book] = {}
@@ -162,6 +175,7 @@ class Offers:
         if len(self.sites.changes) > 1_000_000 or len(self._exemplars) > MOST_EXEMPLARS:
             self._forget()
             self.sites.changes.clear()
+        self.leftovers.follow(self.sites)
 
     def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
         self.sites.given_out(claim, pods)
@@ -172,6 +186,8 @@ class Offers:
         if placed:
             return self._beside(placed, group, kept_off)
         kind = request_class(group)
+        self.leftovers.follow(self.sites)
+        self.leftovers.heard(kind, group, self._classes)
         book = self._book(kind)
         self._bring_up_to_date(book, kind, group)
         found = _best_of(book, kept_off)
@@ -256,6 +272,7 @@ class Offers:
     def _forget(self) -> None:
         self._books.clear()
         self._exemplars.clear()
+        self.leftovers.forget_classes()
 
     def _book(self, kind: str) -> _Book:
         book = self._books.pop(kind, None) or _Book()
@@ -275,9 +292,23 @@ class Offers:
                 book.entries.pop(name, None)
             elif known is None or known.version != site.version:
                 entry = book.entries[name] = self._entry(kind, group, site)
-                if entry.score is not None:
-                    heapq.heappush(book.best, (-entry.score, name, site.version))
+                if entry.score is not None and book.epoch == self.leftovers.epoch:
+                    heapq.heappush(
+                        book.best, (self._order(kind, group, site, entry.score), name, site.version)
+                    )
             book.told = None
+        if book.epoch != self.leftovers.epoch:
+            book.epoch = self.leftovers.epoch
+            book.best = [
+                (self._order(kind, group, self.sites.by_name[name], entry.score), name, entry.version)
+                for name, entry in book.entries.items()
+                if entry.score is not None
+            ]
+            heapq.heapify(book.best)
+
+    def _order(self, kind: str, group: Group, site: Site, score: int) -> _Order:
+        """What the site's answer is worth to the claims, what it leaves of the cluster, and the rest of the score."""
+        return -score // WORTH, self.leftovers.key(kind, group, site, self._classes), -score
 
     def _entry(self, kind: str, group: Group, site: Site) -> _Entry:
         unsuited = self._unsuitable(group, site, frozenset())

@@ -23,6 +23,7 @@ from koordra.controller import happenings, snapshot
 from koordra.controller.claims import Owner
 from koordra.controller.exclusions import Exclusions
 from koordra.controller.inventory import InventoryWatch
+from koordra.controller.leftovers import Learned
 from koordra.controller.obstacles import Obstacles
 from koordra.controller.offers import KeptOff, Offers, Planner
 from koordra.controller.order import urgency
@@ -62,12 +63,13 @@ class Placing:
         read_inventory: object,
         starves_after: float,
         preemption: bool,
+        learned: Learned | None = None,
     ) -> None:
         self._working = working
         self._exclusions = exclusions
         self._preemption = preemption
         self._inventory = InventoryWatch()
-        self.offers = Offers(planner, read_inventory)  # type: ignore[arg-type]
+        self.offers = Offers(planner, read_inventory, learned=learned)  # type: ignore[arg-type]
         self.reservations = Reservations(starves_after=starves_after)
         self._considered: dict[str, _Considered] = {}
         self._obstacles = Obstacles(working.cluster, {})
@@ -84,7 +86,7 @@ class Placing:
             self._exclusions.retry_node(node, now)
         self.offers.look(working.cluster)
         self._obstacles = Obstacles(working.cluster, self.offers.sites.by_name)
-        members = list(working.pods().members)
+        members = list(working.pods().open)
         self._tell_unplannable(members)
         waiting = snapshot.groups(self._within_limits(members), immediate=self._immediate())
         self._reserve(waiting, now)
@@ -251,13 +253,19 @@ class Placing:
     def _within_limits(self, members: Iterable[PodClaims]) -> Iterable[PodClaims]:
         """Without the consumers for whom a shared claim has no place in reservedFor."""
         users = self._working.users()
-        crowded = {key for key, pods in users.items() if len(pods) > MOST_CONSUMERS}
+        claims = self._working.cluster.claims_by_key
+        served = {
+            key: _first_consumers(claims[key], pods)
+            for key, pods in users.items()
+            if len(pods) > MOST_CONSUMERS and key in claims
+        }
         for member in members:
+            uid = objects.uid(member.pod)
             full = next(
                 (
                     claim
-                    for claim in member.ours
-                    if objects.key(claim) in crowded and self._is_full(member, claim)
+                    for claim in (member.ours if served else ())
+                    if (key := objects.key(claim)) in served and uid not in served[key]
                 ),
                 None,
             )
@@ -271,21 +279,19 @@ class Placing:
             reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, text)
             self._working.announce.stuck(full, member.pod, (reason,))
 
-    def _is_full(self, member: PodClaims, claim: Object) -> bool:
-        """The first 256 consumers have the claim: those it is reserved for, then by urgency."""
-        reserved = set(claims_of.reserved_for(claim))
-        pods = self._working.users()[objects.key(claim)]
-        first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))[
-            :MOST_CONSUMERS
-        ]
-        return objects.uid(member.pod) not in {objects.uid(pod) for pod in first}
-
     def _tell_unplannable(self, members: Iterable[PodClaims]) -> None:
         cluster = self._working.cluster
         for member in members:
             if member.refused:
                 for key, reasons in unplannable(member, cluster.classes_by_name).items():
                     self._working.announce.waiting(cluster.claims_by_key[key], (member.pod,), reasons)
+
+
+def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
+    """The 256 pods that have the claim: those it is reserved for, then by urgency."""
+    reserved = set(claims_of.reserved_for(claim))
+    first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
+    return frozenset(objects.uid(pod) for pod in first[:MOST_CONSUMERS])
 
 
 def _users(group: Group, claim: Object) -> tuple[Object, ...]:

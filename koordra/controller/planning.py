@@ -91,8 +91,8 @@ def orphans(cluster: Cluster, membership: Membership) -> list[Object]:
     suspects = [
         claim
         for claim in cluster.claims
-        if claims_of.is_allocated(claim)
-        and not claims_of.reserved_for(claim)
+        if (status := claim.get("status") or {}).get("allocation")
+        and not status.get("reservedFor")
         and not objects.is_deleting(claim)
         and not claims_of.is_immediate(claim)
         and claims_of.holds_koordra_devices(claim)

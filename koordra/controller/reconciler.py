@@ -30,6 +30,7 @@ from koordra.controller.exclusions import Exclusions
 from koordra.controller.figures import Figures
 from koordra.controller.grants import Refusal
 from koordra.controller.happenings import Witness
+from koordra.controller.leftovers import Learned
 from koordra.controller.lookout import Lookout
 from koordra.controller.offers import Planner
 from koordra.controller.placing import Placing
@@ -63,6 +64,7 @@ class Reconciler:
         read_inventory: ReadInventory = read_of_allocator,
         starves_after: float = STARVES_AFTER,
         preemption: bool = False,
+        learned: Learned | None = None,
     ) -> None:
         self._exclusions = Exclusions()
         self._working = Working(
@@ -75,6 +77,7 @@ class Reconciler:
             read_inventory=read_inventory,
             starves_after=starves_after,
             preemption=preemption,
+            learned=learned,
         )
         self._lookout = Lookout()
         self._lifted: set[str] = set()
@@ -108,14 +111,14 @@ class Reconciler:
             if written.obj is not None:
                 working.take_over(written.obj)
             elif written.outcome is Outcome.GONE:
-                working.assumed.forget(objects.uid(doubt.claim))
+                working.lose(doubt.claim)
             log.info("doubt_ended", claim=objects.key(doubt.claim), outcome=written.outcome.value)
 
     # 2. the scheduler's answers
 
     def _take_answers(self) -> None:
         working = self._working
-        refusals, look_again = working.grants.read(working.pods().members, now=working.clock())
+        refusals, look_again = working.grants.read(working.pods().open, now=working.clock())
         working.wake(look_again)
         for refusal in refusals:
             self._accept_no(refusal)
@@ -141,7 +144,7 @@ class Reconciler:
         working = self._working
         for claim in orphans(working.cluster, working.pods()):
             working.give_back(claim, why="no pod can use it any more")
-        for member in working.pods().members:
+        for member in working.pods().open:
             for claim in torn_apart(member):
                 why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
                 working.give_back(claim, why=why)
@@ -174,7 +177,7 @@ class Reconciler:
 
     def _tell_the_stuck(self) -> None:
         working = self._working
-        for member in working.pods().members:
+        for member in working.pods().open:
             pod = member.pod
             if member.pending or snapshot.is_bound(pod) or not pod_scheduled(pod).is_unschedulable:
                 continue
@@ -223,3 +226,4 @@ class Reconciler:
         cluster = self._working.cluster
         self._exclusions.retain(objects.uid(pod) for pod in cluster.pods)
         self._working.announce.retain(objects.uid(obj) for obj in (*cluster.claims, *cluster.pods))
+        self.placing.offers.leftovers.retain(cluster.claims)

@@ -25,6 +25,7 @@ from koordra.controller.events import EventRecorder
 from koordra.controller.figures import Figures
 from koordra.controller.happenings import Witness
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
+from koordra.controller.leftover_store import LeftoverStore
 from koordra.controller.offers import Planner
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reservations import STARVES_AFTER
@@ -180,6 +181,12 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
     caches.start()
     if not caches.wait_synced():
         return
+    store = LeftoverStore(
+        office.client,
+        namespace=office.settings.lease_namespace,
+        may_write=may_write,
+        clock=time.monotonic,
+    )
     reconciler = Reconciler(
         caches.cluster,
         Writer(office.figures.counting(office.client), may_write=may_write, now=wall_clock),
@@ -188,12 +195,19 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         witnesses=office.witnesses,
         starves_after=office.settings.starves_after,
         preemption=office.settings.preemption,
+        learned=store.read(),
     )
-    _passes(office, reconciler, changed=changed, stop=stop)
+    _passes(office, reconciler, store, changed=changed, stop=stop)
+    store.keep(reconciler.placing.offers.leftovers, now=True)
 
 
 def _passes(
-    office: _Office, reconciler: Reconciler, *, changed: threading.Event, stop: threading.Event
+    office: _Office,
+    reconciler: Reconciler,
+    store: LeftoverStore,
+    *,
+    changed: threading.Event,
+    stop: threading.Event,
 ) -> None:
     backoff = FIRST_BACKOFF
     while not stop.is_set():
@@ -209,6 +223,7 @@ def _passes(
             backoff = FIRST_BACKOFF
             office.readiness.tell(True)
             reconciler.count(office.figures)
+            store.keep(reconciler.placing.offers.leftovers)
             _wait(changed, stop, pause)
             stop.wait(GATHER)
             continue

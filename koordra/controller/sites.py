@@ -83,11 +83,14 @@ class Sites:
         self.by_name: dict[str, Site] = {}
         self.changes: list[str] = []
         """Names of sites in the order in which they changed (or appeared, or went)."""
+        self.numbering = 0
+        """Goes up when kinds get other numbers."""
         self._read_inventory = read_inventory
         self._rules: Sequence[Object] = ()
         self._joint: dict[str, tuple[Object, Object]] = {}
         self._asked: dict[str, tuple[object, Load]] = {}
         self._pool_site: dict[str, str] = {}
+        self._places: dict[str, tuple[Object, list[str]]] = {}
         self._kinds: dict[str, int] = {}
         self._holdings: dict[str, tuple[Object, tuple[Any, ...]]] = {}
 
@@ -226,7 +229,7 @@ class Sites:
     def _slices_by_site(self, cluster: Cluster) -> dict[str, list[Object]]:
         found: dict[str, list[Object]] = defaultdict(list)
         joint: dict[str, tuple[Object, Object]] = {}
-        self._pool_site = {}
+        before_pools, self._pool_site = self._pool_site, {}
         for entry in cluster.slices:
             spec = entry.get("spec") or {}
             if spec.get("driver") != names.DRIVER:
@@ -241,14 +244,23 @@ class Sites:
             if known != site:
                 self._pool_site[pool] = _EVERYWHERE
         self._joint = joint
+        if self._pool_site != before_pools:
+            self._places.clear()
         return found
 
     def _holders(self, cluster: Cluster) -> dict[str, list[Object]]:
         found: dict[str, list[Object]] = defaultdict(list)
+        places: dict[str, tuple[Object, list[str]]] = {}
         for claim in cluster.claims:
             if (claim.get("status") or {}).get("allocation"):
-                for place in self._places_of(claim):
+                uid = objects.uid(claim)
+                known = self._places.get(uid)
+                if known is None or known[0] is not claim:
+                    known = (claim, self._places_of(claim))
+                places[uid] = known
+                for place in known[1]:
                     found[place].append(claim)
+        self._places = places
         return found
 
     def _places_of(self, claim: Object) -> list[str]:
@@ -293,6 +305,7 @@ class Sites:
             self._holdings = {uid: entry for uid, entry in self._holdings.items() if uid in kept}
         if len(self._kinds) > 4 * len(self.by_name) + 100:
             self._kinds.clear()
+            self.numbering += 1
             for site in self.by_name.values():
                 site.kind = self._kind_of(site.slices)
                 self._change(site)

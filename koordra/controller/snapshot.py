@@ -51,8 +51,18 @@ class Cluster:
         before = self.claims_by_key.get(key)
         if before is None or objects.uid(before) != objects.uid(claim):
             return self
+        return self._with_claims({**self.claims_by_key, key: claim})
+
+    def without_claim(self, claim: Object) -> Cluster:
+        """The same without a claim that is known to be gone; a new claim of its name stays."""
+        before = self.claims_by_key.get(objects.key(claim))
+        if before is None or objects.uid(before) != objects.uid(claim):
+            return self
+        rest = {key: entry for key, entry in self.claims_by_key.items() if entry is not before}
+        return self._with_claims(rest)
+
+    def _with_claims(self, by_key: Mapping[str, Object]) -> Cluster:
         changed = copy(self)
-        by_key = {**self.claims_by_key, key: claim}
         object.__setattr__(changed, "claims_by_key", by_key)
         object.__setattr__(changed, "claims", tuple(by_key.values()))
         return changed
@@ -67,11 +77,17 @@ class PodClaims:
     ours: tuple[Object, ...]
     others: tuple[Object, ...] = ()
     refused: tuple[tuple[Object, Owner], ...] = ()
+    pending: tuple[Object, ...] = field(init=False, compare=False)
+    """Claims of koordra's that are still to be allocated."""
+
+    def __post_init__(self) -> None:
+        pending = tuple(claim for claim in self.ours if not claims_of.is_allocated(claim))
+        object.__setattr__(self, "pending", pending)
 
     @property
-    def pending(self) -> tuple[Object, ...]:
-        """Claims of koordra's that are still to be allocated."""
-        return tuple(claim for claim in self.ours if not claims_of.is_allocated(claim))
+    def is_open(self) -> bool:
+        """Whether anything is left to decide: the pod has no node yet, or claims without devices."""
+        return bool(self.pending or self.refused) or not is_bound(self.pod)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,12 @@ class Working:
             self.cluster = changed
             self._stale = True
 
+    def lose(self, claim: Object) -> None:
+        """The server does not have this claim any more, whatever the caches show."""
+        self.assumed.forget(objects.uid(claim))
+        self.cluster = self.cluster.without_claim(claim)
+        self._stale = True
+
     def give_back(self, claim: Object, *, why: str) -> None:
         """Free an unreserved claim. Whatever keeps that from happening is looked at again in the next
         pass."""

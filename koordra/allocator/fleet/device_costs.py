@@ -36,6 +36,7 @@ class DeviceCosts:
         self._holes: list[int] = table.hole.tolist()
         self._nics = Lacking(table.nics)
         self._shaped = any(kind.shape is not None for kind in classes.kinds)
+        self._choices: dict[tuple[Devices, Form], Choice] = {}
         self._known: dict[Devices, int] = {}
         self._listed: list[Devices] = []
         self._whole: list[int] = []
@@ -103,6 +104,9 @@ class DeviceCosts:
     def choose(self, devices: Devices, form: Form) -> Choice:
         shape = self._classes.kinds[devices.kind].shape
         if shape is not None:
+            known = self._choices.get((devices, form))
+            if known is not None:
+                return known
             found = joint.best(self._worth(devices), form)
             assert found is not None
             return found.choice
@@ -224,6 +228,7 @@ class DeviceCosts:
         if found is None:
             self._keys[number, at] = _NO
             return
+        self._choices[worth.devices, self._classes.forms[at]] = found.choice
         self._keys[number, at] = OFFSET + found.holes << KEY_BITS | found.left
         self._extra[number, at] = found.extra
         broken = sum(worth.devices.gpus[gpu] == WHOLE for gpu in found.choice.gpus)

@@ -155,6 +155,12 @@ class Fleet:
         key = int(self._keys[number, slot])
         return None if key >= INFEASIBLE else self._placement(node, slot, request, key)
 
+    def key_on(self, node: int, request: Request) -> int | None:
+        """The request's key on one node, None where it does not fit."""
+        slot, number = int(self.slot_of_node[node]), self._class(request)
+        key = INFEASIBLE if slot < 0 else int(self._keys[number, slot])
+        return None if key >= INFEASIBLE else key
+
     def ranked(self, request: Request, most: int | None = None) -> list[tuple[int, int]]:
         """Nodes that can serve the request with their keys, best first, ties in the fixed order."""
         keys = self.keys_of_nodes(request)

@@ -133,17 +133,27 @@ class Online:
     ) -> None:
         self.policy, self.capacity = policy, capacity
         self.workload = Workload(horizon=_HORIZON) if workload is None else workload
-        self._arrived = 0
-        self._next = _FIRST_LOOK
+        self._arrived = self.workload.count
+        self._next = _FIRST_LOOK if self._arrived < _FIRST_LOOK else self._after(self._arrived)
 
     def heard(self, request: Request) -> bool:
         self.workload.add(request)
         self._arrived += 1
         if self._arrived < self._next:
             return False
-        self._next = min(self._arrived + self._arrived // 4 + 1, self._arrived + _HORIZON // 16)
+        self._next = self._after(self._arrived)
         self.policy.learn(expected(self.workload, self.capacity))
         return True
+
+    @staticmethod
+    def _after(arrived: int) -> int:
+        return arrived + min(arrived // 4 + 1, _HORIZON // 16)
+
+    def resume(self, counts: Workload) -> None:
+        """Go on from what an earlier life has counted."""
+        self.workload = Workload(counts.counts.items(), horizon=_HORIZON)
+        self._arrived = self.workload.count
+        self._next = max(_FIRST_LOOK, self._after(self._arrived))
 
 
 def capacity_of(kinds: Sequence[Kind], nodes: Sequence[State | None]) -> dict[str, int]:

@@ -4,6 +4,8 @@
     ranking.settle(taken, loads)              what claims and pods hold now; only nodes that differ move
     ranking.order(asked, pods)                names of nodes, best first; None where the fleet cannot tell
     ranking.changed(name, taken, load)        one node, after something was placed there
+    ranking.put(devices, taken, load)         one node that is new, or publishes something else now
+    ranking.heard(request)                    one more claim of this class: what the table is learned from
 
 The fleet sees devices and amounts; selectors, constraints, counters and taints of a claim are the search's to judge, so that the
 first node in the order may still refuse, and a node that is not in the order may still fit: who asks goes on until one does. What
@@ -17,9 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.fleet.columns import INFEASIBLE
 from koordra.allocator.fleet.fleet import Fleet
-from koordra.allocator.fleet.learning import capacity_of, expected
+from koordra.allocator.fleet.learning import Online, capacity_of, expected
 from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.states import Kind, Request, State
 from koordra.allocator.fleet.table import Table
@@ -38,14 +39,17 @@ class NodeRanking:
     """The nodes of a cluster as a fleet. Ties go to the node whose name is first."""
 
     def __init__(self, devices: Sequence[NodeDevices], table: Table | None = None) -> None:
-        self.devices = sorted(devices, key=lambda one: one.name)
-        self.number = {one.name: at for at, one in enumerate(self.devices)}
-        kinds: dict[Kind, int] = {}
-        self._kind = [kinds.setdefault(one.kind, len(kinds)) for one in self.devices]
         self.policy = ExpectedLeftover(table)
-        self.fleet = Fleet(tuple(kinds), [None] * len(self.devices), self.policy)
-        usual = Counter(one.memory for one in self.devices if one.memory)
-        self.memory = min(usual, key=lambda size: (-usual[size], size)) if usual else Decimal(0)
+        self.online = Online(self.policy, {})
+        self._late: dict[str, tuple[NodeDevices, State | None]] = {one.name: (one, None) for one in devices}
+        self._gone: set[str] = set()
+        self.devices: list[NodeDevices] = []
+        self.number: dict[str, int] = {}
+        self._kind: list[int] = []
+        self._kinds: dict[Kind, int] = {}
+        self._memory = Decimal(0)
+        self._fleet = Fleet((), (), self.policy)
+        self._take_in()
 
     @classmethod
     def of(
@@ -53,22 +57,74 @@ class NodeRanking:
     ) -> NodeRanking:
         return cls(nodes_of(nodes, inventory), table)
 
+    @property
+    def fleet(self) -> Fleet:
+        """With all nodes that were put."""
+        if self._late:
+            self._take_in()
+        return self._fleet
+
+    @property
+    def memory(self) -> Decimal:
+        """The usual memory of a GPU here, against which an amount is a share; 0 without GPUs."""
+        if self._late:
+            self._take_in()
+        return self._memory
+
     def settle(self, taken: Taken, loads: _Loads) -> None:
         """All nodes as they are now."""
-        for at, one in enumerate(self.devices):
-            self.fleet.set_node(at, one.state(self._kind[at], taken, loads.get(one.name, {})))
+        for one in list(self.devices):
+            self.changed(one.name, taken, loads.get(one.name, {}))
+
+    def put(self, devices: NodeDevices, taken: Taken, load: Mapping[str, Decimal]) -> None:
+        """A node that is new, or whose devices or size are new, as it is now.
+
+        Nodes of a new name or kind are gathered and taken in together, when the fleet is asked next.
+        """
+        at = self.number.get(devices.name)
+        self._gone.discard(devices.name)
+        if at is None or devices.kind not in self._kinds or devices.name in self._late:
+            self._late[devices.name] = (devices, devices.state(0, taken, load))
+            return
+        self.devices[at], self._kind[at] = devices, self._kinds[devices.kind]
+        self.changed(devices.name, taken, load)
 
     def changed(self, name: str, taken: Taken, load: Mapping[str, Decimal]) -> None:
         """One node as it is now."""
-        at = self.number.get(name)
-        if at is not None:
-            self.fleet.set_node(at, self.devices[at].state(self._kind[at], taken, load))
+        late, at = self._late.get(name), self.number.get(name)
+        if late is not None:
+            self._late[name] = (late[0], late[0].state(0, taken, load))
+        elif at is not None:
+            self._fleet.set_node(at, self.devices[at].state(self._kind[at], taken, load))
 
     def gone(self, name: str) -> None:
         """The node is not there any more (or not to be used)."""
+        self._late.pop(name, None)
         at = self.number.get(name)
         if at is not None:
-            self.fleet.set_node(at, None)
+            self._gone.add(name)
+            self._fleet.set_node(at, None)
+
+    def _take_in(self) -> None:
+        """The fleet anew, with the nodes that came; those that went lose their numbers."""
+        known = {
+            one.name: (one, state)
+            for one, state in zip(self.devices, self._fleet.nodes, strict=True)
+            if one.name not in self._gone
+        } | self._late
+        self._late, self._gone = {}, set()
+        self.devices = [known[name][0] for name in sorted(known)]
+        self.number = {one.name: at for at, one in enumerate(self.devices)}
+        self._kinds = {}
+        self._kind = [self._kinds.setdefault(one.kind, len(self._kinds)) for one in self.devices]
+        states = [
+            None if state is None else state._replace(kind=kind)
+            for kind, state in zip(self._kind, (known[one.name][1] for one in self.devices), strict=True)
+        ]
+        self._fleet = Fleet(tuple(self._kinds), states, self.policy)
+        self.online.capacity = self._capacity()
+        usual = Counter(one.memory for one in self.devices if one.memory)
+        self._memory = min(usual, key=lambda size: (-usual[size], size)) if usual else Decimal(0)
 
     def learn(self, groups: Iterable[tuple[Sequence[AskedClaim], Sequence[Mapping[str, Any]]]]) -> None:
         """The table from these claims with their pods, if they are enough."""
@@ -77,6 +133,13 @@ class NodeRanking:
         )
         if workload.count >= _ENOUGH:
             self.know(expected(workload, self._capacity()))
+
+    def heard(self, request: Request) -> bool:
+        """One more claim of this class arrived. True when the table was made anew by it, and with it every key."""
+        if not self.online.heard(request):
+            return False
+        self.fleet.tables_changed()
+        return True
 
     def know(self, table: Table) -> None:
         """Use this table from now on."""
@@ -103,15 +166,12 @@ class NodeRanking:
 
     def key(self, name: str, request: Request) -> int | None:
         """The request's key on one node, None where it does not fit."""
-        at = self.number.get(name)
-        if at is None:
-            return None
-        key = int(self.fleet.keys_of_nodes(request)[at])
-        return None if key >= INFEASIBLE else key
+        fleet, at = self.fleet, self.number.get(name)
+        return None if at is None else fleet.key_on(at, request)
 
     def _capacity(self) -> dict[str, int]:
         full = [State(kind, 0, 0, (), ()) for kind in self._kind]
-        return capacity_of(self.fleet.kinds, full)
+        return capacity_of(tuple(self._kinds), full)
 
 
 def read_node(name: str, node: Mapping[str, Any], inventory: Inventory) -> NodeDevices:

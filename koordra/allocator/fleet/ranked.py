@@ -5,6 +5,9 @@ decides between nodes (policy `koordra`; claims that ask for Binpack or Spread a
 order, and the first that fits without climbing a rung of a Preferred scope is taken. If the first TRIES say no, the claim wants
 something that the fleet does not see, and every node is asked as in a small cluster. So no placement is missed, and what cannot be
 placed has the same reasons.
+
+Who plans again and again keeps both from run to run (`KeptFleet`): then a plan costs what its claims, and the nodes that changed
+since the last one, cost. It belongs to one kept inventory, and sees by itself what has become of that.
 """
 
 from __future__ import annotations
@@ -17,11 +20,15 @@ from typing import Any, Final
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.fleet.rank import NodeRanking
 from koordra.allocator.fleet.solved import Solved
-from koordra.allocator.inventory import Pool, Taken
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.view import NodeDevices, node_devices
+from koordra.allocator.inventory import Inventory, Pool, Taken
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.requests import AskedClaim
 from koordra.allocator.score import RUNG
+from koordra.api import objects
 from koordra.api.parameters import NodePolicy, PlacementPolicy
+from koordra.errors import PlanError
 
 RANKED_FROM: Final = 64
 """Clusters with more nodes than this are ranked."""
@@ -34,11 +41,12 @@ _Load = Mapping[str, Mapping[str, Decimal]]
 class RankedNodes:
     """The ranking of one run of `plan()`. `taken` and `loads` are the run's own, and grow with it."""
 
-    def __init__(self, cluster: Cluster, taken: Taken, loads: _Load) -> None:
+    def __init__(
+        self, ranking: NodeRanking, solved: Solved, taken: Taken, loads: _Load, *, placed: set[str]
+    ) -> None:
         self.taken, self.loads = taken, loads
-        self.ranking = NodeRanking.of(cluster.nodes, cluster.slices)
-        self.ranking.settle(taken, loads)
-        self.solved = Solved(cluster.slices)
+        self.ranking, self.solved = ranking, solved
+        self._placed = placed
 
     def first(
         self,
@@ -79,13 +87,66 @@ class RankedNodes:
 
     def took(self, node: str) -> None:
         """Something was placed on the node."""
+        self._placed.add(node)
         self.ranking.changed(node, self.taken, self.loads.get(node, {}))
 
 
+class KeptFleet:
+    """Ranking and solved answers from one run of `plan()` to the next, for one inventory. Not thread-safe.
+
+    `table` is what is known of the workload; `ranking.know` gives it another one later.
+    """
+
+    def __init__(self, inventory: Inventory, table: Table | None = None) -> None:
+        self.inventory = inventory
+        self.ranking = NodeRanking((), table)
+        self._seen: dict[str, tuple[Sequence[Pool], object, NodeDevices]] = {}
+        self._busy: set[str] = set()
+        self._solved: tuple[object, object, object, Solved] | None = None
+
+    def begin(self, cluster: Cluster, policy: PlacementPolicy, taken: Taken, loads: _Load) -> RankedNodes:
+        """Everything as it is now. Raises PlanError for another inventory than the one that this is for."""
+        if cluster.slices is not self.inventory:
+            raise PlanError("the kept fleet is of another inventory; keep one fleet beside each inventory")
+        for name in self._seen.keys() - cluster.nodes.keys():
+            self.ranking.gone(name)
+            del self._seen[name]
+        before, self._busy = self._busy, set()
+        for name, node in cluster.nodes.items():
+            pools, size = self.inventory.pools(node), objects.status_of(node).get("allocatable")
+            known = self._seen.get(name)
+            load = loads.get(name, {})
+            fresh = known is None or known[0] is not pools or known[1] != size
+            devices = node_devices(name, node, self.inventory) if known is None or fresh else known[2]
+            busy = bool(load) or not devices.pools.isdisjoint(taken.pools)
+            if fresh:
+                self._seen[name] = (pools, size, devices)
+                self.ranking.put(devices, taken, load)
+            elif busy or name in before:
+                self.ranking.changed(name, taken, load)
+            if busy:
+                self._busy.add(name)
+        return RankedNodes(self.ranking, self._answers(cluster, policy), taken, loads, placed=self._busy)
+
+    def _answers(self, cluster: Cluster, policy: PlacementPolicy) -> Solved:
+        """The solved answers, while they speak of the same classes, policy and kinds of pools."""
+        about = (cluster.classes, policy)
+        known = self._solved
+        if known is None or known[0] is not self.inventory.kinds or known[1:3] != about:
+            known = self._solved = (self.inventory.kinds, *about, Solved(self.inventory))
+        return known[3]
+
+
 def ranked_nodes(
-    cluster: Cluster, policy: PlacementPolicy | None, taken: Taken, loads: _Load
+    cluster: Cluster,
+    policy: PlacementPolicy | None,
+    taken: Taken,
+    loads: _Load,
+    kept: KeptFleet | None = None,
 ) -> RankedNodes | None:
     """The ranking, where the cluster is large enough and the policy leaves the choice of node to it."""
     if policy is None or policy.node is not NodePolicy.FRAGMENTATION_AWARE:
         return None
-    return RankedNodes(cluster, taken, loads) if len(cluster.nodes) > RANKED_FROM else None
+    if len(cluster.nodes) <= RANKED_FROM:
+        return None
+    return (kept or KeptFleet(cluster.slices)).begin(cluster, policy, taken, loads)

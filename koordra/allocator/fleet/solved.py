@@ -1,4 +1,4 @@
-"""Answers of the search that hold for other claims and nodes too, within one run of `plan()`.
+"""Answers of the search that hold for other claims and nodes too, within one run of `plan()` or from run to run.
 
 Thousands of claims say the same, and nodes pass through the same states. A claim group that asks what an earlier one asked, on a
 node that is alike device by device (`likeness`: what is published and what is taken), has the earlier answer, position by
@@ -61,6 +61,8 @@ class Solved:
         """Equal for the same question; None where that cannot be told."""
         said = (tuple(map(_said, asked)), tuple(siblings))
         if said not in self._read:
+            if len(self._read) >= _MOST:
+                self._read.clear()
             self._read[said] = read_by(asked)
         alike = likeness(self.inventory, pools, taken, self._read[said])
         return None if alike is None else (said, alike, honors_partitions)

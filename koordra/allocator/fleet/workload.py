@@ -8,9 +8,10 @@ the most frequent first until they are 95 % of the pods.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from koordra.allocator.fleet.states import Request
+from koordra.errors import InvalidManifest
 
 POPULAR: Final = 0.95
 
@@ -43,6 +44,36 @@ class Workload:
         if self.horizon is not None and self.count > self.horizon:
             self.counts = {known: count // 2 for known, count in self.counts.items() if count > 1}
             self.count = sum(self.counts.values())
+
+    def to_document(self, most: int = 2048) -> list[list[Any]]:
+        """The most frequent classes, plain, so that somebody can keep them."""
+        frequent = sorted(self.counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
+        return [[count, *request[:4], list(request.models), *request[5:]] for request, count in frequent]
+
+    @classmethod
+    def from_document(cls, document: Any) -> Workload:
+        """Raises InvalidManifest for what is no such document."""
+        try:
+            return cls(
+                (
+                    Request(
+                        int(cpu),
+                        int(memory),
+                        int(gpus),
+                        int(milli),
+                        tuple(map(str, models)),
+                        int(nics),
+                        int(percent),
+                        int(nodes),
+                    ),
+                    max(0, int(count)),
+                )
+                for count, cpu, memory, gpus, milli, models, nics, percent, nodes in document
+            )
+        except (TypeError, ValueError) as error:
+            raise InvalidManifest(
+                f"cannot be read: {error!r}", object="workload", remedy="learn it anew"
+            ) from error
 
     def with_gpus(self) -> Iterator[tuple[Request, int]]:
         return ((request, count) for request, count in self.ordered() if request.gpus)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.claims import told
 from koordra.cli.main import cli
@@ -73,3 +73,20 @@ def test_the_cluster_is_asked_where_no_file_is_given(kubeconfig: str) -> None:
     (entry,) = json.loads(explained.output)["claims"]
     assert entry["status"] == "DoesNotFit"
     assert "nearest miss" in entry["reasons"][0]["detail"]
+
+
+def test_explain_adds_what_the_controller_said_last(kubeconfig: str) -> None:
+    """The controller knows of refusals and reservations that the objects do not show."""
+    client = KubeClient(kubeconfig)
+    about = client.get(RESOURCE_CLAIMS, "large", namespace="default")
+    event = {
+        "metadata": {"name": "large.1", "namespace": "default"},
+        "involvedObject": {"kind": "ResourceClaim", "name": "large", "uid": objects.uid(about)},
+        "source": {"component": "koordra-controller"},
+        "reason": "NodeUnsuitable",
+        "message": "the node is kept free",
+        "lastTimestamp": "2026-11-21T01:00:00Z",
+    }
+    client.create(EVENTS, event)
+    text = CliRunner().invoke(cli, ["explain", "large", "--kubeconfig", kubeconfig]).output
+    assert text.splitlines()[-1] == "  the controller said last: NodeUnsuitable: the node is kept free"

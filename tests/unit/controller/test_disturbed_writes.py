@@ -103,6 +103,21 @@ def test_a_delayed_write_that_lands_after_its_timeout_is_not_a_second_use() -> N
     assert cluster.node_of("a") == "n0"
 
 
+def test_a_claim_that_is_gone_when_its_doubt_ends_lifts_no_gate() -> None:
+    """The cache still shows it, and while in doubt it counted as allocated."""
+    cluster = JointCluster(nodes=1, gpus=1)
+    cluster.claim("a")
+    cluster.pod("p", "a", gates=[names.JOINT_GATE])
+    cluster.caches.deliver()
+    cluster.api.before = explode_at(1, lambda: ApiUnreachable("timed out"))
+    with pytest.raises(ApiUnreachable):
+        cluster.reconciler.reconcile()
+    cluster.api.edit(RESOURCE_CLAIMS, "a", lambda found: found["metadata"].update(finalizers=[]))
+    cluster.api.delete(RESOURCE_CLAIMS, "a")
+    cluster.reconciler.reconcile()
+    assert cluster.api.get(PODS, "p")["spec"]["schedulingGates"]
+
+
 def test_a_storm_of_conflicts_is_outlasted() -> None:
     cluster = JointCluster(nodes=1, gpus=2)
     cluster.claim("a")

@@ -74,6 +74,16 @@ def test_required_affinity_wants_a_matching_pod_in_the_domain() -> None:
     assert sorted(kept_off(waits, {})) == ["n0", "n1", "n2"]
 
 
+def test_a_companion_is_a_pod_that_all_terms_mean() -> None:
+    """As kube-scheduler counts: two pods of which each meets one term are no company."""
+    both = affinity("podAffinity", ZONE, {"app": "db"})
+    both["podAffinity"][REQUIRED] += affinity("podAffinity", HOST, {"tier": "hot"})["podAffinity"][REQUIRED]
+    waits = labelled("p", {}, affinity=both)
+    halves = {"n0": [labelled("q", {"app": "db"}), labelled("r", {"tier": "hot"})]}
+    assert sorted(kept_off(waits, halves)) == ["n0", "n1", "n2"]
+    assert sorted(kept_off(waits, {"n0": [labelled("q", {"app": "db", "tier": "hot"})]})) == ["n1", "n2"]
+
+
 def test_the_first_of_a_series_may_start_anywhere() -> None:
     waits = labelled("p", {"app": "db"}, affinity=affinity("podAffinity", ZONE, {"app": "db"}))
     assert kept_off(waits, {}) == {}
@@ -137,6 +147,27 @@ def test_spread_leaves_out_domains_that_the_pod_cannot_use_and_obeys_min_domains
         "n1",
         "n2",
     ]
+
+
+def test_a_node_without_the_label_of_one_constraint_counts_for_none() -> None:
+    """The empty domain of such a node would otherwise make every other one look too full."""
+    common = {
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}},
+    }
+    spread = [{"topologyKey": key, **common} for key in (HOST, "rack")]
+    sites = {}
+    for name in ("n0", "n1"):
+        made = node(name)
+        running = [labelled("q", {"app": "x"})] if name == "n0" else []
+        if name == "n0":
+            made["metadata"]["labels"]["rack"] = "r"
+        sites[name] = Site(name, made, guests=tuple(running))
+    waits = labelled("p", {}, topologySpreadConstraints=spread)
+    group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
+    waits["metadata"]["labels"] = {"app": "x"}
+    assert sorted(Obstacles(Cluster(), sites).of(group)) == ["n1"]
 
 
 def test_matchLabelKeys_narrow_the_selector() -> None:

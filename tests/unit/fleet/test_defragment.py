@@ -132,13 +132,13 @@ def test_a_broken_device_frees_nothing() -> None:
 
 
 def test_a_full_cluster_after_departures() -> None:
-    """Eight GPUs with eight NICs on one node of twenty-four, at 90 %; the bound is the emptiest site."""
+    """Eight GPUs with eight NICs on one node of eight, at 90 %; the bound is the emptiest site."""
     shape = shape_of_machine(presets.load("hgx-h100").machine(serial="a"))
-    cluster = nodes_of(shape, 24)
+    cluster = nodes_of(shape, 8)
     fleet = Fleet(cluster.kinds, cluster.nodes, FirstFit())
     generator = np.random.default_rng(1)
     held = []
-    for number in range(400):
+    for number in range(134):
         milli = (1000, 1000, 500, 250)[int(generator.integers(4))]
         nics = int(generator.integers(2))
         placed = fleet.place(Request(2000, 4096, 1, milli, (), nics, 50 * nics))

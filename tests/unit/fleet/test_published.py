@@ -77,7 +77,7 @@ def _experiment(folder: Path, name: str) -> Experiment:
     )
 
 
-PUBLISHED = {"gpu-packing": "04-GpuPacking", "best-fit": "05-BestFit", "fgd": "06-FGD"}
+PUBLISHED = {"best-fit": "05-BestFit", "fgd": "06-FGD"}
 
 
 def test_one_seed_of_the_default_list_is_near_the_published_means(shared_data: Path) -> None:

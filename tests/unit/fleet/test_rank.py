@@ -11,9 +11,11 @@ from koordra.allocator import plan, read_inventory
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.fleet import ranked
 from koordra.allocator.fleet.rank import NodeRanking
+from koordra.allocator.fleet.ranked import KeptFleet
 from koordra.allocator.fleet.solved import Solved
 from koordra.allocator.fleet.states import Request
 from koordra.allocator.inventory import Taken
+from koordra.errors import PlanError
 from koordra.kubelet_plugin.resourceslice import build_slices
 from koordra.topology import presets
 
@@ -160,3 +162,48 @@ def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
     assert ranking.key("node-000", request) is None
     ranking.gone("node-001")
     assert next(iter(ranking.order_of(request))) == "node-002"
+
+
+def test_a_kept_fleet_plans_as_a_fresh_one(cluster: list[Object]) -> None:
+    """Claims come and go, a node goes and comes back, slices and classes change: what is kept follows."""
+    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
+    rest = [entry for entry in cluster if entry["kind"] != "ResourceSlice"]
+    kept, held = KeptFleet(inventory), list[Object]()
+    for turn in range(12):
+        pending = [
+            entry
+            for number in range(6 * turn, 6 * turn + 6)
+            for entry in _claim(number, gpus=1 + number % 3, nics=number % 2)
+        ]
+        shown = [entry for entry in rest if turn % 4 != 3 or entry["metadata"]["name"] != "node-001"]
+        found = plan([*shown, *held, *pending], inventory=inventory, fleet=kept)
+        assert found.to_dict() == plan([*shown, *held, *pending], inventory=inventory).to_dict(), turn
+        held += _held(pending, found)
+        if turn % 3 == 2:
+            del held[: 2 * 5]
+        if turn == 5:
+            changed = next(entry for entry in cluster if entry["kind"] == "ResourceSlice")
+            pool = {**changed["spec"]["pool"], "generation": 2, "resourceSliceCount": 1}
+            half = [_renamed(device) for device in changed["spec"]["devices"]]
+            inventory.put({**changed, "spec": {**changed["spec"], "pool": pool, "devices": half}})
+        if turn == 7:
+            inventory.kinds = {}
+            inventory.likes.clear()
+    assert kept.ranking.fleet.drifted() == []
+
+
+def _held(pending: list[Object], found: Any) -> list[Object]:
+    made = []
+    for entry in pending:
+        key = f"d/{entry['metadata']['name']}"
+        if entry["kind"] == "ResourceClaim":
+            made.append({**entry, "status": {"allocation": found.allocations[key]}})
+        else:
+            made.append({**entry, "spec": {**entry["spec"], "nodeName": found.nodes[key]}})
+    return made
+
+
+def test_a_kept_fleet_is_of_one_inventory(cluster: list[Object]) -> None:
+    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
+    with pytest.raises(PlanError, match="another inventory"):
+        plan([*cluster, *_claim(0)], fleet=KeptFleet(inventory))

@@ -1,0 +1,105 @@
+"""Where the learned table outlives the controller: the ConfigMap `koordra-leftover-table` beside the Lease.
+
+It is installed empty and only ever patched, so that the controller needs no right to make ConfigMaps. Read at the start of a
+term; written when a table was learned for the first time, then at most every ten minutes, and at the end of the term. A table that
+cannot be read or written costs nothing but knowledge: it is said once, and learned anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.workload import Workload
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.controller.leftovers import Learned, Leftovers
+from koordra.errors import ApiError, InvalidManifest, KoordraError
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+NAME: Final = "koordra-leftover-table"
+PERIOD: Final = 600.0
+TABLE, WORKLOAD = "table.json", "workload.json"
+"""Keys in the ConfigMap; `koordra leftover-table` reads the first."""
+
+
+class LeftoverStore:
+    """One term's. `clock` is monotonic."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        namespace: str,
+        may_write: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._may_write = may_write
+        self._clock = clock
+        self._kept = 0
+        self._again = 0.0
+        self._said = False
+
+    def read(self) -> Learned | None:
+        """What an earlier term has learned, if anything."""
+        try:
+            data = self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace).get("data") or {}
+            found = learned_of(data)
+        except KoordraError as error:
+            self._say("leftover_table_not_read", error)
+            return None
+        if found is not None:
+            log.info("leftover_table_read", claims=found.table.pods)
+        return found
+
+    def keep(self, leftovers: Leftovers, *, now: bool = False) -> None:
+        """Write what was learned since the last time, if it is time (or `now`)."""
+        due = now or self._clock() >= self._again
+        if leftovers.epoch == self._kept or not due or not self._may_write():
+            return
+        self._again = self._clock() + PERIOD
+        try:
+            self._client.patch(
+                CONFIG_MAPS, NAME, {"data": data_of(leftovers.learned)}, namespace=self._namespace
+            )
+        except ApiError as error:
+            self._say("leftover_table_not_kept", error)
+            return
+        self._kept = leftovers.epoch
+
+    def _say(self, event: str, error: KoordraError) -> None:
+        if not self._said:
+            log.warning(event, configmap=f"{self._namespace}/{NAME}", error=str(error))
+        self._said = True
+
+
+def data_of(learned: Learned) -> dict[str, str]:
+    """The ConfigMap's data."""
+    return {
+        TABLE: json.dumps(learned.table.to_document(), separators=(",", ":")),
+        WORKLOAD: json.dumps(learned.workload.to_document(), separators=(",", ":")),
+    }
+
+
+def learned_of(data: dict[str, Any]) -> Learned | None:
+    """The other way; None where nothing was kept yet. Raises InvalidManifest."""
+    if not data.get(TABLE):
+        return None
+    table = Table.from_document(_read(data[TABLE], dict))
+    return Learned(table, Workload.from_document(_read(data.get(WORKLOAD) or "[]", list)))
+
+
+def _read(text: str, wanted: type) -> Any:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidManifest(f"is no JSON: {error}", object=f"ConfigMap {NAME}") from error
+    if not isinstance(found, wanted):
+        raise InvalidManifest("is no table", object=f"ConfigMap {NAME}")
+    return found

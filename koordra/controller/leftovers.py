@@ -1,0 +1,246 @@
+"""What the controller has learned of the workload, and which of two nodes that serve a claim equally well it prefers.
+
+The allocator's cost of a site has two parts. What a placement is worth to its claim comes first: rungs, alternatives, nearness of
+GPU and NIC, NVLink, compactness (allocator.score). Where that is equal, what the placement does to the cluster decides: how much
+free GPU it makes useless to the claims that are to come. That is the policy `koordra` (allocator.fleet.leftover), and here it is
+asked with the table learned from the claims that have arrived:
+
+    sites that changed ──▶ fleet (kept between passes) ──▶ key of a request on a site ──▶ order of the sites (offers.py)
+    claims that arrive ──▶ counts by class ──▶ table, made anew whenever the count grew by a quarter: a new `epoch`
+
+Before 32 claims were counted there is no table and every key is 0: then the rest of the written cost decides. So it does for
+claims that ask for Binpack or Spread, and for those whose classes cannot be counted in devices. A claim is counted once, when
+the allocator is first asked for it.
+
+Sites of one kind publish the same devices under pools of their own names. They are read once per kind, with the own pool's name
+left out. Table and counts outlive the process (leftover_store.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from koordra.allocator.features import Features
+from koordra.allocator.fleet.columns import INFEASIBLE
+from koordra.allocator.fleet.rank import NodeRanking, read_node
+from koordra.allocator.fleet.states import Request
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.view import NodeDevices
+from koordra.allocator.fleet.workload import Workload
+from koordra.allocator.inventory import Inventory, Taken
+from koordra.allocator.requests import AskedClaim, resolve
+from koordra.api import objects
+from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.api.devices import DeviceID
+from koordra.api.objects import Object
+from koordra.api.parameters import NodePolicy
+from koordra.controller import claims as claims_of
+from koordra.controller.sites import Site, Sites
+from koordra.controller.snapshot import Group
+from koordra.errors import KoordraError, PlanError
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+WORTH: Final = 10**4
+"""What is below this in a written cost is about the cluster, not about the claim (allocator.score)."""
+
+_MOST_CLASSES: Final = 1024
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What outlives a process."""
+
+    table: Table = field(default_factory=Table)
+    workload: Workload = field(default_factory=Workload)
+
+
+class Leftovers:
+    """All sites as a fleet, and what was learned. Not thread-safe.
+
+    `epoch` goes up when the table is new; what was ordered by the old one has to be ordered anew.
+    """
+
+    def __init__(self, learned: Learned | None = None) -> None:
+        known = learned or Learned()
+        self.epoch = 0
+        self._ranking = NodeRanking((), known.table)
+        self._ranking.online.resume(known.workload)
+        self._read = 0
+        self._numbering = -1
+        self._of_kind: dict[int, NodeDevices] = {}
+        self._published: dict[str, tuple[Any, Object]] = {}
+        self._held: dict[str, dict[str, tuple[Object, tuple[DeviceResult, ...]]]] = {}
+        self._heard: set[str] = set()
+        self._requests: dict[str, Request | None] = {}
+        self._memory = self._ranking.memory
+
+    @property
+    def learned(self) -> Learned:
+        """What to keep."""
+        return Learned(self._ranking.policy.table, self._ranking.online.workload)
+
+    def follow(self, sites: Sites) -> None:
+        """Take over the sites that changed since the last call."""
+        changes = sites.changes
+        if self._numbering != sites.numbering:
+            self._of_kind.clear()
+            self._numbering = sites.numbering
+        stale = set(changes[self._read :]) if self._read <= len(changes) else set(sites.by_name)
+        self._read = len(changes)
+        for name in sorted(stale):
+            site = sites.by_name.get(name)
+            if site is None:
+                self._forget(name)
+                continue
+            try:
+                self._take_over(site, sites)
+            except KoordraError as error:
+                log.debug("site_not_ranked", node=name, error=str(error))
+                self._forget(name)
+            except Exception:  # it is only a preference: no defect of it may keep claims from being placed
+                log.exception("site_not_ranked", node=name)
+                self._forget(name)
+        if stale and self._ranking.memory != self._memory:
+            self._memory = self._ranking.memory
+            self._requests.clear()
+
+    def heard(self, kind: str, group: Group, classes: Mapping[str, Object]) -> None:
+        """These claims wait; those that are new are counted."""
+        uids = {objects.uid(claim) or objects.key(claim) for claim in group.pending}
+        if uids <= self._heard or not self._ranking.memory:
+            return
+        self._heard |= uids
+        request = self._request(kind, group, classes)
+        if request is not None and self._ranking.heard(request):
+            self.epoch += 1
+            log.info("leftover_table_learned", claims=self._ranking.policy.table.pods)
+
+    def retain(self, claims: Sequence[Object]) -> None:
+        """Claims that are not there any more need not be known."""
+        if len(self._heard) > 2 * len(claims) + 100:
+            self._heard &= {objects.uid(claim) or objects.key(claim) for claim in claims}
+
+    def key(self, kind: str, group: Group, site: Site, classes: Mapping[str, Object]) -> int:
+        """Smaller is better for what is to come; 0 for all where nothing is known."""
+        if not self._ranking.policy.table.pods:
+            return 0
+        request = self._request(kind, group, classes)
+        if request is None:
+            return 0
+        found = self._ranking.key(site.name, request)
+        return INFEASIBLE if found is None else found
+
+    def forget_classes(self) -> None:
+        """DeviceClasses changed."""
+        self._requests.clear()
+
+    # sites
+
+    def _take_over(self, site: Site, sites: Sites) -> None:
+        taken = Taken()
+        held = self._held.get(site.name, {})
+        kept = self._held[site.name] = {}
+        for claim in site.holders:
+            uid = objects.uid(claim) or objects.key(claim)
+            before = held.get(uid)
+            kept[uid] = (
+                before
+                if before is not None and before[0] is claim
+                else (claim, _results(claim, unnamed=site.name if site.kind is not None else None))
+            )
+            taken.add(kept[uid][1], holder=uid)
+        published = (site.kind if site.kind is not None else site.inventory, site.node)
+        before_of_site = self._published.get(site.name)
+        if (
+            before_of_site is not None
+            and before_of_site[0] == published[0]
+            and published[0] is not None
+            and before_of_site[1] is site.node
+        ):
+            self._ranking.changed(site.name, taken, site.load)
+            return
+        self._ranking.put(self._devices(site, sites), taken, site.load)
+        self._published[site.name] = (
+            site.kind if site.kind is not None else site.inventory,
+            site.node,
+        )
+
+    def _devices(self, site: Site, sites: Sites) -> NodeDevices:
+        known = None if site.kind is None else self._of_kind.get(site.kind)
+        inventory = Inventory(Features.of(None)) if known is not None else sites.inventory_of(site)
+        if not isinstance(inventory, Inventory):
+            raise PlanError("the inventory is not the allocator's; only that one can be ranked")
+        own = read_node(site.name, site.node, inventory)
+        if known is not None:
+            return replace(known, name=site.name, cpu=own.cpu, host_memory=own.host_memory)
+        if site.kind is not None:
+            own = self._of_kind[site.kind] = _unnamed(own, site.name)
+        return own
+
+    def _forget(self, name: str) -> None:
+        self._ranking.gone(name)
+        self._held.pop(name, None)
+        self._published.pop(name, None)
+
+    # requests
+
+    def _request(self, kind: str, group: Group, classes: Mapping[str, Object]) -> Request | None:
+        if kind not in self._requests:
+            if len(self._requests) >= _MOST_CLASSES:
+                self._requests.clear()
+            try:
+                asked = _asked(group, classes)
+            except KoordraError:
+                self._requests[kind] = None
+            except Exception:  # as above
+                log.exception("claims_not_counted")
+                self._requests[kind] = None
+            else:
+                plain = all(claim.placement.node in _OURS for claim in asked)
+                self._requests[kind] = self._ranking.request(asked, group.pods) if plain else None
+        return self._requests[kind]
+
+
+_OURS: Final = (None, NodePolicy.FRAGMENTATION_AWARE)
+
+
+def _asked(group: Group, classes: Mapping[str, Object]) -> list[AskedClaim]:
+    named = {name for claim in group.pending for name in claims_of.class_names(claim)}
+    read = {name: DeviceClass.from_dict(classes[name]) for name in named if name in classes}
+    return [
+        resolve(ResourceClaim.from_dict(claim), position=at, classes=read, features=Features.of(None))
+        for at, claim in enumerate(group.pending)
+    ]
+
+
+def _results(claim: Object, *, unnamed: str | None) -> tuple[DeviceResult, ...]:
+    """What a claim holds; the pool `unnamed` goes without its name."""
+    allocation = Allocation.of_claim(claim)
+    if allocation is None:
+        return ()
+    return tuple(
+        replace(result, device=_without(result.device, unnamed)) if unnamed is not None else result
+        for result in allocation.results
+    )
+
+
+def _unnamed(devices: NodeDevices, pool: str) -> NodeDevices:
+    """The same with the own pool's name left out."""
+    return replace(
+        devices,
+        gpus=tuple(_without(one, pool) for one in devices.gpus),
+        nics=tuple(_without(one, pool) for one in devices.nics),
+        parts={_without(one, pool): part for one, part in devices.parts.items()},
+        capacity={_without(one, pool): amounts for one, amounts in devices.capacity.items()},
+        unusable=frozenset(_without(one, pool) for one in devices.unusable),
+        pools=frozenset((driver, "" if name == pool else name) for driver, name in devices.pools),
+    )
+
+
+def _without(device: DeviceID, pool: str) -> DeviceID:
+    return replace(device, pool="") if device.pool == pool else device

@@ -1,0 +1,221 @@
+"""The controller chooses by what it has learned of the workload, keeps it, and is as before until it has learned something."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from koordra.allocator import plan, read_inventory
+from koordra.allocator.fleet.states import Request
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.workload import Workload
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.api.resource_class import CONFIG_MAPS
+from koordra.cli.leftover_table import command
+from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
+from koordra.controller.leftovers import WORTH, Learned
+from koordra.controller.offers import Offers
+from koordra.errors import InvalidManifest, NotFound
+from tests.fakes.joint_cluster import gpu_slice, node
+from tests.unit.controller.test_offers import Book, of_kind
+
+GPU = 80
+"""GiB of the cards in these tests."""
+
+
+class Learning(Book):
+    """A cluster whose claims can be put on a node by hand."""
+
+    def __init__(self, *, nodes: int, gpus: int = 1, learned: Learned | None = None) -> None:
+        super().__init__(nodes=nodes, gpus=gpus)
+        self.offers = Offers(plan, read_inventory, learned=learned)
+
+    def place(self, name: str, **asked: Any) -> str | None:
+        self.add(name, **asked)
+        self.offers.look(self.cluster())
+        offered = self.offers.best(self.group(name), {})
+        for key, allocation in offered.allocations.items():
+            self.take(key, allocation)
+        return offered.node
+
+    def end(self, name: str) -> None:
+        self.claims = [one for one in self.claims if objects.name(one) != name]
+        self.pods = [one for one in self.pods if objects.name(one) != name]
+
+
+def hole_of(free: int) -> Table:
+    """A GPU with this much free (in thousandths) stays as it is; everything else gets filled."""
+    return Table(holes=tuple(10_000 * step if 10 * step == free else 0 for step in range(101)), pods=100)
+
+
+def two_cards(learned: Learned | None) -> Learning:
+    """n0's card has 60 % free, n1's 75 %."""
+    book = Learning(nodes=1, learned=learned)
+    assert book.place("first", memory=f"{GPU * 40 // 100}Gi") == "n0"
+    book.nodes.append(of_kind("Node", node("n1", cpu="8")))
+    book.slices.append(of_kind("ResourceSlice", gpu_slice("n1", 1)))
+    book.add("pin", memory=f"{GPU * 65 // 100}Gi")
+    book.offers.look(book.cluster())
+    offered = book.offers.best(book.group("pin"), {})
+    assert offered.node == "n1"
+    for key, allocation in offered.allocations.items():
+        book.take(key, allocation)
+    book.end("pin")
+    book.place("second", memory=f"{GPU * 65 // 100}Gi")
+    book.end("first")
+    book.place("third", memory=f"{GPU * 40 // 100}Gi")
+    return book
+
+
+def test_the_learned_table_decides_where_the_claim_is_equally_well_served() -> None:
+    """n0 has 60 % free, n1 35 %. A claim of 25 % fits both; best fit takes n1 and leaves 10 %, which the table knows as lost."""
+    share = f"{GPU * 25 // 100}Gi"
+    assert two_cards(None).place("asked", memory=share) == "n1"
+    assert two_cards(Learned(hole_of(100))).place("asked", memory=share) == "n0"
+    assert two_cards(Learned(hole_of(350))).place("asked", memory=share) == "n1"
+
+
+def test_it_learns_from_the_claims_that_arrive() -> None:
+    book = Learning(nodes=4, gpus=2)
+    assert book.offers.leftovers.learned.table == Table()
+    for number in range(40):
+        book.place(f"c{number}", memory=f"{GPU * 60 // 100}Gi", cpu="100m")
+        if number % 3 == 2:
+            book.end(f"c{number}")
+    learned = book.offers.leftovers.learned
+    assert book.offers.leftovers.epoch > 0
+    assert learned.table.pods >= 32
+    assert learned.workload.counts == {Request(100, 0, 1, 600): 40}
+    # Nothing smaller than 600 comes: what one of them leaves is lost.
+    assert learned.table.holes[40] == 400_000
+    before = book.offers.leftovers.epoch
+    for _ in range(3):
+        book.offers.look(book.cluster())
+    assert book.offers.leftovers.epoch == before, "a claim counts once"
+
+
+def test_a_claim_that_waits_is_counted_once() -> None:
+    book = Learning(nodes=1)
+    book.add("large", memory="1000Gi")
+    for _ in range(50):
+        book.offers.look(book.cluster())
+        book.offers.best(book.group("large"), {})
+    assert book.offers.leftovers.learned.workload.count == 1
+
+
+def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
+    """Sites are ordered by the part of the cost that is about the claim, then by the learned key."""
+    book = two_cards(Learned(hole_of(100)))
+    group_name = "asked"
+    book.add(group_name, memory=f"{GPU * 25 // 100}Gi")
+    book.offers.look(book.cluster())
+    group = book.group(group_name)
+    n0, n1 = (book.offers.sites.by_name[name] for name in ("n0", "n1"))
+    worse, better = -WORTH, 0
+    assert book.offers._order("k", group, n1, better) < book.offers._order("k", group, n0, worse)
+    assert book.offers._order("k", group, n0, better) < book.offers._order("k", group, n1, better)
+
+
+def test_sites_that_come_go_and_change_are_followed() -> None:
+    book = Learning(nodes=3, gpus=2, learned=Learned(hole_of(100)))
+    for number in range(6):
+        book.place(f"c{number}", memory="20Gi")
+    book.nodes.pop(1)
+    book.slices.append(of_kind("ResourceSlice", gpu_slice("n7", 5)))
+    book.nodes.append(of_kind("Node", node("n7", cpu="8")))
+    for number in range(6, 30):
+        book.place(f"c{number}", memory="20Gi")
+        book.end(f"c{number - 3}")
+    leftovers, fleet = book.offers.leftovers, book.offers.leftovers._ranking.fleet
+    fresh = Offers(plan, read_inventory, learned=leftovers.learned)
+    fresh.look(book.cluster())
+    book.offers.look(book.cluster())
+    ours, theirs = leftovers._ranking, fresh.leftovers._ranking
+    assert fleet.drifted() == []
+    for name in book.offers.sites.by_name:
+        mine, other = (ranking.fleet.nodes[ranking.number[name]] for ranking in (ours, theirs))
+        assert mine is not None
+        assert other is not None
+        assert mine._replace(kind=0) == other._replace(kind=0)
+
+
+class Api:
+    """One ConfigMap."""
+
+    def __init__(self, *, there: bool = True) -> None:
+        self.there = there
+        self.data: dict[str, str] = {}
+        self.writes = 0
+
+    def get(self, kind: Any, name: str, *, namespace: str | None = None) -> Object:
+        assert (kind, name, namespace) == (CONFIG_MAPS, NAME, "home")
+        if not self.there:
+            raise NotFound("no such ConfigMap", code=404)
+        return {"metadata": {"name": name}, "data": self.data} if self.data else {"metadata": {"name": name}}
+
+    def patch(self, kind: Any, name: str, body: Any, *, namespace: str | None = None) -> Object:
+        found = self.get(kind, name, namespace=namespace)
+        self.data.update(body["data"])
+        self.writes += 1
+        return found
+
+
+def test_the_table_is_kept_rarely_and_read_by_the_next_term() -> None:
+    api, now, leading = Api(), [0.0], [True]
+    store = LeftoverStore(api, namespace="home", may_write=lambda: leading[0], clock=lambda: now[0])  # type: ignore[arg-type]
+    assert store.read() is None
+    book = Learning(nodes=4, gpus=2)
+    for number in range(60):
+        book.place(f"c{number}", memory="20Gi", cpu="100m")
+        store.keep(book.offers.leftovers)
+        book.end(f"c{number}")
+    assert api.writes == 1
+    now[0] = PERIOD
+    leading[0] = False
+    store.keep(book.offers.leftovers, now=True)
+    assert api.writes == 1, "who does not lead does not write"
+    leading[0] = True
+    store.keep(book.offers.leftovers)
+    store.keep(book.offers.leftovers, now=True)
+    assert api.writes == 2, "what is kept is not written again"
+    again = store.read()
+    assert again is not None
+    assert again.table == book.offers.leftovers.learned.table
+    assert again.workload.counts == book.offers.leftovers.learned.workload.counts
+    assert Learning(nodes=1, learned=again).offers.leftovers.learned.table == again.table
+
+
+def test_without_the_config_map_it_learns_all_the_same() -> None:
+    api = Api(there=False)
+    store = LeftoverStore(api, namespace="home", may_write=lambda: True, clock=lambda: 0.0)  # type: ignore[arg-type]
+    assert store.read() is None
+    book = Learning(nodes=2)
+    for number in range(33):
+        book.place(f"c{number}", memory="20Gi")
+    store.keep(book.offers.leftovers, now=True)
+    assert book.offers.leftovers.epoch == 1
+
+
+@pytest.mark.parametrize("text", ["no json", "[]", '{"apiVersion": "v0"}'])
+def test_a_damaged_table_is_learned_anew(text: str) -> None:
+    with pytest.raises(InvalidManifest):
+        learned_of({"table.json": text})
+    api = Api()
+    api.data = {"table.json": text}
+    store = LeftoverStore(api, namespace="home", may_write=lambda: True, clock=lambda: 0.0)  # type: ignore[arg-type]
+    assert store.read() is None
+
+
+def test_the_clusters_table_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    api.data = data_of(Learned(hole_of(190), Workload([(Request(0, 0, 1, 810), 100)])))
+    monkeypatch.setattr("koordra.cli.cluster_objects.connect", lambda _kubeconfig: api)
+    told = CliRunner().invoke(command, ["-n", "home"], catch_exceptions=False)
+    assert "learned from 100 pods" in told.output
+    assert "practically lost" in told.output
+    plain = CliRunner().invoke(command, ["-n", "home", "-o", "json"], catch_exceptions=False)
+    assert Table.from_document(json.loads(plain.output)) == hole_of(190)
