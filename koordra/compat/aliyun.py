@@ -45,7 +45,11 @@ VOCABULARY: Final = Vocabulary(
         written("ALIYUN_COM_GPU_MEM_ASSIGNED", "whether the plugin has taken it"),
         written("ALIYUN_COM_GPU_MEM_ASSUME_TIME", "when it was chosen"),
         written(MULTI, "cards that the commercial scheduler chose"),
-        annotation("aliyun.com/gpu-*", "other annotations", "decide the dialect; nothing else"),
+        annotation(
+            "aliyun.com/gpu-*",
+            "other annotations",
+            "decide the dialect, with a warning that nobody reads them",
+        ),
         environment(
             "ALIYUN_COM_GPU_MEM_",
             "set by the plugin: card, memory of pod, container and card",

@@ -46,7 +46,11 @@ VOCABULARY: Final = Vocabulary(
         written("ai.centaurus.io/alnair-gpu-id", "card that was chosen"),
         written("ai.centaurus.io/alnair-id", "name of the slice"),
         written("ai.centaurus.io/scheduler-timestamp", "when it was chosen"),
-        annotation("ai.centaurus.io/*", "other annotations", "decide the dialect; nothing else"),
+        annotation(
+            "ai.centaurus.io/*",
+            "other annotations",
+            "decide the dialect, with a warning that nobody reads them",
+        ),
         environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", "set by the plugin", "is not set any more"),
         environment("ALNAIR_", "set by the plugin", "is not set any more"),
         scheduler(

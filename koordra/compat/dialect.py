@@ -52,7 +52,7 @@ def resource_names(vocabulary: Vocabulary, settings: Settings) -> frozenset[str]
     return frozenset(
         found
         for name in vocabulary.of(Place.RESOURCE)
-        if (found := settings.name(name.key)) and "*" not in found
+        if (found := settings.name(name.key, vocabulary.dialect)) and "*" not in found
     )
 
 

@@ -124,7 +124,11 @@ VOCABULARY: Final = Vocabulary(
             "checked, and told: koordra has a score of its own",
         ),
         label(OPT_OUT, "`ignore`: HAMi leaves the pod alone", "koordra leaves it alone too"),
-        annotation("hami.io/*", "other annotations of HAMi", "decide the dialect; nothing else"),
+        annotation(
+            "hami.io/*",
+            "other annotations of HAMi",
+            "decide the dialect, with a warning that nobody reads them",
+        ),
         written("hami.io/vgpu-node", "node that was chosen"),
         written("hami.io/vgpu-time", "when it was chosen"),
         written("hami.io/bind-time", "when the pod was bound"),
@@ -238,8 +242,8 @@ def _check_scaling(own: VgpuSettings, notes: Notes) -> None:
 
 def _share(container: Container, own: VgpuSettings, settings: Settings, notes: Notes) -> Share | None:
     """What the container asks for; None for nothing."""
-    count_name, cores_name = settings.name(COUNT), settings.name(CORES)
-    memory_name, percent_name = settings.name(MEMORY), settings.name(PERCENT)
+    count_name, cores_name = settings.name(COUNT, HAMI), settings.name(CORES, HAMI)
+    memory_name, percent_name = settings.name(MEMORY, HAMI), settings.name(PERCENT, HAMI)
     percent = amount(container, percent_name, notes=notes)
     if percent is not None and percent > 100:
         raise notes.refuse(container.field(percent_name), f"{percent} is no percentage", "write 0 to 100")
@@ -252,7 +256,8 @@ def _share(container: Container, own: VgpuSettings, settings: Settings, notes: N
         if count is None:
             if priority is not None:
                 notes.warn(
-                    container.field(settings.name(PRIORITY)), "is for nothing: the container asks for no card"
+                    container.field(settings.name(PRIORITY, HAMI)),
+                    "is for nothing: the container asks for no card",
                 )
             return None
     if cores is None:
@@ -318,7 +323,7 @@ def _memory(
 
 
 def _priority(container: Container, settings: Settings, notes: Notes) -> int | None:
-    name = settings.name(PRIORITY)
+    name = settings.name(PRIORITY, HAMI)
     priority = amount(container, name, notes=notes)
     if priority is not None and priority > 1:
         raise notes.refuse(container.field(name), f"{priority} is no priority", "write 0 (high) or 1 (low)")

@@ -203,6 +203,8 @@ def _cards(
     problem = arithmetic.problem_of(request)
     if problem is not None:
         name, told = problem
+        if frozenset(request) not in arithmetic.COMBINATIONS:
+            told = _turned_down(request, view, settings)
         raise notes.refuse(_where(view, settings.name(name)), told, _COMBINATIONS)
     found = arithmetic.split(arithmetic.converted(request))
     share = Share(
@@ -232,6 +234,19 @@ def _cards(
                 exclusive=True,
             )
     return share
+
+
+def _turned_down(request: dict[str, int], view: PodView, settings: Settings) -> str:
+    """Names that do not stand together, as they are written: what the webhook adds would puzzle the reader."""
+    asked = {settings.name(name) for name in (*request, GPU)}
+    written = sorted({name for container in view.containers for name in container.resources()} & asked)
+    if len(written) > 1:
+        return f"{', '.join(written)} do not stand together in Koordinator"
+    if any(
+        container.phase is Phase.INIT and written[0] in container.resources() for container in view.containers
+    ):
+        return f"{written[0]} of an init container is turned down in Koordinator"
+    return f"{written[0]} alone is turned down in Koordinator"
 
 
 _COMBINATIONS: Final = "use koordinator.sh/gpu, gpu-memory or gpu-memory-ratio, with or without gpu-core, and gpu.shared for several cards"

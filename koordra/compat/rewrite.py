@@ -22,7 +22,7 @@ from typing import Any, Final
 from koordra.api import names
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
-from koordra.compat import aliyun, alnair, elastic, hami, koordinator, plain, signs, tke, volcano
+from koordra.compat import aliyun, alnair, elastic, hami, koordinator, plain, signs, tke, unknown, volcano
 from koordra.compat.claims import Asked, asked_by
 from koordra.compat.containers import Container, containers_of, without
 from koordra.compat.dialect import Dialect, PodView, tell_environment
@@ -64,7 +64,7 @@ class Rewritten:
 
 
 def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether some container asks for a device under a name that a dialect or another vendor has. Cheap."""
+    """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
     spec = pod.get("spec")
     if not isinstance(spec, Mapping):
         return False
@@ -72,7 +72,9 @@ def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
     if any(key.startswith(elastic.CLAIM_PREFIX) for key in annotations):
         return True
     return any(
-        bool(foreign([name])) or any(signs.has_resource(dialect, name, settings) for dialect in DIALECTS)
+        bool(foreign([name]))
+        or any(signs.has_resource(dialect, name, settings) for dialect in DIALECTS)
+        or unknown.strange(name, DIALECTS, settings)
         for name in _asked_names(spec)
     )
 
@@ -103,6 +105,7 @@ def rewrite(
             f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
             "leave this pod to that vendor's device plugin and scheduler",
         )
+    unknown.tell_resources(view, DIALECTS, settings, notes)
     if not signs.asks(view, DIALECTS, settings):
         return Rewritten(pod)
     if view.labels.get(hami.OPT_OUT) == "ignore":
@@ -114,6 +117,7 @@ def rewrite(
     wish = dialect.understand(view, settings, notes)
     if not wish.shares and wish.nics is None:
         return Rewritten(pod)
+    unknown.tell_annotations(view, DIALECTS, notes)
     tell_environment(view, wish, dialect.vocabulary, notes)
     _tell_pod(view, wish, notes)
     fields = {container.name: container.where for container in view.containers}

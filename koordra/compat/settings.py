@@ -97,10 +97,12 @@ _UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`names` maps a name of the tables to the cluster's; `vgpu` holds the settings of HAMi and of Volcano."""
+    """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone calls otherwise:
+    with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `vgpu` holds the settings of HAMi and of Volcano."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    own_names: Mapping[tuple[str, str], str] = field(default_factory=lambda: MappingProxyType({}))
     vgpu: Mapping[str, VgpuSettings] = field(default_factory=lambda: MappingProxyType({}))
     isolation: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     aliyun_unit: int = 1 << 30
@@ -108,9 +110,9 @@ class Settings:
     volcano_gpu_factor: int = 1
     replicas: int | None = None
 
-    def name(self, key: str) -> str:
-        """The cluster's name for a name of the tables; "" where the operator has taken it away."""
-        return self.names.get(key, key)
+    def name(self, key: str, dialect: str = "") -> str:
+        """The cluster's name for a dialect's name of the tables; "" where the operator has taken it away."""
+        return self.own_names.get((dialect, key), self.names.get(key, key))
 
     def of(self, dialect: str) -> VgpuSettings:
         return self.vgpu.get(dialect, VgpuSettings())
@@ -140,10 +142,10 @@ def _device_config(
     if not dialect:
         volcano = str(section.get("resourceCountName") or "").startswith("volcano.sh/")
         dialect = VOLCANO if volcano else HAMI
-    names = dict(settings.names)
+    names = dict(settings.own_names)
     for name, default in _NAME_FIELDS[dialect].items():
         if name in section:
-            names[default] = _text(section[name], source, name)
+            names[dialect, default] = _text(section[name], source, name)
     now = settings.of(dialect)
     for name, attribute in _NUMBERS.items():
         if section.get(name) is not None:
@@ -163,7 +165,7 @@ def _device_config(
     if str(section.get("disableCoreLimit", "")).lower() == "true":
         now = replace(now, core_limit=False)
     return replace(
-        settings, names=MappingProxyType(names), vgpu=MappingProxyType({**settings.vgpu, dialect: now})
+        settings, own_names=MappingProxyType(names), vgpu=MappingProxyType({**settings.vgpu, dialect: now})
     )
 
 

@@ -92,11 +92,13 @@ def _resources(view: PodView, dialects: Sequence[Dialect], settings: Settings) -
 
 
 def has_resource(dialect: Dialect, key: str, settings: Settings) -> bool:
-    return any(_named(name, settings).covers(key) for name in dialect.vocabulary.of(Place.RESOURCE))
+    return any(
+        _named(name, dialect.name, settings).covers(key) for name in dialect.vocabulary.of(Place.RESOURCE)
+    )
 
 
-def _named(name: Name, settings: Settings) -> Name:
-    called = settings.name(name.key)
+def _named(name: Name, dialect: str, settings: Settings) -> Name:
+    called = settings.name(name.key, dialect)
     return name if called == name.key else Name(called, name.place, name.meaning, name.becomes)
 
 

@@ -186,8 +186,8 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
 
 
 def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
-    number_name, memory_name = settings.name(NUMBER), settings.name(MEMORY)
-    percent_name, cores_name = settings.name(PERCENT), settings.name(CORES)
+    number_name, memory_name = settings.name(NUMBER, VOLCANO), settings.name(MEMORY, VOLCANO)
+    percent_name, cores_name = settings.name(PERCENT, VOLCANO), settings.name(CORES, VOLCANO)
     limits = container.asked("limits")
     asked = [
         name for name in (number_name, memory_name, percent_name, cores_name) if name in container.resources()

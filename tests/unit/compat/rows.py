@@ -289,7 +289,12 @@ HAMI = [
         ["a: 1 gpu memory 100Mi", KEEP],
         warned=("a score of its own",),
     ),
-    Row("hami-other", asking({N + "gpu": 1}, annotations={"hami.io/dra": "x"}), ["a: 1 gpu cores 100"]),
+    Row(
+        "hami-other",
+        asking({N + "gpu": 1}, annotations={"hami.io/dra": "x"}),
+        ["a: 1 gpu cores 100"],
+        warned=("hami.io/dra",),
+    ),
     Row(
         "hami-force",
         pod(
@@ -679,7 +684,7 @@ OTHERS = [
             annotations={"ai.centaurus.io/alnair-gpu-id": "1", "ai.centaurus.io/note": "x"},
         ),
         ["a: 1 gpu memory 6Gi", KEEP],
-        warned=("alnair-gpu-id]: is taken out",),
+        warned=("ai.centaurus.io/note]: is no name", "alnair-gpu-id]: is taken out"),
     ),
     Row(
         "elastic",
@@ -761,7 +766,7 @@ OTHERS = [
             {"aliyun.com/gpu-mem": 1}, annotations={"ALIYUN_COM_GPU_MEM_IDX": "0", "aliyun.com/gpu-note": "x"}
         ),
         ["a: 1 gpu memory 1Gi"],
-        warned=("ALIYUN_COM_GPU_MEM_IDX]: is taken out",),
+        warned=("aliyun.com/gpu-note]: is no name", "ALIYUN_COM_GPU_MEM_IDX]: is taken out"),
     ),
     Row(
         "tke",
@@ -860,7 +865,12 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         Settings(),
     ),
     ("hami-too-many", asking({N + "gpu": 33, N + "gpumem": 10}), "a claim holds 32", Settings()),
-    ("koordinator-core", asking({K + "gpu-core": 50}), "do not stand together", Settings()),
+    (
+        "koordinator-core",
+        asking({K + "gpu-core": 50}),
+        "koordinator.sh/gpu-core alone is turned down",
+        Settings(),
+    ),
     ("koordinator-101", asking({K + "gpu": 150}), "cannot be split over 1 card", Settings()),
     (
         "koordinator-shared",

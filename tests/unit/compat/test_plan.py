@@ -16,6 +16,7 @@ from koordra.allocator.templates import with_template_claims
 from koordra.cli import convert
 from koordra.cli import plan as plan_command
 from koordra.compat.settings import Settings
+from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.resourceslice import build_slices
 from tests.machines import catalogue
 from tests.unit.allocator.machines import node
@@ -267,3 +268,48 @@ def test_through_the_commands(tmp_path: Path) -> None:
     )
     (allocation,) = json.loads(told.stdout)["allocations"].values()
     assert len({entry["device"] for entry in allocation["devices"]["results"]}) == 2
+
+
+def test_of_a_workload_one_pod_is_planned(tmp_path: Path) -> None:
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": asking({N + "gpu": 2, N + "gpumem": 3000})["spec"],
+    }
+    stored = {"name": "old", "namespace": "team", "uid": "u1"}
+    deployments = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {**more, "template": template},
+        }
+        for metadata, more in (
+            ({"name": "web", "namespace": "team"}, {"replicas": 3}),
+            ({"name": "none", "namespace": "team"}, {"replicas": 0}),
+            (stored, {}),
+        )
+    ]
+    made = [
+        *converted(*deployments[:2]).objects,
+        {**converted(deployments[2]).objects[0], "metadata": stored},
+    ]
+    path = tmp_path / "all.json"
+    path.write_text("\n".join(json.dumps(entry) for entry in [*json.loads(cluster("t4x4-1nic")), *made]))
+    told = CliRunner().invoke(plan_command.command, ["-f", str(path), "-o", "json"], catch_exceptions=False)
+    assert list(json.loads(told.stdout)["allocations"]) == ["team/deployment-web-koordra-devices"]
+    assert told.stderr == "Deployment web: one of its pods is planned, deployment-web\n"
+
+
+def test_a_pod_template_of_a_wrong_shape_is_told(tmp_path: Path) -> None:
+    spec = {"containers": [{"name": "a"}], "resourceClaims": {"a": 1}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j"},
+        "spec": {"template": {"spec": spec}},
+    }
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(job))
+    told = CliRunner().invoke(plan_command.command, ["-f", str(path)])
+    assert isinstance(told.exception, InvalidManifest)
+    assert "Job j: pod template: spec.resourceClaims: is not a list of objects" in str(told.exception)

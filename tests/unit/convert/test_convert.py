@@ -288,6 +288,13 @@ def test_texts_that_look_like_numbers_stay_texts_for_kubectl(tmp_path: Path) -> 
     path.write_text(AS_KUBECTL_READS)
     lines = [line.strip() for line in run("-f", str(path)).stdout.splitlines()]
     assert "commit: '123e4'" in lines
-    assert {"short: '1e3'", "octal: '0o17'", "'no': 'n'", "'false': x", "time: '12:30'", "version: '1.10'"} <= set(lines)
+    assert {
+        "short: '1e3'",
+        "octal: '0o17'",
+        "'no': 'n'",
+        "'false': x",
+        "time: '12:30'",
+        "version: '1.10'",
+    } <= set(lines)
     (pod, _) = json.loads(run("-f", str(path), "-o", "json").stdout)["items"]
     assert pod["spec"]["containers"][0]["args"] == ["12:30", "1:20:30.5", "=", "0x1F", "1_000", 0.5, True]
