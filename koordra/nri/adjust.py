@@ -4,6 +4,7 @@ Pure.
 For every container, in this order:
 
     1. markers        what it was really given; a marker that the node did not set: refused        (grants)
+                      a claim whose NIC is in another pod's network namespace: refused
     2. annotations    a CDI device of a GPU or NIC named past the claims: refused                   (foreign)
     3. mounts         GPU or RDMA nodes brought in from the host: refused                         (foreign)
     4. devices        a guarded node that it does not hold: refused, or denied by a rule            (foreign)
@@ -34,9 +35,9 @@ from typing import Final
 
 from koordra.nri import numa, rdma_limits
 from koordra.nri.foreign import PRIVATE, check_annotations, check_devices, check_mounts, control_nodes
-from koordra.nri.grants import Grant, Grants, check_nodes, granted_env, grants_of
+from koordra.nri.grants import Grant, Grants, check_network, check_nodes, granted_env, grants_of
 from koordra.nri.oci import Adjustment, Container, DeviceNode, Mount, Refusal
-from koordra.nri.prepared import Guarded, PreparedClaim
+from koordra.nri.prepared import AttachedNetwork, Guarded, PreparedClaim
 from koordra.nri.rdma_limits import RdmaLimit
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -74,7 +75,8 @@ class Annotated:
 class NodeFacts:
     """What the hook looked up for one container.
 
-    `claims` and `unreadable` (why) are by claim marker, for the markers of this container. `guarded` is None
+    `claims`, `unreadable` (why) and `attached` (where a claim's network is, once it is in a pod) are by claim marker,
+    for the markers of this container. `guarded` is None
     when the list is not there or, with `guarded_problem` saying why, unusable. `rules_apply`: the runtime
     applies the device rules of an adjustment. `annotated` is None outside of Koordinator mode.
     """
@@ -86,6 +88,7 @@ class NodeFacts:
     rules_apply: bool = True
     shape: NodeShape = field(default_factory=NodeShape)
     annotated: Annotated | Refusal | None = None
+    attached: Mapping[str, AttachedNetwork] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,9 @@ def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> D
     grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
     if isinstance(grants, Refusal):
         return grants
+    elsewhere = check_network(container, claims=facts.claims, attached=facts.attached)
+    if elsewhere is not None:
+        return elsewhere
     added: tuple[DeviceNode, ...] = ()
     annotated = facts.annotated if not grants.markers else None
     if isinstance(annotated, Refusal):

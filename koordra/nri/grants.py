@@ -24,7 +24,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.nri.oci import Container, DeviceNode, Refusal
-from koordra.nri.prepared import GPU_TYPES, MARKER_PREFIX, NIC_TYPES, PreparedClaim, PreparedDevice
+from koordra.nri.prepared import (
+    GPU_TYPES,
+    MARKER_PREFIX,
+    NIC_TYPES,
+    AttachedNetwork,
+    PreparedClaim,
+    PreparedDevice,
+)
 
 GRANTED: Final = "granted"
 """What a container sees as the value of its markers."""
@@ -122,6 +129,26 @@ def check_nodes(container: Container, grants: Grants) -> Refusal | None:
             if node.number not in there:
                 name = f"{grant.claim.marker}_{grant.claim.devices.index(grant.device)}"
                 return Refusal("ForgedMarker", _not_ours(container, name, f"{node} did not come with it"))
+    return None
+
+
+def check_network(
+    container: Container, *, claims: Mapping[str, PreparedClaim], attached: Mapping[str, AttachedNetwork]
+) -> Refusal | None:
+    """Refuse a container whose claim's network is in another pod; both mappings are by claim marker.
+
+    A NIC that was moved is in one pod's network namespace. A pod that was added to the claim after Prepare has no
+    Prepare of its own, so nothing else stops it: the claim's gate is open, and the container would start with the
+    verbs node and without the network interface.
+    """
+    for marker, network in attached.items():
+        if network.pod != container.pod_uid:
+            return Refusal(
+                "NetworkElsewhere",
+                f"{container}: the NIC of claim {claims[marker]} is in the network namespace of the pod with uid "
+                f"{network.pod}, and it is in one pod at a time; give each pod a claim of its own "
+                "(resourceClaimTemplateName in place of resourceClaimName), or end that pod first",
+            )
     return None
 
 

@@ -1,7 +1,7 @@
 """koordra's NRI plugin: looks up what the kubelet plugin stored, asks the rules, answers the runtime.
 
 Everything slow was done in Prepare. Here, a container without markers costs one stat (of guarded.json); one
-with devices one more per claim, and one small file written (ledger). A refusal is answered with
+with devices two more per claim, and one small file written (ledger). A refusal is answered with
 PERMISSION_DENIED, which fails the container's creation with its message; the kubelet shows it as an event of
 the pod and tries again.
 
@@ -30,7 +30,7 @@ from koordra.nri.koordinator import NodeDevices, annotated
 from koordra.nri.ledger import Granted, Ledger, granted_devices
 from koordra.nri.oci import Container, Refusal, adjustment_message, container_of
 from koordra.nri.pod_claims import PodClaims
-from koordra.nri.prepared import Guarded, NodeState, PreparedClaim
+from koordra.nri.prepared import AttachedNetwork, Guarded, NodeState, PreparedClaim
 from koordra.nri.sandboxes import SandboxNetworks
 from koordra.nri.stub import Plugin
 from koordra.nri.ttrpc import Call, Code
@@ -208,15 +208,19 @@ class Hook(Plugin):
     def _facts(self, container: Container) -> NodeFacts:
         claims: dict[str, PreparedClaim] = {}
         unreadable: dict[str, str] = {}
+        attached: dict[str, AttachedNetwork] = {}
         markers = claim_markers(container)
         for marker in markers:
             try:
                 claim = self._state.claim(marker)
+                network = None if claim is None else self._state.attached(claim)
             except CheckpointError as error:
                 unreadable[marker] = str(error)
                 continue
             if claim is not None:
                 claims[marker] = claim
+            if network is not None:
+                attached[marker] = network
         guarded, problem = None, ""
         try:
             guarded = self._state.guarded()
@@ -234,6 +238,7 @@ class Hook(Plugin):
             rules_apply=self._rules_apply,
             shape=self._settings.shape,
             annotated=held,
+            attached=attached,
         )
 
     def _annotated(

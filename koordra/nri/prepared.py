@@ -2,8 +2,9 @@
 
     prepared/<claim uid>.json     one prepared claim, schema koordra.io/prepared/v1
     guarded.json                  every device node of a GPU or NIC of this node, schema koordra.io/guarded/v1
+    network/attached/<claim uid>.json   the pod that has a claim's network, schema koordra.io/network-attached/v1
 
-The plugin writes both atomically, with mode 0600. They decide what a container may open, so they are believed
+The plugin (the last: the hook itself, with --pod-network) writes them atomically, with mode 0600. They decide what a container may open, so they are believed
 only when they are regular files (no symbolic links) of this process's own user or root's, and have exactly
 the known fields; anything else is a CheckpointError, on which the hook refuses what depends on them. A
 changed format has a new schema name.
@@ -25,6 +26,11 @@ guarded.json:
     {"schema": "koordra.io/guarded/v1", "node": "...",
      "devices": [{"name": "...", "type": "gpu|nic", "nodes": [<device node>]}],
      "control": [<device node>]}                                         nvidiactl, nvidia-uvm, rdma_cm, ...
+
+network/attached/<claim uid>.json, of which only uid and pod matter here:
+
+    {"schema": "koordra.io/network-attached/v1", "uid": "...", "pod": "<pod uid>", "sandbox": "...", "netns": "...",
+     "devices": [...]}
 """
 
 from __future__ import annotations
@@ -44,6 +50,7 @@ from koordra.nri.oci import DeviceNode
 
 PREPARED_SCHEMA: Final = "koordra.io/prepared/v1"
 GUARDED_SCHEMA: Final = "koordra.io/guarded/v1"
+ATTACHED_SCHEMA: Final = "koordra.io/network-attached/v1"
 MARKER_PREFIX: Final = "KOORDRA_CLAIM_"
 
 GPU_TYPES: Final = frozenset({names.TYPE_GPU, names.TYPE_MIG})
@@ -91,6 +98,14 @@ class PreparedClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class AttachedNetwork:
+    """Where a claim's network is: `pod` is the uid of the pod that has it, or is about to."""
+
+    claim: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class GuardedDevice:
     """A GPU or NIC of this node, with all device nodes that lead to it."""
 
@@ -134,6 +149,14 @@ class NodeState:
                 f"prepared/{uid}.json is about claim {claim.uid} with marker {claim.marker}"
             )
         return claim
+
+    def attached(self, claim: PreparedClaim) -> AttachedNetwork | None:
+        """Where the claim's network is; None while it is in no pod. CheckpointError: its record is unusable."""
+        name = f"{claim.uid}.json"
+        attached = self._read(self._state_dir / "network" / "attached" / name, attached_from)
+        if attached is not None and attached.claim != claim.uid:
+            raise CheckpointError(f"network/attached/{name} is about claim {attached.claim}")
+        return attached
 
     def guarded(self) -> Guarded | None:
         """The guarded device nodes; None while the plugin has not written them. CheckpointError: unusable."""
@@ -206,6 +229,13 @@ def claim_from(document: Any) -> PreparedClaim:
         ),
         memlock=_typed(record["memlock"], bool, "memlock"),
     )
+
+
+def attached_from(document: Any) -> AttachedNetwork:
+    """Where a network is, from decoded JSON; ValueError names the field that is not as described above."""
+    record = _fields(document, "record", "schema uid pod sandbox netns devices")
+    _same(record["schema"], ATTACHED_SCHEMA, "schema")
+    return AttachedNetwork(claim=_text(record["uid"], "uid"), pod=_text(record["pod"], "pod"))
 
 
 def guarded_from(document: Any) -> Guarded:

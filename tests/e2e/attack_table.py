@@ -37,6 +37,12 @@ ATTACKS: Final = (
         "the hook sets it to `void` in every container; no device rule opens a card",
     ),
     Attack(
+        "repeated-variable",
+        "a variable that the hook replaces stands twice in the container's environment, the wanted value last",
+        "refused",
+        "rule RepeatedVariable: the runtimes replace the first value, and the last one wins",
+    ),
+    Attack(
         "mknod",
         "root with CAP_MKNOD makes the node of another card, or of nvidiactl, inside the container",
         "denied",
@@ -61,6 +67,14 @@ ATTACKS: Final = (
         "hostPath volume of koordra's state, the CDI directory or the runtime's plugin socket",
         "refused",
         "rule NodeState",
+    ),
+    Attack(
+        "hostpath-above-state",
+        "hostPath volume of a folder above koordra's state (`/var/lib/kubelet`, `/run`, `/`), and reading the records there",
+        "open",
+        "storage plugins, node exporters and network plugins need such volumes. Who reads there learns the nonces of claims, "
+        "and who writes there is root on the node; the device cgroup still holds (see `hostpath-root`). Pod Security "
+        "`baseline` forbids hostPath: enforce it in every namespace of users",
     ),
     Attack(
         "hostpath-race",
@@ -151,6 +165,22 @@ ATTACKS: Final = (
         "detected",
         "difference ForeignDevice, from the kernel's own list. Version 2 has no such file. Pod Security `baseline` forbids "
         "the capability",
+    ),
+    Attack(
+        "cgroup-allow-all",
+        "a container with CAP_SYS_ADMIN mounts its device cgroup (version 1) and writes `a` to devices.allow, which opens "
+        "every device at once",
+        "detected",
+        "difference ForeignDevice: the kernel's list then says `a *:* rwm`. Pod Security `baseline` forbids the capability",
+    ),
+    Attack(
+        "leave-cgroup",
+        "a container with CAP_SYS_ADMIN mounts the device cgroups (version 1) and moves a process of its own into the "
+        "topmost one, then opens a card",
+        "open",
+        "the kernel looks at the process's cgroup, and verification at the container's, which is unchanged. Such a container "
+        "is root on the node in all but name. Pod Security `baseline` forbids the capability: enforce it in every namespace "
+        "of users",
     ),
     Attack(
         "past-the-kubelet",

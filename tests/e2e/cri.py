@@ -43,6 +43,7 @@ class ContainerSpec:
 
     cdi: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    repeated_env: Sequence[tuple[str, str]] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     mounts: Sequence[HostMount] = ()
     devices: Sequence[HostDevice] = ()
@@ -122,7 +123,10 @@ class Cri:
             metadata=messages.ContainerMetadata(name=name),
             image=messages.ImageSpec(image=BUSYBOX),
             command=FOREVER,
-            envs=[messages.KeyValue(key=key, value=value) for key, value in spec.env.items()],
+            envs=[
+                messages.KeyValue(key=key, value=value)
+                for key, value in (*spec.env.items(), *spec.repeated_env)
+            ],
             mounts=[
                 messages.Mount(container_path=mount.container, host_path=mount.host) for mount in spec.mounts
             ],

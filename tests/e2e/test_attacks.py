@@ -166,6 +166,12 @@ def visible_devices_all(scene: Scene) -> str:
     return scene.denied(container)
 
 
+@attack("repeated-variable")
+def repeated_variable(scene: Scene) -> str:
+    twice = (("NVIDIA_VISIBLE_DEVICES", "void"), ("NVIDIA_VISIBLE_DEVICES", "all"))
+    return scene.refused(ContainerSpec(repeated_env=twice), "RepeatedVariable")
+
+
 @attack("mknod")
 def mknod(scene: Scene) -> str:
     container = scene.containerd.cri.run(scene.pod(), "attacker", ContainerSpec(capabilities=("ALL",)))
@@ -213,6 +219,16 @@ def hostpath_state(scene: Scene) -> str:
         scene.refused(ContainerSpec(mounts=[HostMount(str(place), "/x")]), "NodeState") for place in places
     }
     return "refused" if outcomes == {"refused"} else "open"
+
+
+@attack("hostpath-above-state")
+def hostpath_above_state(scene: Scene) -> str:
+    claim = scene.claim()
+    spec = ContainerSpec(mounts=[HostMount(str(scene.node.state.parent), "/above")])
+    container = scene.containerd.cri.run(scene.pod(), "attacker", spec)
+    record = f"/above/{scene.node.state.name}/prepared/{claim.uid}.json"
+    said = scene.containerd.cri.shell(container, f"cat {record}").text
+    return "open" if nonce_of(scene, claim) in said else "denied"
 
 
 @attack("hostpath-race")
@@ -398,6 +414,36 @@ def cgroup_write(scene: Scene) -> str:
     if ALLOWED not in opens(scene.containerd, container, scene.card):
         pytest.skip(f"this machine's containers cannot write their device cgroup: {said[:200]}")
     return scene.detected("ForeignDevice", "cgroup-writer")
+
+
+@attack("cgroup-allow-all")
+def cgroup_allow_all(scene: Scene) -> str:
+    container = scene.containerd.cri.run(scene.pod(), "allow-all", ContainerSpec(capabilities=("ALL",)))
+    script = (
+        "mkdir -p /tmp/g; mount -t cgroup -o devices none /tmp/g; "
+        f"for d in $(find /tmp/g -type d -name '*{container}*'); do echo a > $d/devices.allow; cat $d/devices.list; done"
+    )
+    said = scene.containerd.cri.shell(container, script).text
+    if "a *:* rwm" not in said:
+        pytest.skip(f"this machine's containers cannot write their device cgroup: {said[:200]}")
+    assert ALLOWED in opens(scene.containerd, container, scene.card)
+    return scene.detected("ForeignDevice", "allow-all")
+
+
+@attack("leave-cgroup")
+def leave_cgroup(scene: Scene) -> str:
+    container = scene.containerd.cri.run(scene.pod(), "leaver", ContainerSpec(capabilities=("ALL",)))
+    card = scene.card
+    assert scene.denied(container) == "denied"
+    script = (
+        "mkdir -p /tmp/g; mount -t cgroup -o devices none /tmp/g; echo $$ > /tmp/g/cgroup.procs && echo left; "
+        f"mknod /tmp/wanted c {card.major} {card.minor}; dd if=/tmp/wanted count=1"
+    )
+    said = scene.containerd.cri.shell(container, script).text
+    if "left" not in said:
+        pytest.skip(f"this machine's containers cannot leave their device cgroup: {said[:200]}")
+    assert REFUSED in said or ALLOWED in said, said
+    return "open" if ALLOWED in said else "denied"
 
 
 @attack("past-the-kubelet")

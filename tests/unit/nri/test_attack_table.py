@@ -24,4 +24,6 @@ def test_every_row_has_a_reason_and_a_name_of_its_own() -> None:
     assert {attack.name for attack in ATTACKS if attack.verdict == "open"} == {
         "passed-descriptor",
         "host-root",
+        "hostpath-above-state",
+        "leave-cgroup",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -10,6 +11,12 @@ from structlog.testing import capture_logs
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import RemoteError
+from koordra.kubelet_plugin.network_files import (
+    Attached,
+    AttachedClaim,
+    attached_file,
+    encode_attached,
+)
 from koordra.nri.hook import Hook, open_hook
 from koordra.nri.ledger import Ledger
 from koordra.nri.oci import Container, DeviceNode, DeviceRule, Mount, container_of
@@ -19,6 +26,7 @@ from tests.unit.nri.node_state import (
     MARKER,
     NODE,
     NONCE,
+    OTHER_UID,
     UID,
     VERBS0,
     claim_json,
@@ -86,6 +94,46 @@ def test_a_claim_that_is_unprepared_meanwhile_is_no_longer_honoured(tmp_path: Pa
     (tmp_path / "prepared" / f"{UID}.json").unlink()
     with pytest.raises(RemoteError, match="no such claim is prepared"):
         hook.create_container(request(GPU0, env=markers(0)), CALL)
+
+
+def test_a_claim_whose_network_is_in_another_pod_is_refused(tmp_path: Path, hook: Hook) -> None:
+    file = tmp_path / "network" / "attached" / f"{UID}.json"
+    message = request(GPU0, VERBS0, env=markers(0, 1))
+    message.pod.uid = "pod-b"
+    hook.create_container(message, CALL)
+    attached = Attached("nic-0000-0c-00-0", "net1", before=(("mtu", 1500),))
+    write(
+        file, encode_attached(AttachedClaim(UID, "pod-a", "sandbox-a", "/run/netns/a", (attached,))).decode()
+    )
+    assert file == attached_file(tmp_path, UID)
+    with capture_logs() as lines, pytest.raises(RemoteError) as raised:
+        hook.create_container(message, CALL)
+    assert [line["rule"] for line in lines] == ["NetworkElsewhere"]
+    for part in ("claim team/train", "the pod with uid pod-a", "a claim of its own", "train-0"):
+        assert part in str(raised.value)
+    message.pod.uid = "pod-a"
+    hook.create_container(message, CALL)
+    message.pod.uid = "pod-b"
+    file.unlink()
+    hook.create_container(message, CALL)
+
+
+@pytest.mark.parametrize(
+    "broken", ["{", {"schema": "koordra.io/network-attached/v2"}, {"uid": OTHER_UID}, {"pod": ""}]
+)
+def test_an_unusable_record_of_where_the_network_is_fails_closed(
+    tmp_path: Path, hook: Hook, broken: str | dict[str, str]
+) -> None:
+    file = tmp_path / "network" / "attached" / f"{UID}.json"
+    document = json.loads(encode_attached(AttachedClaim(UID, "pod-a", "sandbox-a", "/run/netns/a", ())))
+    write(file, broken if isinstance(broken, str) else {**document, **broken})
+    message = request(GPU0, VERBS0, env=markers(0, 1))
+    message.pod.uid = "pod-a"
+    with pytest.raises(RemoteError, match="its claim cannot be verified"):
+        hook.create_container(message, CALL)
+    assert hook.create_container(request(), CALL).adjust.env[0].value == "void"
+    write(file, document)
+    hook.create_container(message, CALL)
 
 
 def test_torn_state_fails_closed_and_recovers(tmp_path: Path, hook: Hook) -> None:
