@@ -24,8 +24,9 @@ A record holds devices in the boot it was written in, and no longer. One of an e
 remembered until Unprepare, only to notice a different card under the old name.
 
 A checkpoint that is unreadable, or missing beside files of prepared claims, is put together again from what is left
-(recovery.py). While some claim with a file is not accounted for, nobody knows what is in use: Prepare refuses, Unprepare still
-takes the claim's files away, and once nothing is unaccounted for the node goes on.
+(recovery.py). While some claim with a file is not accounted for, nobody knows what is in use: Prepare refuses. Unprepare is
+done all the same: it takes the claim's NICs back from its pods, stops the claim in every isolation backend for every device
+of the node, and removes its files; then it looks again, and once nothing is unaccounted for the node goes on.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ class DeviceState:
                 checkpoint = self._load()
             except CheckpointError as error:
                 log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
+                self._stop_unknown_isolation(ref)
                 self._files.remove(ref.uid)
                 with suppress(CheckpointError):
                     self._load()
@@ -298,6 +300,12 @@ class DeviceState:
                 stopped = (backend,) if backend else ()
             for backend in stopped:
                 backend.stop(claim_uid=record.ref.uid, device=device.device)
+
+    def _stop_unknown_isolation(self, ref: ClaimRef) -> None:
+        """For a claim without a record: which device and which backend it had is not known, so all are told."""
+        for backend in self._backends.known.values():
+            for device in self._inventory().published:
+                backend.stop(claim_uid=ref.uid, device=device)
 
     def _release_network(self, ref: ClaimRef) -> None:
         if self._networks is not None:

@@ -159,7 +159,7 @@ class Driver:
         self._dra = SocketServer(sockets.dra, add, workers=16, stopping=self._feed.close)
         service = RegistrationService(endpoint=sockets.dra, supported_versions=dra_service.SUPPORTED_VERSIONS)
         self._registration = SocketServer(sockets.registration, registration.add_service(service), workers=2)
-        self._instance = paths.state / f"{sockets.registration.name}.lock"
+        self._instance = sockets.instance(paths.state)
         self._publisher = Publisher(
             client,
             node=settings.node,
@@ -239,6 +239,7 @@ class Driver:
         self._dra.start()
         try:
             self._registration.start()
+            registration.remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
             slices = WatchCache(
                 self._client,
                 kinds.RESOURCE_SLICES,

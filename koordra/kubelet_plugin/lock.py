@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from koordra.errors import CheckpointError
@@ -85,19 +85,71 @@ def sole_instance(path: Path, stop: threading.Event) -> Iterator[bool]:
     """Own a socket name for the time of the block; False when `stop` came before its other owner ended.
 
     Two instances that bind the same sockets would take them from each other for ever. Instances with names of their own
-    (`--pod-uid`) do not meet here. Raises CheckpointError when the file cannot be opened.
+    (`--pod-uid`) do not meet here. The file goes with its owner; one that was killed leaves it, and then it says whose
+    sockets are left over (`abandoned`). Raises CheckpointError when the file cannot be opened.
     """
+    descriptor: int | None = None
+    try:
+        while descriptor is None:
+            descriptor = _open_instance(path)
+            if not _alone(descriptor, path, stop):
+                break
+            if not _is_at(descriptor, path):
+                # Its last owner took the file away while we waited for it: what we hold is nobody's name any more.
+                os.close(descriptor)
+                descriptor = None
+                continue
+            try:
+                yield True
+            finally:
+                with suppress(OSError):
+                    path.unlink()
+            return
+        yield False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def abandoned(path: Path) -> Iterator[bool]:
+    """Whether the file of a socket name is there and its owner is not. Then it is held for the time of the block, so that no
+    new owner comes meanwhile, and removed."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        if not _is_at(descriptor, path):
+            yield False
+            return
+        yield True
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _open_instance(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise CheckpointError(
             f"{path} cannot be opened: {error.strerror}; make the directory writable"
         ) from error
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        yield _alone(descriptor, path, stop)
-    finally:
-        os.close(descriptor)
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except OSError:
+        return False
 
 
 def _alone(descriptor: int, path: Path, stop: threading.Event) -> bool:

@@ -2,6 +2,9 @@
 
 The kubelet watches that directory, dials each new socket, asks GetInfo, dials the DRA socket it was told, and reports the
 outcome. So the DRA server has to be up before the registration socket appears, and goes after it.
+
+An instance that is killed leaves its sockets. One that starts under the same pod uid binds them again; where the pod is gone,
+the next instance takes them away (`remove_abandoned`), or the kubelet would dial them at each of its starts for ever.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from typing import Any, Final
 from koordra._proto.dra import pluginregistration_pb2 as messages
 from koordra._proto.dra import pluginregistration_pb2_grpc as services
 from koordra.api import names
+from koordra.kubelet_plugin.lock import abandoned
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
 
 PLUGIN_TYPE: Final = "DRAPlugin"
+
+_REGISTRATION: Final = "-reg.sock"
+_INSTANCE: Final = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +40,28 @@ class PluginSockets:
     def below(cls, kubelet_root: Path, *, pod_uid: str | None = None) -> PluginSockets:
         mark = f"-{pod_uid}" if pod_uid else ""
         return cls(
-            registration=kubelet_root / "plugins_registry" / f"{names.DRIVER}{mark}-reg.sock",
+            registration=kubelet_root / "plugins_registry" / f"{names.DRIVER}{mark}{_REGISTRATION}",
             dra=kubelet_root / "plugins" / names.DRIVER / f"dra{mark}.sock",
         )
+
+    def instance(self, state: Path) -> Path:
+        """The file in the state directory by which an instance owns these names (lock.sole_instance)."""
+        return state / f"{self.registration.name}{_INSTANCE}"
+
+
+def remove_abandoned(kubelet_root: Path, state: Path) -> None:
+    """Remove the sockets of instances that were killed and did not come back. What cannot be removed is logged."""
+    for lock in sorted(state.glob(f"{names.DRIVER}*{_REGISTRATION}{_INSTANCE}")):
+        mark = lock.name.removeprefix(names.DRIVER).removesuffix(f"{_REGISTRATION}{_INSTANCE}")
+        sockets = PluginSockets.below(kubelet_root, pod_uid=mark.removeprefix("-") or None)
+        try:
+            with abandoned(lock) as found:
+                if found:
+                    sockets.registration.unlink(missing_ok=True)
+                    sockets.dra.unlink(missing_ok=True)
+                    log.info("abandoned_sockets_removed", socket=str(sockets.registration))
+        except OSError as error:
+            log.warning("abandoned_sockets_stay", socket=str(sockets.registration), error=str(error))
 
 
 class RegistrationService:

@@ -87,6 +87,18 @@ def test_a_backend_that_cannot_start_leaves_nothing(node: PluginNode) -> None:
     assert node.holders() == {uid(1)}
 
 
+def test_unprepare_stops_the_backend_also_when_nobody_knows_what_the_claim_had(node: PluginNode) -> None:
+    backend = RecordingBackend()
+    node.claims.put(OBJECT)
+    plugin(node, backend).prepare(ref_of(OBJECT))
+    assert backend.running == [(uid(1), GPU_0)]
+    node.paths.checkpoint.unlink()
+    node.paths.prepared_file(uid(1)).write_text("{")
+    plugin(node, backend).unprepare(ref_of(OBJECT))
+    assert backend.running == []
+    assert node.files() == set()
+
+
 def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     class Entry:
         def __init__(self, name: str) -> None:

@@ -24,8 +24,13 @@ from koordra._proto.dra import (
 )
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.dra_service import SUPPORTED_VERSIONS, DraService, add_services
-from koordra.kubelet_plugin.lock import sole_instance
-from koordra.kubelet_plugin.registration import PluginSockets, RegistrationService, add_service
+from koordra.kubelet_plugin.lock import abandoned, sole_instance
+from koordra.kubelet_plugin.registration import (
+    PluginSockets,
+    RegistrationService,
+    add_service,
+    remove_abandoned,
+)
 from koordra.kubelet_plugin.sockets import SocketServer
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
@@ -274,3 +279,52 @@ def test_an_instance_that_waits_ends_when_told(tmp_path: Path) -> None:
         stop.set()
         with sole_instance(tmp_path / "l", stop) as alone:
             assert not alone
+
+
+def test_sockets_of_the_dead_go_and_those_of_the_living_stay(short_path: Path) -> None:
+    state = short_path / "plugins" / "koordra.io"
+    state.mkdir(parents=True)
+    (short_path / "plugins_registry").mkdir()
+    dead, alive, unnamed = (
+        PluginSockets.below(short_path, pod_uid=pod_uid) for pod_uid in ("dead", "alive", None)
+    )
+    for sockets in (dead, alive, unnamed):
+        for path in (sockets.registration, sockets.dra):
+            path.write_text("")
+    other = short_path / "plugins_registry" / "other.io-reg.sock"
+    other.write_text("")
+    dead.instance(state).write_text("")
+    unnamed.instance(state).write_text("")
+    with sole_instance(alive.instance(state), threading.Event()) as alone:
+        assert alone
+        remove_abandoned(short_path, state)
+        assert sorted(path.name for path in state.iterdir()) == [
+            "dra-alive.sock",
+            "koordra.io-alive-reg.sock.lock",
+        ]
+        assert set(other.parent.iterdir()) == {alive.registration, other}
+    assert not alive.instance(state).exists()
+
+
+def test_who_waited_for_a_name_owns_the_file_that_is_there(tmp_path: Path) -> None:
+    """The first owner takes its file away at its end; a third instance must still meet the second."""
+    lock, entered, leave = tmp_path / "l", threading.Event(), threading.Event()
+
+    def second() -> None:
+        with sole_instance(lock, threading.Event()) as alone:
+            assert alone
+            entered.set()
+            assert leave.wait(20)
+
+    waiting = threading.Thread(target=second)
+    with sole_instance(lock, threading.Event()):
+        waiting.start()
+    assert entered.wait(20)
+    try:
+        with abandoned(lock) as found:
+            assert not found
+        assert lock.exists()
+    finally:
+        leave.set()
+        waiting.join(20)
+    assert not lock.exists()
