@@ -23,24 +23,39 @@ of the choice with the reason given; they are no part of a class.
 from __future__ import annotations
 
 import heapq
-import json
-import re
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from koordra.allocator.inventory import Inventory as InventoryOfAllocator
-from koordra.allocator.offer import share_id
 from koordra.allocator.predicates import requests_of, unsuitable
-from koordra.allocator.reasons import Cause, Reason, told_in_order
+from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.leftovers import WORTH, Learned, Leftovers
-from koordra.controller.sites import IDENTITIES, Inventory, Site, Sites, add_load
+from koordra.controller.request_class import (
+    SPEAKS_OF_ONE,
+    for_other_names,
+    names_of,
+    renamed,
+    request_class,
+    with_claims,
+)
+from koordra.controller.site_answers import (
+    Answer,
+    Exemplar,
+    Offered,
+    Planner,
+    Reasons,
+    merged,
+    refused,
+    waits_for_others,
+)
+from koordra.controller.sites import Inventory, Site, Sites, add_load
 from koordra.controller.snapshot import Cluster, Group
-from koordra.errors import InvalidInput, KoordraError, SelectorError
+from koordra.errors import KoordraError
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered; the one that was not asked for the longest goes first."""
@@ -49,64 +64,13 @@ MOST_EXEMPLARS: Final = 50_000
 MOST_TOLD: Final = 24
 """Sites that an Event is made from; it has room for fewer."""
 
-_SPEAKS_OF_ONE: Final = re.compile("|".join(sorted(IDENTITIES)))
-"""Requests that name an identity of single devices get no shared answers."""
 
 KeptOff = Mapping[str, Reason]
 """Node -> why the group must stay off it."""
 
-Reasons = tuple[Reason, ...]
 
 _Order = tuple[int, int, int]
 """Smaller is better."""
-
-
-class Plan(Protocol):
-    """What the allocator answers; koordra.allocator.Plan is one."""
-
-    @property
-    def allocations(self) -> Mapping[str, Mapping[str, Any]]: ...
-
-    @property
-    def unsatisfiable(self) -> Mapping[str, Sequence[Reason]]: ...
-
-    @property
-    def undecided(self) -> Mapping[str, Sequence[Reason]]: ...
-
-    @property
-    def levels(self) -> Mapping[str, str | None]: ...
-
-    @property
-    def scores(self) -> Mapping[str, int]: ...
-
-
-class Planner(Protocol):
-    """`koordra.allocator.plan`. Raises PlanError or InvalidInput for input that cannot be meant."""
-
-    def __call__(
-        self, objects: Iterable[Any], *, report_errors: bool = False, inventory: Inventory = None
-    ) -> Plan: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What one site said. `reasons` are per claim, in the order of the group's pending claims."""
-
-    score: int | None = None
-    allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    levels: Mapping[str, str | None] = field(default_factory=dict)
-    reasons: tuple[Reasons, ...] = ()
-    undecided: bool = False
-    broken: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Exemplar:
-    """An answer of the allocator, and the group and node that it was given for."""
-
-    answer: Answer
-    group: Group
-    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +78,7 @@ class _Entry:
     """What a book knows of a site: the answer's exemplar, or why the node itself is unsuitable."""
 
     version: int
-    exemplar: _Exemplar | None = None
+    exemplar: Exemplar | None = None
     unsuitable: Reasons = ()
 
     @property
@@ -134,18 +98,6 @@ class _Book:
     told: tuple[tuple[Reasons, ...], tuple[str, ...]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """The best place for a group, or why there is none (`reasons` by claim key)."""
-
-    node: str | None = None
-    allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    levels: Mapping[str, str | None] = field(default_factory=dict)
-    reasons: Mapping[str, Reasons] = field(default_factory=dict)
-    undecided: bool = False
-    broken: str = ""
-
-
 class Offers:
     """The allocator with a memory. Not thread-safe. `asked` counts questions to the allocator."""
 
@@ -161,7 +113,7 @@ class Offers:
         self.sites = Sites(read_inventory)
         self.asked = 0
         self._books: dict[str, _Book] = {}
-        self._exemplars: dict[tuple[str, Hashable], _Exemplar] = {}
+        self._exemplars: dict[tuple[str, Hashable], Exemplar] = {}
         self._classes: Mapping[str, Object] = {}
         self._seen_classes: Sequence[Object] = ()
 
@@ -197,7 +149,7 @@ class Offers:
         assert exemplar is not None
         if exemplar.node == found and exemplar.group is group:
             return Offered(found, exemplar.answer.allocations, exemplar.answer.levels)
-        return _for_other_names(exemplar, group, found)
+        return for_other_names(exemplar, group, found)
 
     def ask(self, group: Group, site: Site, *, without: frozenset[str] = frozenset()) -> Answer:
         """One site's answer. `without`: uids of claims and pods there as if they were gone."""
@@ -213,7 +165,7 @@ class Offers:
             shown = self._shown(group, site, without)
             found = self._planner(shown, report_errors=True, inventory=self.sites.inventory_of(site))
         except KoordraError as error:
-            return _refused(keys, error)
+            return refused(keys, error)
         except Exception as error:  # noqa: BLE001 (a defect met by one claim must not stop the others)
             text = f"{type(error).__name__} inside the allocator: {error}; please report it"
             reason = Reason(site.name, None, None, "InternalError", text)
@@ -314,11 +266,11 @@ class Offers:
         unsuited = self._unsuitable(group, site, frozenset())
         if unsuited:
             return _Entry(site.version, unsuitable=unsuited)
-        shared = site.likeness is not None and not _SPEAKS_OF_ONE.search(self._words(kind, group))
+        shared = site.likeness is not None and not SPEAKS_OF_ONE.search(self._words(kind, group))
         place = (kind, site.likeness)
         exemplar = self._exemplars.get(place) if shared else None
         if exemplar is None:
-            exemplar = _Exemplar(self._of_allocator(group, site), group, site.name)
+            exemplar = Exemplar(self._of_allocator(group, site), group, site.name)
             if shared and not exemplar.answer.broken:
                 self._exemplars[place] = exemplar
         return _Entry(site.version, exemplar)
@@ -333,15 +285,14 @@ class Offers:
     # why not
 
     def _nowhere_by_book(self, group: Group, book: _Book, kept_off: KeptOff) -> Offered:
-        keys, names = [objects.key(claim) for claim in group.pending], _names(group)
+        keys, names = [objects.key(claim) for claim in group.pending], names_of(group)
         if not kept_off and book.told is not None:
-            told = _renamed(book.told[0], book.told[1], names)
-            return Offered(reasons=_spread(dict(zip(keys, told, strict=True))))
+            told = renamed(book.told[0], book.told[1], names)
+            return Offered(reasons=waits_for_others(dict(zip(keys, told, strict=True))))
         answers = self._reasons_by_book(group, book, kept_off)
         offered = self._nowhere(group, answers, kept_off)
         if not kept_off and not offered.undecided and not offered.broken:
-            merged = _merged(answers.values(), len(keys))
-            book.told = (merged, names)
+            book.told = (merged(answers.values(), len(keys)), names)
         return offered
 
     def _reasons_by_book(self, group: Group, book: _Book, kept_off: KeptOff) -> dict[str, Answer]:
@@ -388,66 +339,12 @@ class Offers:
         keys = [objects.key(claim) for claim in group.pending]
         said = [answer for name, answer in answers.items() if name not in kept_off]
         kept = [Answer(reasons=tuple((reason,) for _ in keys)) for reason in kept_off.values()]
-        told = _merged([*said, *kept], len(keys))
+        told = merged([*said, *kept], len(keys))
         return Offered(
-            reasons=_spread(dict(zip(keys, told, strict=True))),
+            reasons=waits_for_others(dict(zip(keys, told, strict=True))),
             undecided=any(answer.undecided for answer in said),
             broken=next((answer.broken for answer in said if answer.broken), ""),
         )
-
-
-def _for_other_names(exemplar: _Exemplar, group: Group, node: str) -> Offered:
-    """The exemplar's answer for another group of its class, on a node like its own: pools, node selectors and
-    share ids are the only places where names go into an allocation."""
-    allocations: dict[str, Mapping[str, Any]] = {}
-    levels: dict[str, str | None] = {}
-    for like, claim in zip(exemplar.group.pending, group.pending, strict=True):
-        found = exemplar.answer.allocations[objects.key(like)]
-        counts: dict[str, int] = {}
-        results = []
-        for result in found["devices"].get("results") or ():
-            label = str(result["request"])
-            index = counts[label] = counts.get(label, -1) + 1
-            other = dict(result)
-            if other.get("pool") == exemplar.node:
-                other["pool"] = node
-            if "shareID" in other:
-                other["shareID"] = share_id(objects.uid(claim) or objects.key(claim), label, index)
-            results.append(other)
-        allocation = {**found, "devices": {**found["devices"], "results": results}}
-        if "nodeSelector" in found:
-            pinned = {"key": "metadata.name", "operator": "In", "values": [node]}
-            allocation["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [pinned]}]}
-        allocations[objects.key(claim)] = allocation
-        levels[objects.key(claim)] = exemplar.answer.levels.get(objects.key(like))
-    return Offered(node, allocations, levels)
-
-
-def request_class(group: Group) -> str:
-    """Everything about a group that a node's answer depends on, and nothing else."""
-    position = {objects.key(claim): index for index, claim in enumerate(group.pending)}
-    claims = [[objects.spec_of(claim), claims_of.is_immediate(claim)] for claim in group.pending]
-    pods = []
-    for pod in group.pods:
-        spec = objects.spec_of(pod)
-        uses = [
-            position.get(f"{objects.namespace(pod)}/{name}") for name in objects.pod_claim_names(pod).values()
-        ]
-        pods.append([uses, _face(spec), objects.namespace(pod) if len(group.pods) > 1 else ""])
-    return json.dumps([claims, pods], sort_keys=True, separators=(",", ":"))
-
-
-_FACE: Final = ("nodeName", "nodeSelector", "tolerations", "overhead", "resources")
-
-
-def _face(spec: Mapping[str, Any]) -> object:
-    """What the node predicates read of a pod."""
-    containers = [
-        [[entry.get("resources"), entry.get("restartPolicy")] for entry in spec.get(place) or ()]
-        for place in ("containers", "initContainers")
-    ]
-    node_affinity = (spec.get("affinity") or {}).get("nodeAffinity")
-    return [containers, node_affinity, [spec.get(name) for name in _FACE]]
 
 
 def _best_of(book: _Book, kept_off: KeptOff) -> str | None:
@@ -467,86 +364,3 @@ def _best_of(book: _Book, kept_off: KeptOff) -> str | None:
     for entry in aside:
         heapq.heappush(book.best, entry)
     return found
-
-
-def _merged(answers: Iterable[Answer], number: int) -> tuple[Reasons, ...]:
-    """All sites' reasons per claim, in the order in which they are told."""
-    gathered: list[list[Reason]] = [[] for _ in range(number)]
-    for answer in answers:
-        for position, reasons in enumerate(answer.reasons):
-            gathered[position] += reasons
-    return tuple(told_in_order(reasons) for reasons in gathered)
-
-
-def _names(group: Group) -> tuple[str, ...]:
-    """The keys by which reasons may speak of a group's claims and pods."""
-    return (*(objects.key(claim) for claim in group.pending), *(objects.key(pod) for pod in group.pods))
-
-
-def _renamed(
-    reasons: tuple[Reasons, ...], before: tuple[str, ...], after: tuple[str, ...]
-) -> tuple[Reasons, ...]:
-    """Reasons that were worked out for one group of a class, in the words of another."""
-    if before == after or len(before) != len(after):
-        return reasons
-    names = dict(zip(before, after, strict=True))
-    if not any(name in reason.detail for told in reasons for reason in told for name in names):
-        return reasons
-    pattern = re.compile(
-        r"(?<![\w./-])("
-        + "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-        + r")(?![\w-])"
-    )
-    return tuple(
-        tuple(
-            replace(reason, detail=pattern.sub(lambda found: names[found.group()], reason.detail))
-            for reason in told
-        )
-        for told in reasons
-    )
-
-
-def _refused(keys: Sequence[str], error: KoordraError) -> Answer:
-    """The allocator's own reason where the error carries one; otherwise the nearest word for it."""
-    own = getattr(error, "reason", None)
-    if isinstance(own, Reason):
-        reason = own
-    else:
-        word = Cause.SELECTOR_ERROR if isinstance(error, SelectorError) else Cause.CONSTRAINT_VIOLATED
-        cause = word if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
-        reason = Reason(None, None, None, cause.value, str(error))
-    named = getattr(error, "claim", None)
-    concerned = [key for key in keys if key == named] or list(keys)
-    return Answer(reasons=tuple((reason,) if key in concerned else () for key in keys))
-
-
-def _spread(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
-    """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
-    if all(reasons.values()):
-        return dict(reasons)
-    stuck = sorted(key for key, given in reasons.items() if given)
-    text = f"waits for {', '.join(stuck) or 'a node: there is none'}"
-    waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
-    return {key: given or (waits,) for key, given in reasons.items()}
-
-
-def waits_for_others(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
-    """The same rule for reasons that were found elsewhere."""
-    return _spread(reasons)
-
-
-def with_claims(pod: Object, *, shown: Mapping[str, Object]) -> Object:
-    """The pod with only those entries of spec.resourceClaims whose claim is shown too."""
-    found = objects.pod_claim_names(pod)
-    kept = {
-        entry
-        for entry, name in found.items()
-        if name is not None and f"{objects.namespace(pod)}/{name}" in shown
-    }
-    spec = dict(objects.spec_of(pod))
-    if len(kept) == len(spec.get("resourceClaims") or ()):
-        return pod
-    spec["resourceClaims"] = [
-        entry for entry in spec.get("resourceClaims") or () if entry.get("name") in kept
-    ]
-    return {**pod, "spec": spec}

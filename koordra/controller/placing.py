@@ -25,11 +25,12 @@ from koordra.controller.exclusions import Exclusions
 from koordra.controller.inventory import InventoryWatch
 from koordra.controller.leftovers import Learned
 from koordra.controller.obstacles import Obstacles
-from koordra.controller.offers import KeptOff, Offers, Planner
+from koordra.controller.offers import KeptOff, Offers
 from koordra.controller.order import urgency
 from koordra.controller.planning import MOST_CONSUMERS, Decision, decide, unplannable
 from koordra.controller.preemption import preemption_for
 from koordra.controller.reservations import Reservations
+from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Site
 from koordra.controller.snapshot import Group, PodClaims
 from koordra.controller.working import CONFLICT_PAUSE, REFUSED_PAUSE, Working

@@ -23,7 +23,7 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.controller.membership import Membership
-from koordra.controller.offers import Offered, waits_for_others
+from koordra.controller.site_answers import Offered, waits_for_others
 from koordra.controller.snapshot import Cluster, Group, PodClaims, is_bound, is_living
 
 MOST_CONSUMERS = 256

@@ -32,10 +32,10 @@ from koordra.controller.grants import Refusal
 from koordra.controller.happenings import Witness
 from koordra.controller.leftovers import Learned
 from koordra.controller.lookout import Lookout
-from koordra.controller.offers import Planner
 from koordra.controller.placing import Placing
 from koordra.controller.planning import orphans, torn_apart
 from koordra.controller.reservations import STARVES_AFTER
+from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Inventory
 from koordra.controller.snapshot import Cluster
 from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working

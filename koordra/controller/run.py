@@ -26,9 +26,9 @@ from koordra.controller.figures import Figures
 from koordra.controller.happenings import Witness
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore
-from koordra.controller.offers import Planner
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reservations import STARVES_AFTER
+from koordra.controller.site_answers import Planner
 from koordra.controller.writes import Writer
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient

@@ -41,8 +41,8 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Object
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
-from koordra.controller.offers import Planner
 from koordra.controller.reconciler import Reconciler
+from koordra.controller.site_answers import Planner
 from koordra.controller.snapshot import Cluster
 from koordra.controller.writes import Writer
 from koordra.errors import ApiUnreachable

@@ -12,7 +12,8 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller.membership import Membership
-from koordra.controller.offers import Offers, request_class
+from koordra.controller.offers import Offers
+from koordra.controller.request_class import request_class
 from koordra.controller.snapshot import Cluster, Group, groups
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
