@@ -41,6 +41,7 @@ NAMESPACES: Final = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES: Final = Kind("", "v1", "nodes", "Node", namespaced=False)
 PODS: Final = Kind("", "v1", "pods", "Pod", namespaced=True)
 EVENTS: Final = Kind("", "v1", "events", "Event", namespaced=True)
+RESOURCE_QUOTAS: Final = Kind("", "v1", "resourcequotas", "ResourceQuota", namespaced=True)
 PERSISTENT_VOLUMES: Final = Kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 PERSISTENT_VOLUME_CLAIMS: Final = Kind(
     "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True

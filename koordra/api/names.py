@@ -51,6 +51,10 @@ QUARANTINE_SEEN: Final = "koordra.io/quarantine-seen"
 DELETE_PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Builtin claim finalizer; with it kube-controller-manager frees the claim when its last pod ends."""
 
+RETAIN_FINALIZER: Final = "koordra.io/retain"
+"""koordra's own claim finalizer, in place of the builtin one: the claim keeps its devices between pods, and after it was deleted
+until koordra frees it."""
+
 POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
 """Annotation on a claim made from a template: which entry of pod.spec.resourceClaims it serves."""
 

@@ -1,0 +1,167 @@
+"""Pods that name ElasticGPUClaims: the annotation becomes what the kubelet and the scheduler understand. Pure.
+
+    metadata.annotations["egpuc.elasticgpu.io/<container>"]: <claim>
+        ──> spec.resourceClaims: {name: egpuc-<claim>, resourceClaimName: <claim>}
+        ──> the container's resources.claims: {name: egpuc-<claim>}
+
+The ResourceClaim has the ElasticGPUClaim's name and namespace, so nothing has to be looked up, and the claim may come later
+than the pod. Two containers that name one claim share its devices. A lone annotation whose suffix matches no container of a
+pod with one container is meant for that one (so it stands in Elastic GPU's README), which is told. The annotations stay; a pod
+that has it all already is the very same object, so that a second pass changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.elastic import DOMAINS, QGPU
+from koordra.api.objects import Object
+from koordra.errors import InvalidInput, InvalidManifest
+
+PREFIX: Final = "egpuc.elasticgpu.io/"
+ENTRY: Final = "egpuc-"
+_NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_GROUPS: Final = ("initContainers", "containers")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`pod` is the very same one where nothing had to change, or where there are problems."""
+
+    pod: Object
+    warnings: tuple[str, ...] = ()
+    problems: tuple[InvalidInput, ...] = ()
+
+
+def speaks(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod names an ElasticGPUClaim."""
+    return any(key.startswith(PREFIX) for key in objects.annotations_of(pod))
+
+
+def hidden(pod: Object) -> Object:
+    """The pod without these annotations."""
+    if not speaks(pod):
+        return pod
+    kept = {key: value for key, value in objects.annotations_of(pod).items() if not key.startswith(PREFIX)}
+    return {**pod, "metadata": {**objects.metadata(pod), "annotations": kept}}
+
+
+def shown(pod: Object, original: Object) -> Object:
+    """A pod with the annotations that `hidden` took from the original; the original itself where it only lacks those."""
+    taken = {key: value for key, value in objects.annotations_of(original).items() if key.startswith(PREFIX)}
+    if not taken:
+        return pod
+    annotations = {**objects.annotations_of(pod), **taken}
+    back = {**pod, "metadata": {**objects.metadata(pod), "annotations": annotations}}
+    return original if back == original else back
+
+
+def bound(pod: Object) -> Bound:
+    """The pod with the claims that its annotations name."""
+    if not speaks(pod):
+        return Bound(pod)
+    warnings: list[str] = []
+    problems: list[InvalidInput] = []
+    wanted: dict[str, str] = {}
+    for key, value in sorted(objects.annotations_of(pod).items()):
+        if key.startswith(PREFIX):
+            found = _container(pod, key, str(value), warnings, problems)
+            if found:
+                wanted[found] = str(value)
+    if problems or not wanted:
+        return Bound(pod, tuple(warnings), tuple(problems))
+    return Bound(_with_claims(pod, wanted), tuple(warnings))
+
+
+def entry_name(claim: str) -> str:
+    """The pod's entry for a claim: a DNS label, which a claim's name need not be."""
+    name = ENTRY + claim.replace(".", "-")
+    if "." not in claim and len(name) <= 63:
+        return name
+    return f"{name[:54].rstrip('-')}-{hashlib.sha256(claim.encode()).hexdigest()[:8]}"
+
+
+def _container(
+    pod: Object, key: str, claim: str, warnings: list[str], problems: list[InvalidInput]
+) -> str | None:
+    suffix = key.removeprefix(PREFIX)
+    field = f"metadata.annotations[{key}]"
+    about = objects.describe({"kind": "Pod", **pod})
+
+    def refuse(problem: str, remedy: str) -> str | None:
+        problems.append(InvalidManifest(problem, object=about, field=field, remedy=remedy))
+        return None
+
+    if not _NAME.match(claim) or len(claim) > 253:
+        return refuse(f"{claim!r} is no name of an ElasticGPUClaim", "write the claim's name")
+    containers = {str(container.get("name")): container for container in _containers(pod)}
+    apps = [str(entry.get("name")) for entry in objects.spec_of(pod).get("containers") or ()]
+    if suffix not in containers:
+        lone = sum(entry.startswith(PREFIX) for entry in objects.annotations_of(pod)) == 1
+        if not lone or len(apps) != 1:
+            return refuse(
+                f"there is no container {suffix}",
+                f"the pod's containers are {', '.join(containers) or 'none'}",
+            )
+        warnings.append(f"{field}: there is no container {suffix}; taken for the only one, {apps[0]}")
+        suffix = apps[0]
+    own = sorted(name for name in _asked(containers[suffix]) if _is_elastic(name))
+    if own:
+        return refuse(
+            f"container {suffix} names a claim and asks for {own[0]} itself", "leave one of the two out"
+        )
+    return suffix
+
+
+def _containers(pod: Object) -> Iterator[Mapping[str, Any]]:
+    for group in _GROUPS:
+        yield from (entry for entry in objects.spec_of(pod).get(group) or () if isinstance(entry, Mapping))
+
+
+def _asked(container: Mapping[str, Any]) -> set[str]:
+    resources = container.get("resources")
+    sides = [resources.get(side) for side in ("limits", "requests")] if isinstance(resources, Mapping) else []
+    return {str(name) for side in sides if isinstance(side, Mapping) for name in side}
+
+
+def _is_elastic(name: str) -> bool:
+    domain, _, what = name.partition("/")
+    return (domain in DOMAINS and what in ("gpu-core", "gpu-memory")) or (
+        domain == QGPU and what.startswith("qgpu-")
+    )
+
+
+def _with_claims(pod: Object, wanted: Mapping[str, str]) -> Object:
+    spec = dict(objects.spec_of(pod))
+    entries = list(spec.get("resourceClaims") or [])
+    by_claim = {
+        str(entry.get("resourceClaimName")): str(entry.get("name"))
+        for entry in entries
+        if isinstance(entry, Mapping) and entry.get("resourceClaimName")
+    }
+    for claim in dict.fromkeys(wanted.values()):
+        if claim not in by_claim:
+            by_claim[claim] = entry_name(claim)
+            entries.append({"name": by_claim[claim], "resourceClaimName": claim})
+    spec["resourceClaims"] = entries
+    for group in _GROUPS:
+        if spec.get(group):
+            spec[group] = [_using(entry, wanted, by_claim) for entry in spec[group]]
+    changed = {**pod, "spec": spec}
+    return pod if changed == pod else changed
+
+
+def _using(container: Object, wanted: Mapping[str, str], by_claim: Mapping[str, str]) -> Object:
+    claim = wanted.get(str(container.get("name")))
+    if claim is None:
+        return container
+    resources = container.get("resources") or {}
+    claims = list(resources.get("claims") or [])
+    if any(entry.get("name") == by_claim[claim] for entry in claims):
+        return container
+    return {**container, "resources": {**resources, "claims": [*claims, {"name": by_claim[claim]}]}}
