@@ -83,6 +83,25 @@ import click
     help="What that folder is called on the host, where it has another name.  [default: DRIVER_ROOT]",
 )
 @click.option(
+    "--limiter-context",
+    default="auto",
+    show_default=True,
+    help="GPU memory that isolation `limiter` keeps for each CUDA context: a quantity (600Mi), 0 for what a process measures "
+    "itself, which its first context cannot be, or auto: what the node has seen on such cards, before that what is usual.",
+)
+@click.option(
+    "--limiter-strict/--no-limiter-strict",
+    default=False,
+    show_default=True,
+    help="Isolation `limiter` hides entry points of the driver that it does not know: a newer driver's new ways to allocate.",
+)
+@click.option(
+    "--legacy-node-labels",
+    is_flag=True,
+    help="Give the Node the labels of removed GPU stacks (nvidia.com/gpu.product, node.koordinator.sh/gpu-model, ...), for "
+    "nodeSelectors of unchanged pods. Needs deploy/kustomize/node-labels.",
+)
+@click.option(
     "--metrics-address",
     default="",
     help="host:port to serve /metrics, /healthz and /readyz on, for example 127.0.0.1:9401.  [default: off]",
@@ -119,6 +138,9 @@ def command(
     pod_network: bool,
     driver_root: Path | None,
     driver_root_on_host: Path | None,
+    limiter_context: str,
+    limiter_strict: bool,
+    legacy_node_labels: bool,
     metrics_address: str,
     health_address: str,
     pod_uid: str | None,
@@ -154,6 +176,9 @@ def command(
         pod_network=pod_network,
         driver_root=driver_root.absolute() if driver_root else None,
         driver_root_on_host=driver_root_on_host,
+        limiter_context=None if limiter_context == "auto" else _bytes_of(limiter_context),
+        limiter_strict=limiter_strict,
+        legacy_node_labels=legacy_node_labels,
     )
     if settings.driver_root is not None:
         _preload_nvml(settings.driver_root)
@@ -167,6 +192,19 @@ def command(
         for server in (probes, served):
             if server is not None:
                 server.close()
+
+
+def _bytes_of(text: str) -> int:
+    from koordra import quantity
+    from koordra.errors import InvalidQuantity
+
+    try:
+        found = quantity.to_int(text)
+    except InvalidQuantity as error:
+        raise click.BadParameter(str(error), param_hint="--limiter-context") from error
+    if not 0 <= found < 1 << 40:
+        raise click.BadParameter(f"{text} is not what a context takes", param_hint="--limiter-context")
+    return found
 
 
 def _preload_nvml(driver_root: Path) -> None:

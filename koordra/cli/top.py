@@ -1,4 +1,5 @@
-"""`koordra top`: what the limited claims of this node use of their GPUs, now.
+"""`koordra top`: what the limited claims of this node use of their GPUs, now. UNSEEN is the part of USED that the node found beyond
+what the claim's processes were granted: modules, other interfaces, what got around the limiter.
 
 Read from the shared regions below the plugin's state directory, so it is for a shell on the node, or in the plugin's pod.
 """
@@ -48,7 +49,7 @@ def command(state_dir: Path, processes: bool, output: str | None) -> None:
         )
     else:
         columns.show(
-            ("CLAIM", "GPU", "USED", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"),
+            ("CLAIM", "GPU", "USED", "UNSEEN", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"),
             [row for use in uses for row in claim_rows(use)],
         )
 
@@ -59,6 +60,7 @@ def claim_rows(use: ClaimUse) -> list[tuple[str, ...]]:
             use.claim,
             device.uuid,
             mebibytes(device.used),
+            mebibytes(device.unseen),
             "-" if device.limit is None else mebibytes(device.limit),
             str(len(use.processes)),
             str(device.denied),
@@ -94,12 +96,14 @@ def document(use: ClaimUse) -> dict[str, Any]:
         "claim": use.claim,
         "limiter": use.handshake,
         "turnedAway": use.turned_away,
+        "outside": use.outside,
         "devices": [
             {
                 "uuid": device.uuid,
                 "usedBytes": device.used,
                 "limitBytes": device.limit,
                 "unseenBytes": device.unseen,
+                "contextBytes": device.context_bytes,
                 "denied": device.denied,
             }
             for device in use.devices

@@ -2,6 +2,7 @@
 
     <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: what the devices are
     <state>/claims/<uid>/nccl-topology.xml           how they are connected, for NCCL (nccl_topology.py)
+    <state>/claims/<uid>/hostfile                    the members of the job, by rank (job_files.py)
     <state>/claims/<uid>/network.json                what the pod's network is, once it is there (network_files.py)
 
 Device metadata appears in the container where every DRA driver puts it:
@@ -24,6 +25,7 @@ from koordra.api import names
 from koordra.kubelet_plugin import nccl_topology
 from koordra.kubelet_plugin.container_edits import ContainerEdits, Mount
 from koordra.kubelet_plugin.inventory import Inventory
+from koordra.kubelet_plugin.job_files import job_documents
 from koordra.kubelet_plugin.network_files import claim_folder
 from koordra.kubelet_plugin.partitions import MigDevice
 from koordra.kubelet_plugin.records import ClaimRecord, DeviceRecord
@@ -88,7 +90,7 @@ def documents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
         topology = nccl_topology.topology_file(_places(record, inventory), inventory.machine)
         # A device may have gone since; the file has to be there, or the container cannot be started again.
         found[TOPOLOGY] = topology or b'<system version="1"/>\n'
-    return found
+    return found | job_documents(record, mounted)
 
 
 def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:

@@ -1,11 +1,15 @@
-"""`status.devices` of the claims that this node has prepared: what people and controllers can see of a NIC in its pod.
+"""`status.devices` of the claims that this node has prepared: what people and controllers can see of a NIC in its pod, and of a
+GPU whose memory limit is enforced by the limiter.
 
     networkData   interface name, addresses and MAC in the pod
     Ready         True once the device is usable in the pod; False while its network is not there yet
     GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown where that cannot be seen
 
-Only NICs have entries: of a GPU there is nothing to tell that its allocation does not say. Entries of other drivers, and other
-people's conditions on ours, stay as they are.
+    Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA. The reasons
+                  are those of limiter_report.py
+
+Only these have entries: of another GPU there is nothing to tell that its allocation does not say. Entries of other drivers, and
+other people's conditions on ours, stay as they are.
 
 The write is a read and a conditional merge patch of that list alone (verbs: `resourceclaims/status` patch and, for this driver's
 name, `resourceclaims/driver` `associated-node:patch`). An update of the whole object would not do: the API server compares the
@@ -25,6 +29,8 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
 from koordra.kubelet_plugin.inventory import Inventory
+from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter_report import Verdict
 from koordra.kubelet_plugin.network_files import Attached, AttachedClaim
 from koordra.kubelet_plugin.records import ClaimRecord, DeviceRecord, State
 from koordra.logs import get_logger
@@ -34,8 +40,10 @@ log = get_logger(__name__)
 
 READY: Final = "Ready"
 GID_READY: Final = "GIDReady"
+LIMITED: Final = "Limited"
 RETRY: Final = 15.0
 
+_OURS: Final = frozenset({READY, GID_READY, LIMITED})
 _NIC_TYPES: Final = frozenset({names.TYPE_NIC, names.TYPE_VF})
 
 
@@ -55,22 +63,39 @@ class StatusClient(Protocol):
 
 
 def device_statuses(
-    record: ClaimRecord, *, inventory: Inventory, attached: Mapping[str, Attached]
+    record: ClaimRecord,
+    *,
+    inventory: Inventory,
+    attached: Mapping[str, Attached],
+    limited: Verdict | None = None,
 ) -> list[dict[str, Any]]:
-    """The entries for one claim, without times. `attached`: what is in the pod, by device."""
-    return [
-        _entry(record, device, inventory=inventory, attached=attached.get(device.device))
-        for device in record.devices
-        if device.type in _NIC_TYPES
-    ]
+    """The entries for one claim, without times. `attached`: what is in the pod, by device; `limited`: what is to be said of
+    the claim's limiter."""
+    entries = []
+    for device in record.devices:
+        if device.type in _NIC_TYPES:
+            entries.append(
+                _nic_entry(record, device, inventory=inventory, attached=attached.get(device.device))
+            )
+        elif device.isolation == LimiterIsolation.name and limited is not None:
+            condition = _condition(
+                LIMITED, status=limited.enforced, reason=limited.reason, message=limited.message
+            )
+            entries.append({**_entry(record, device), "conditions": [condition]})
+    return entries
 
 
-def _entry(
-    record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: Attached | None
-) -> dict[str, Any]:
+def _entry(record: ClaimRecord, device: DeviceRecord) -> dict[str, Any]:
     entry: dict[str, Any] = {"driver": names.DRIVER, "pool": record.pool, "device": device.device}
     if device.share_id:
         entry["shareID"] = device.share_id
+    return entry
+
+
+def _nic_entry(
+    record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: Attached | None
+) -> dict[str, Any]:
+    entry = _entry(record, device)
     if device.network is None:
         ready = _condition(
             READY, status=True, reason="Prepared", message="the device is in the host's network"
@@ -118,9 +143,14 @@ def _condition(kind: str, *, status: bool | None, reason: str, message: str) -> 
 def merged(
     existing: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], *, pool: str, now: str
 ) -> list[dict[str, Any]]:
-    """The list with our entries of this pool replaced. A condition that says the same as before keeps its time."""
+    """The list with our entries of this pool replaced, but for other people's conditions. A condition that says the same as
+    before keeps its time."""
     ours = {_key(entry): entry for entry in existing if _is_ours(entry, pool)}
     found = [dict(entry) for entry in existing if not _is_ours(entry, pool)]
+    for key in ours.keys() - {_key(entry) for entry in wanted}:
+        others = _conditions(ours[key], {"conditions": ()}, now=now)
+        if others:
+            found.append({**ours[key], "conditions": others})
     for entry in wanted:
         before = ours.get(_key(entry), {})
         found.append({**before, **entry, "conditions": _conditions(before, entry, now=now)})
@@ -134,7 +164,7 @@ def _conditions(before: Mapping[str, Any], entry: Mapping[str, Any], *, now: str
         earlier = known.pop(condition["type"], {})
         same = earlier.get("status") == condition["status"]
         made.append({**condition, "lastTransitionTime": earlier["lastTransitionTime"] if same else now})
-    others = [dict(condition) for kind, condition in known.items() if kind not in {READY, GID_READY}]
+    others = [dict(condition) for kind, condition in known.items() if kind not in _OURS]
     return made + others
 
 
@@ -156,6 +186,7 @@ class ClaimStatusWriter:
         records: Callable[[], Iterable[ClaimRecord]],
         attached: Callable[[], Iterable[AttachedClaim]],
         inventory: Callable[[], Inventory],
+        limited: Callable[[str], Verdict | None] = lambda _uid: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         retry: float = RETRY,
     ) -> None:
@@ -163,6 +194,7 @@ class ClaimStatusWriter:
         self._records = records
         self._attached = attached
         self._inventory = inventory
+        self._limited = limited
         self._clock = clock
         self._retry = retry
         self._wanted = threading.Event()
@@ -197,7 +229,9 @@ class ClaimStatusWriter:
         current: dict[str, list[dict[str, Any]]] = {}
         for record in self._records():
             uid = record.ref.uid
-            wanted = device_statuses(record, inventory=inventory, attached=in_pods.get(uid, {}))
+            wanted = device_statuses(
+                record, inventory=inventory, attached=in_pods.get(uid, {}), limited=self._limited(uid)
+            )
             if not wanted or record.state is not State.COMPLETED:
                 continue
             current[uid] = wanted

@@ -5,6 +5,8 @@ all. Of several entries of one kind that cover a request the last in this order 
 
     class, all requests < class, naming the request < claim, all requests < claim, naming the request
 
+A GangMember is no parameter of the claim: it is what the controller says of a gang's member in the allocation.
+
 A JointAllocation speaks about several requests at a time; a Required one always holds, whatever else is there.
 """
 
@@ -16,6 +18,7 @@ from typing import Any
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
+from koordra.api.gang_member import GangMember, decode_gang_member, is_gang_member
 from koordra.api.parameters import Enforcement, GpuConfig, JointAllocation, Parameters, RdmaConfig, decode
 
 
@@ -32,9 +35,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The entries for this driver, weakest first."""
+    """The entries for this driver, weakest first. `member`: the place in a gang, where the controller has written one."""
 
     entries: tuple[Entry, ...] = ()
+    member: GangMember | None = None
 
     def gpu(self, request: str) -> GpuConfig:
         found = [
@@ -61,16 +65,18 @@ class Configuration:
 def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configuration:
     """The configuration of an allocation; `claim` names it in errors. Raises InvalidParameters for what is misspelt."""
     found = []
+    member: GangMember | None = None
     for index, raw in enumerate(config):
         opaque = raw.get("opaque") if isinstance(raw, Mapping) else None
         if not isinstance(opaque, Mapping) or opaque.get("driver") != names.DRIVER:
             continue
-        parameters = decode(
-            opaque.get("parameters"),
-            object=claim,
-            field=f"status.allocation.devices.config[{index}].opaque.parameters",
-        )
+        field = f"status.allocation.devices.config[{index}].opaque.parameters"
+        document = opaque.get("parameters")
+        if isinstance(document, Mapping) and is_gang_member(document):
+            member = decode_gang_member(document, object=claim, field=field)
+            continue
+        parameters = decode(document, object=claim, field=field)
         entry = Entry(tuple(str(request) for request in raw.get("requests") or ()), parameters)
         found.append(((raw.get("source") != FROM_CLASS, bool(entry.requests)), entry))
     found.sort(key=lambda ranked: ranked[0])
-    return Configuration(tuple(entry for _, entry in found))
+    return Configuration(tuple(entry for _, entry in found), member)

@@ -8,7 +8,8 @@ From the claim object, the inventory and the claims that hold devices already, i
 4. Required JointAllocation scopes hold on this machine (joint_scope.py);
 5. the isolation backend that the claim names can keep the share;
 6. the network of the pod can be what the claim says (network_decision.py);
-7. the container edits follow (device_edits.py).
+7. the container edits follow (device_edits.py), for a legacy pod with its old variables (legacy_environment.py), for
+   a gang's member with its place in the job (job_files.py).
 
 Results of other drivers are not looked at.
 """
@@ -29,7 +30,9 @@ from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.device_edits import NIC_TYPES, with_edits
 from koordra.kubelet_plugin.inventory import Inventory
 from koordra.kubelet_plugin.isolation import DEFAULT, Backend, Backends, Share
+from koordra.kubelet_plugin.job_files import with_member
 from koordra.kubelet_plugin.joint_scope import unmet
+from koordra.kubelet_plugin.legacy_environment import legacy_edits
 from koordra.kubelet_plugin.network_decision import Consumers, network_plans
 from koordra.kubelet_plugin.network_plan import NetworkKind, NetworkPlan
 from koordra.kubelet_plugin.overcommit import refuse_overcommit
@@ -108,12 +111,21 @@ def decide(
             )
         ),
     )
+    told = legacy_edits(
+        record,
+        labels=objects.labels_of(claim),
+        annotations=objects.annotations_of(claim),
+        inventory=node.inventory,
+    )
     edits = [
-        (share.backend.edits(share.share, share.config) if share else NO_EDITS) + _affinity(device, config)
-        for share, device in zip(shares, devices, strict=True)
+        (share.backend.edits(share.share, share.config) if share else NO_EDITS)
+        + _affinity(device, config)
+        + old
+        for share, device, old in zip(shares, devices, told, strict=True)
     ]
+    record = with_edits(record, inventory=node.inventory, isolation=edits, state=node.state)
     return Decision(
-        record=with_edits(record, inventory=node.inventory, isolation=edits, state=node.state),
+        record=with_member(record, config.member, state=node.state),
         shares=tuple(share for share in shares if share),
     )
 

@@ -2,6 +2,7 @@
 
     koordra.io/cordoned   an operator wants nothing new on the device (`koordra cordon-device`)
     koordra.io/held       the node still uses the device for a claim that the API no longer knows; value: that claim's uid
+    koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be given out twice
 
 **Cordons** are annotations of the Node, one per device, so that two operators never overwrite each other's:
 
@@ -25,11 +26,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import names
+from koordra.api.foreign_plugins import offered_by_others
 from koordra.api.objects import Object, annotations_of
 from koordra.kubelet_plugin.records import ClaimRecord
 
 CORDON_PREFIX: Final = "cordon.koordra.io/"
 CORDON_TAINT: Final = "koordra.io/cordoned"
+FOREIGN_TAINT: Final = "koordra.io/foreign-plugin"
 EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 _MOST_TAINTS: Final = 16
@@ -92,6 +95,15 @@ def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> di
         if uid is not None:
             found[name] = (Taint(names.HELD_TAINT, label_value(uid)),)
     return found
+
+
+def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tuple[Taint, ...]]:
+    """The GPUs of a node on which others give out GPUs. `offered`: devices and their types."""
+    resources = offered_by_others(node)
+    if not resources:
+        return {}
+    taint = Taint(FOREIGN_TAINT, label_value(resources[0]))
+    return {name: (taint,) for name, kind in offered.items() if kind in (names.TYPE_GPU, names.TYPE_MIG)}
 
 
 def _related(one: str, other: str) -> bool:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds, names, objects
+from koordra.api.foreign_plugins import offered_by_others
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
@@ -42,7 +43,7 @@ from koordra.kubelet_plugin.claim_files import NodePaths
 from koordra.kubelet_plugin.claim_source import ApiClaims, ApiConsumers
 from koordra.kubelet_plugin.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.device_state import DeviceState
-from koordra.kubelet_plugin.device_taints import cordons_of, held_taints, laid_over, merged
+from koordra.kubelet_plugin.device_taints import cordons_of, foreign_taints, held_taints, laid_over, merged
 from koordra.kubelet_plugin.discovery import Discovery
 from koordra.kubelet_plugin.discovery.overlaid import laid_over as overlaid
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
@@ -53,11 +54,15 @@ from koordra.kubelet_plugin.health_service import add_health_services, sockets_a
 from koordra.kubelet_plugin.inventory import InventorySource, Offering
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics
+from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
+from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses
+from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter_report import verdict
 from koordra.kubelet_plugin.lock import sole_instance
 from koordra.kubelet_plugin.mode_switch import ModeSwitch
 from koordra.kubelet_plugin.moved_nics import with_moved
 from koordra.kubelet_plugin.network_plan import NetworkKind
+from koordra.kubelet_plugin.node_labels import NodeLabels
 from koordra.kubelet_plugin.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.pod_network import PodNetworks
 from koordra.kubelet_plugin.publish import Publisher, own_slices_selector
@@ -89,7 +94,9 @@ class Settings:
     """What an operator decides. `mode` None follows the node's label; `pod_uid` tells overlapping instances apart;
     `overlay` is a file with what the machine does not show of its topology; `pod_network`: NICs go into the pods' networks
     (with the NRI hook's own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what
-    that folder is called on the host, where it is not the same."""
+    that folder is called on the host, where it is not the same; `limiter_context`: what the limiter keeps for a context on a
+    GPU, None to learn it; `limiter_strict`: it hides entry points of the driver that it does not know;
+    `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish (node_labels.py)."""
 
     node: str
     kubelet_root: Path
@@ -101,6 +108,9 @@ class Settings:
     pod_network: bool = False
     driver_root: Path | None = None
     driver_root_on_host: Path | None = None
+    limiter_context: int | None = None
+    limiter_strict: bool = False
+    legacy_node_labels: bool = False
 
 
 class Driver:
@@ -131,8 +141,15 @@ class Driver:
         )
         self._guarded = GuardedFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
-        limiter = LimiterIsolation(paths.state)
-        self._limiters = LimiterMetrics(metrics, limiter.claims)
+        contexts = Contexts(
+            paths.state / "limiter" / "contexts.json",
+            machine=lambda: self._inventory.current().machine,
+            declared=settings.limiter_context,
+            disk=disk,
+        )
+        self._limiter = limiter = LimiterIsolation(
+            paths.state, context_bytes=contexts.bytes_for, strict=settings.limiter_strict
+        )
         self._state = DeviceState(
             node=settings.node,
             paths=paths,
@@ -178,6 +195,17 @@ class Driver:
             records=self._state.records,
             attached=self._networks.ready,
             inventory=self._inventory.current,
+            limited=lambda uid: verdict(limiter.claims, uid),
+        )
+        self._reconciler = Reconciler(
+            limiter.claims,
+            contexts=contexts,
+            metrics=metrics,
+            processes=HostProcesses(limiter.claims, told=limiter.broker.caller),
+            changed=self._status.wake,
+        )
+        self._labels = NodeLabels(
+            client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
         self._told = threading.Event()
@@ -204,7 +232,7 @@ class Driver:
                         self._serve(stop, threads)
         finally:
             stop.set()
-            for part in (self._publisher, self._audit, self._status):
+            for part in (self._publisher, self._audit, self._status, self._labels):
                 part.wake()
             for thread in (*threads, asking):
                 thread.join(timeout=GRACE)
@@ -236,6 +264,7 @@ class Driver:
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
         """Until `stop`. What ends when it is woken is added to `threads`; a watch ends with its stream, and is not."""
         self._state.repair()
+        self._limiter.broker.resume()
         self._dra.start()
         try:
             self._registration.start()
@@ -256,7 +285,10 @@ class Driver:
                 spawn(lambda: self._publisher.run(stop), name="publish"),
                 spawn(lambda: self._audit.run(stop), name="audit-claims"),
                 spawn(lambda: self._status.run(stop), name="write-claim-status"),
+                spawn(lambda: self._reconciler.run(stop), name="compare-limiters"),
             ]
+            if self._settings.legacy_node_labels:
+                threads.append(spawn(lambda: self._labels.run(stop), name="write-node-labels"))
             following = [
                 spawn(lambda: slices.run(stop), name="watch-slices"),
                 spawn(lambda: node.run(stop), name="watch-node"),
@@ -281,7 +313,6 @@ class Driver:
                 self._look_at_networks()
                 if time.monotonic() >= files_at:
                     files_at = time.monotonic() + LOOK_AT_FILES
-                    self._limiters.observe()
                     self._state.restore_files()
             except NodeError as error:
                 log.error("plugin_impaired", error=str(error))
@@ -303,6 +334,7 @@ class Driver:
         finally:
             self._told.set()
         self._publisher.wake()
+        self._labels.wake()
         self._status.wake()
 
     def _moved(self) -> frozenset[str]:
@@ -346,12 +378,14 @@ class Driver:
         self._metrics.observe_claims(prepared=prepared, held=len(self._audit.held))
 
     def _node_changed(self, event: str, node: Object) -> None:
-        """Listener of the watch on our Node: its status changes all the time, and is none of our business."""
+        """Listener of the watch on our Node: its status changes all the time, and but for others' GPUs is none of our business."""
         del event
-        seen = objects.uid(node), dict(objects.labels_of(node)), dict(objects.annotations_of(node))
+        labels, notes = dict(objects.labels_of(node)), dict(objects.annotations_of(node))
+        seen = objects.uid(node), labels, notes, offered_by_others(node)
         if seen != self._node_seen:
             self._node_seen = seen
             self._publisher.wake()
+            self._labels.wake()
 
     def _look_at_networks(self) -> None:
         """What the hook attached or took back is known by its files; the status tells people."""
@@ -370,7 +404,12 @@ class Driver:
             generation=generation,
         )
         cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
-        return laid_over(slices, merged(cordons, held_taints(self._audit.held, offered=inventory.published)))
+        kinds_of = {
+            name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published
+        }
+        foreign = foreign_taints(node, offered=kinds_of)
+        held = held_taints(self._audit.held, offered=inventory.published)
+        return laid_over(slices, merged(cordons, held, foreign))
 
 
 def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:

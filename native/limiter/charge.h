@@ -35,4 +35,7 @@ uint64_t current_context(void);
 /* In pool.c: reads again what pools have reserved that may have shrunk. */
 void pools_refresh(void);
 
+/* In graph.c: reads again what the card's graph pool has reserved; it shrinks when it is trimmed and when its context ends. */
+void graphs_refresh(struct card *card);
+
 #endif

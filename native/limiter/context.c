@@ -208,6 +208,7 @@ static CUresult let_go(CUdevice device, CUresult (*call)(CUdevice device))
         ended(CUDA_SUCCESS, &record, card->primary);
         card->primary = 0;
         atomic_store(&process_self()->stale_pools, true);
+        graphs_refresh(card);
     }
     pthread_mutex_unlock(&card->context_lock);
     return result;

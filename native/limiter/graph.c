@@ -167,6 +167,14 @@ static CUresult run(CUgraphExec executable, CUstream stream, graph_call call)
 VARIANTS()
 VARIANTS(_ptsz)
 
+void graphs_refresh(struct card *card)
+{
+    pthread_mutex_lock(&card->graph_lock);
+    if (card->graph_charged && !DEFECT(graphs_outlive_the_context))
+        settle(card, reserved_by(card, card->graph_charged));
+    pthread_mutex_unlock(&card->graph_lock);
+}
+
 CUresult cuGraphExecDestroy(CUgraphExec executable)
 {
     struct record record = charge_take(SPACE_EXEC, (uint64_t)(uintptr_t)executable), replaced;
@@ -180,10 +188,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     CUresult result = DRIVER(cuDeviceGraphMemTrim, CUdevice)(device);
     struct card *card;
-    if (result == CUDA_SUCCESS && charge_on(device, &card) == CUDA_SUCCESS && card) {
-        pthread_mutex_lock(&card->graph_lock);
-        settle(card, reserved_by(card, card->graph_charged));
-        pthread_mutex_unlock(&card->graph_lock);
-    }
+    if (result == CUDA_SUCCESS && charge_on(device, &card) == CUDA_SUCCESS && card)
+        graphs_refresh(card);
     return result;
 }

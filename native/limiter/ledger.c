@@ -39,8 +39,9 @@ static struct sum add_up(struct usage *usage, unsigned device)
             unsigned number = word * 64 + (unsigned)__builtin_ctzll(bits);
             bits &= bits - 1;
             struct account *account = &usage->accounts[device][number];
-            sum.pending += atomic_load(&account->pending);
-            sum.held += atomic_load(&account->held);
+            uint64_t pending = atomic_load(&account->pending), held = atomic_load(&account->held);
+            sum.pending += pending < PLAUSIBLE || DEFECT(sum_turns_over) ? pending : 0;
+            sum.held += held < PLAUSIBLE || DEFECT(sum_turns_over) ? held : 0;
         }
     }
     return sum;

@@ -1,5 +1,5 @@
-/* In front of libnvidia-ml.so.1: memory of a card is shown as the claim's share of it, everything else is passed on.
- * It only reads the region, takes no slot, and shows the card as it is where there is no region. */
+/* In front of libnvidia-ml.so.1: memory of a card is shown as the claim's share of it, processes are those of the claim
+ * (nvml_processes.c), everything else is passed on. It only reads the region, takes no slot, and shows the card as it is where there is no region. */
 #include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,12 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ledger.h"
+#include "nvml.h"
 #include "real_library.h"
 #include "region.h"
-
-typedef int nvmlReturn_t;
-typedef void *nvmlDevice_t;
 
 typedef struct {
     unsigned long long total, free, used;
@@ -23,7 +20,7 @@ typedef struct {
     unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
-enum { NVML_SUCCESS = 0, NVML_ERROR_LIBRARY_NOT_FOUND = 12, NVML_ERROR_FUNCTION_NOT_FOUND = 13, REGIONS_MAX = 16 };
+enum { REGIONS_MAX = 16 };
 
 static const char *const names[] = {
 #define HOOK(symbol, name, version, per_thread) #symbol,
@@ -43,7 +40,7 @@ static nvmlReturn_t no_function(void)
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-static void *real(const char *name)
+void *nvml_real(const char *name)
 {
     void *found = real_symbol("libnvidia-ml.so.1", name);
     if (found)
@@ -56,7 +53,7 @@ static void *real(const char *name)
 /* For stubs.S. */
 void *nvml_stub(unsigned number)
 {
-    return real(names[number]);
+    return nvml_real(names[number]);
 }
 
 static struct region regions[REGIONS_MAX];
@@ -99,20 +96,26 @@ static bool parse_uuid(const char *text, uint8_t uuid[16])
     return digits == 32;
 }
 
-/* What the container may use of the device; false: it is shown as it is. */
-static bool share_of(nvmlDevice_t device, uint64_t *limit, uint64_t *used)
+struct allowance nvml_shares(nvmlDevice_t device)
 {
     char text[96] = "";
     uint8_t uuid[16];
-    nvmlReturn_t (*get_uuid)(nvmlDevice_t, char *, unsigned) = (nvmlReturn_t(*)(nvmlDevice_t, char *, unsigned))real("nvmlDeviceGetUUID");
-    if (get_uuid(device, text, sizeof text) != NVML_SUCCESS || !parse_uuid(text, uuid))
-        return false;
-    find_regions();
     struct allowance allowance = {0};
+    nvmlReturn_t (*get_uuid)(nvmlDevice_t, char *, unsigned) = (nvmlReturn_t(*)(nvmlDevice_t, char *, unsigned))nvml_real("nvmlDeviceGetUUID");
+    if (get_uuid(device, text, sizeof text) != NVML_SUCCESS || !parse_uuid(text, uuid))
+        return allowance;
+    find_regions();
     for (unsigned number = 0; number < region_count; number++)
         for (unsigned index = 0; index < atomic_load(&regions[number].policy->device_count); index++)
             if (memcmp(regions[number].policy->devices[index].uuid, uuid, sizeof uuid) == 0 && allowance.share_count < SHARES_MAX)
                 allowance.shares[allowance.share_count++] = (struct share){&regions[number], index};
+    return allowance;
+}
+
+/* What the container may use of the device; false: it is shown as it is. */
+static bool share_of(nvmlDevice_t device, uint64_t *limit, uint64_t *used)
+{
+    struct allowance allowance = nvml_shares(device);
     *limit = ledger_limit(&allowance);
     *used = ledger_used(&allowance);
     return *limit != UNLIMITED;
@@ -129,7 +132,7 @@ static void show(uint64_t limit, uint64_t used, unsigned long long *total, unsig
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     uint64_t limit, used;
-    nvmlReturn_t result = ((nvmlReturn_t(*)(nvmlDevice_t, nvmlMemory_t *))real("nvmlDeviceGetMemoryInfo"))(device, memory);
+    nvmlReturn_t result = ((nvmlReturn_t(*)(nvmlDevice_t, nvmlMemory_t *))nvml_real("nvmlDeviceGetMemoryInfo"))(device, memory);
     if (result == NVML_SUCCESS && share_of(device, &limit, &used))
         show(limit, used, &memory->total, &memory->free, &memory->used);
     return result;
@@ -138,7 +141,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
     uint64_t limit, used;
-    nvmlReturn_t result = ((nvmlReturn_t(*)(nvmlDevice_t, nvmlMemory_v2_t *))real("nvmlDeviceGetMemoryInfo_v2"))(device, memory);
+    nvmlReturn_t result = ((nvmlReturn_t(*)(nvmlDevice_t, nvmlMemory_v2_t *))nvml_real("nvmlDeviceGetMemoryInfo_v2"))(device, memory);
     if (result == NVML_SUCCESS && share_of(device, &limit, &used)) {
         show(limit, used, &memory->total, &memory->free, &memory->used);
         memory->reserved = 0; /* the driver's own part is the card's, not the share's */

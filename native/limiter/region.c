@@ -13,6 +13,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,6 +28,7 @@
 #include <unistd.h>
 
 #include "defect.h"
+#include "old_glibc.h"
 
 #define GRACE UINT64_C(200000000) /* ns */
 
@@ -44,6 +47,61 @@ static int open_file(const char *folder, const char *name, int flags)
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return -1;
     return open(path, flags | O_CLOEXEC | O_NOCTTY);
+}
+
+/* A file with a lock on it is open here only, and a child of fork would share the lock: it would keep the slot after our death.
+ * So fork waits until the file is closed, which is a moment; but not for ever, as it may be called from a signal handler that
+ * has interrupted the very thread. A bare clone() without exec is not kept waiting. */
+static pthread_mutex_t lock_files = PTHREAD_MUTEX_INITIALIZER;
+static __thread bool fork_holds;
+
+#define FORK_WAITS UINT64_C(200000000) /* ns */
+
+static void before_fork(void)
+{
+    uint64_t until = now() + FORK_WAITS;
+    while (!(fork_holds = pthread_mutex_trylock(&lock_files) == 0) && now() < until)
+        sched_yield();
+}
+
+static void after_fork_in_parent(void)
+{
+    if (fork_holds)
+        pthread_mutex_unlock(&lock_files);
+    fork_holds = false;
+}
+
+static void after_fork_in_child(void)
+{
+    if (!fork_holds)
+        lock_files = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; /* whoever held it is not here */
+    after_fork_in_parent();
+}
+
+/* From the start: a fork that is under way already would not ask. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* Opens the usage file to lock bytes of it; close_locks closes it. */
+static int open_locks(const char *folder)
+{
+    if (!DEFECT(locks_go_with_a_fork))
+        pthread_mutex_lock(&lock_files);
+    int file = open_file(folder, "usage", O_RDWR);
+    if (file < 0 && !DEFECT(locks_go_with_a_fork))
+        pthread_mutex_unlock(&lock_files);
+    return file;
+}
+
+static void close_locks(int file)
+{
+    if (DEFECT(locks_go_with_a_fork))
+        usleep(20000);
+    close(file);
+    if (!DEFECT(locks_go_with_a_fork))
+        pthread_mutex_unlock(&lock_files);
 }
 
 static bool lock_byte(int file, unsigned slot)
@@ -98,7 +156,7 @@ static bool read_stat(unsigned pid, struct stat_line *line)
     return true;
 }
 
-static uint64_t pid_namespace(void)
+uint64_t region_pid_namespace(void)
 {
     char text[64];
     ssize_t length = readlink("/proc/self/ns/pid", text, sizeof text - 1);
@@ -118,7 +176,9 @@ static enum remains remains_of(const struct slot *slot)
     uint64_t space = atomic_load(&slot->pid_namespace);
     if (pid == 0)
         return GONE; /* killed while it attached, or half reaped */
-    if (space == 0 || space != pid_namespace())
+    if (DEFECT(pid_of_another_namespace) && space != region_pid_namespace())
+        return kill((pid_t)pid, 0) == 0 ? ENDING : GONE;
+    if (space == 0 || space != region_pid_namespace())
         return NOT_KNOWN;
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return GONE;
@@ -198,25 +258,32 @@ unsigned region_reap(const struct region *region)
 {
     if (DEFECT(dead_owner_keeps))
         return 0;
-    int file = open_file(region->folder, "usage", O_RDWR);
+    int file = open_locks(region->folder);
     if (file < 0)
         return 0;
     unsigned reaped = 0;
     for (unsigned number = 0; number < SLOTS_MAX; number++)
         if (number != region->slot && (atomic_load(&region->usage->bitmap[number / 64]) >> (number % 64) & 1))
             reaped += reap_slot(region->usage, file, number);
-    close(file);
+    close_locks(file);
     return reaped;
 }
 
-/* A slot whose bit was zero and is set now; SLOTS_MAX where all are taken. Each bit is tried once, whatever others do. */
-static unsigned take_bit(struct usage *usage)
+/* A slot whose bit was zero and is set now; SLOTS_MAX where all are taken. Looks at each word of the bitmap once, and tries each
+ * bit at most once, whatever others do. */
+static unsigned take_bit(struct region *region)
 {
-    for (unsigned number = 0; number < SLOTS_MAX; number++) {
-        _Atomic uint64_t *word = &usage->bitmap[number / 64];
-        uint64_t bit = UINT64_C(1) << (number % 64);
-        if (!(atomic_load(word) & bit) && !(atomic_fetch_or(word, bit) & bit))
-            return number;
+    for (unsigned number = 0; number < BITMAP_WORDS; number++) {
+        _Atomic uint64_t *word = &region->usage->bitmap[number];
+        uint64_t taken = atomic_load(word);
+        region->looks++;
+        while (~taken) {
+            uint64_t bit = ~taken & (taken + 1);
+            uint64_t before = atomic_fetch_or(word, bit);
+            if (!(before & bit))
+                return number * 64 + (unsigned)__builtin_ctzll(bit);
+            taken |= before;
+        }
     }
     return SLOTS_MAX;
 }
@@ -236,7 +303,7 @@ static void write_identity(struct slot *slot)
     }
     memcpy(slot->name, name, sizeof name);
     atomic_store(&slot->start_time, line.start_time);
-    atomic_store(&slot->pid_namespace, pid_namespace());
+    atomic_store(&slot->pid_namespace, region_pid_namespace());
     atomic_store(&slot->seen_unlocked, 0);
     atomic_store(&slot->pid, pid);
     atomic_fetch_add(&slot->generation, 1);
@@ -260,14 +327,14 @@ static const void *keep_alive(int file)
 static bool take_slot(struct region *region)
 {
     for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
-        unsigned number = take_bit(region->usage);
+        unsigned number = take_bit(region);
         if (number == SLOTS_MAX) {
             region->slot = SLOTS_MAX;
             if (region_reap(region) == 0)
                 return false;
             continue;
         }
-        int file = open_file(region->folder, "usage", O_RDWR);
+        int file = open_locks(region->folder);
         if (file < 0)
             return false;
         if (lock_byte(file, number)) {
@@ -279,29 +346,39 @@ static bool take_slot(struct region *region)
                 write_identity(&region->usage->slots[number]);
                 region->slot = number;
             }
-            close(file);
+            close_locks(file);
             return region->lock != NULL;
         }
-        close(file); /* being reaped this very moment: the bit stays, and goes with the next reaping */
+        close_locks(file); /* being reaped this very moment: the bit stays, and goes with the next reaping */
     }
     return false;
 }
 
 /* Each attach looks at two other slots, so that short-lived processes do not fill the table. */
-static void reap_some(const struct region *region)
+static void reap_some(struct region *region)
 {
-    int file = open_file(region->folder, "usage", O_RDWR);
+    int file = open_locks(region->folder);
     if (file < 0)
         return;
-    unsigned start = (unsigned)atomic_load(&region->usage->enforcing) % SLOTS_MAX, looked = 0;
-    for (unsigned step = 0; step < SLOTS_MAX && looked < 2; step++) {
-        unsigned number = (start + step) % SLOTS_MAX;
-        if (number != region->slot && (atomic_load(&region->usage->bitmap[number / 64]) >> (number % 64) & 1)) {
+    unsigned start = (unsigned)atomic_load(&region->usage->enforcing) % SLOTS_MAX, tried = 0;
+    uint64_t below = (UINT64_C(1) << (start % 64)) - 1;
+    for (unsigned step = 0; step <= BITMAP_WORDS && tried < 2; step++) {
+        unsigned word = (start / 64 + step) % BITMAP_WORDS;
+        uint64_t bits = atomic_load(&region->usage->bitmap[word]);
+        region->looks++;
+        if (step == 0)
+            bits &= ~below;
+        else if (step == BITMAP_WORDS) /* around: the rest of the first word */
+            bits &= below;
+        for (; bits && tried < 2; bits &= bits - 1) {
+            unsigned number = word * 64 + (unsigned)__builtin_ctzll(bits);
+            if (number == region->slot)
+                continue;
             reap_slot(region->usage, file, number);
-            looked++;
+            tried++;
         }
     }
-    close(file);
+    close_locks(file);
 }
 
 /* Tells the node who we are: it reads our host pid from the connection itself. Never waits; without a node nothing is lost. */

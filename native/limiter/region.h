@@ -22,6 +22,10 @@
 #define USAGE_MAGIC UINT64_C(0x3147535552524f4b)  /* "KORRUSG1" */
 #define UNLIMITED UINT64_MAX
 
+/* No process has so much of one card. A larger figure in `usage` is a lie that would turn the sum over; it counts as nothing, and
+ * what the process really has is for the node to see. */
+#define PLAUSIBLE (UINT64_C(1) << 46)
+
 enum {
     REGION_VERSION = 1,
     DEVICES_MAX = 16,
@@ -70,7 +74,8 @@ struct policy {
     _Atomic uint32_t device_count;
     _Atomic uint64_t sequence; /* counts changes */
     char claim[40];
-    uint8_t reserved[56];
+    _Atomic uint64_t outside; /* processes that the node saw compute on the claim's cards without a slot: told, not enforced */
+    uint8_t reserved[48];
     struct policy_device devices[DEVICES_MAX];
 };
 
@@ -132,6 +137,7 @@ struct region {
     const struct policy *policy;
     struct usage *usage;
     unsigned slot;
+    unsigned looks;   /* words of the bitmap that attaching has looked at */
     const void *lock; /* the mapping that keeps the slot's lock alive */
     char folder[256];
 };
@@ -148,5 +154,8 @@ enum region_answer region_open(struct region *region, const char *folder);
 unsigned region_reap(const struct region *region);
 
 void region_detach(struct region *region);
+
+/* Inode of this process's pid namespace; 0 where it cannot be told. */
+uint64_t region_pid_namespace(void);
 
 #endif

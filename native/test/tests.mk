@@ -55,11 +55,16 @@ SANITIZED := $(if $(call can,$(SANITIZE_address)),$(OUT)/test/limiter-tests-addr
 test-programs: all $(OUT)/defects/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/fuzz \
 	$(OUT)/test/preloaded $(SANITIZED)
 
-test: test-programs
+# Each library and program is one call of the compiler, so they are built side by side.
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+
+test:
+	@$(MAKE) -s -j$(JOBS) test-programs
 	@sh test/run $(abspath $(OUT))
 
 SOAK_OPERATIONS ?= 10000000
-soak: test-programs
+soak:
+	@$(MAKE) -s -j$(JOBS) test-programs
 	@OPERATIONS=$(SOAK_OPERATIONS) FUZZ_SEQUENCES=5000 sh test/run $(abspath $(OUT))
 
 # For the tests in Python.
@@ -72,7 +77,7 @@ $(OUT)/test/layout: test/layout/layout.c limiter/region.h
 	$(CC) $(TEST_CFLAGS) test/layout/layout.c -o $@.$$$$ && mv $@.$$$$ $@
 
 .PHONY: python-programs
-python-programs: all $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/layout
+python-programs: all $(OUT)/defects/nvml-share/libnvidia-ml.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/tenant $(OUT)/test/layout
 
 $(OUT)/bench: bench/bench.c $(HARNESS) $(TEST_HEADERS) $(OUT)/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1
 	$(CC) $(TEST_CFLAGS) -O2 bench/bench.c $(HARNESS) -L$(OUT)/cuda -l:libcuda.so.1 -Wl,--allow-shlib-undefined -o $@.$$$$ && mv $@.$$$$ $@

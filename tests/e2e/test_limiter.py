@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from koordra.api import names
+from koordra.api import kinds, names
 from koordra.kubelet_plugin.isolation import limiter_region
-from tests.e2e.containerd import Containerd
+from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
-from tests.e2e.node import KoordraNode, Prepared
+from tests.e2e.node import NAMESPACE, KoordraNode, Prepared
 from tests.e2e.test_containers import pod, prepare, share_of  # noqa: F401  fixtures
 from tests.unit.limiter.native_build import build
 
@@ -94,6 +94,23 @@ def answer(containerd: Containerd, container: str, command: str) -> dict[str, An
     return said
 
 
+def room(node: KoordraNode, claim: Prepared) -> int:
+    """What the share leaves beside a context."""
+    (device,) = limiter_region.read(node.state / "limiter" / "claims" / claim.uid).devices
+    assert device.context_bytes > 0
+    return SHARE - device.context_bytes
+
+
+def limited_condition(node: KoordraNode, claim: Prepared) -> tuple[str, str] | None:
+    """Status and reason of the condition `Limited` of the claim's GPU."""
+    found = node.api.get(kinds.RESOURCE_CLAIMS, claim.name, namespace=NAMESPACE)
+    for entry in (found.get("status") or {}).get("devices") or ():
+        for condition in entry.get("conditions") or ():
+            if condition["type"] == "Limited":
+                return condition["status"], condition["reason"]
+    return None
+
+
 def test_a_program_cannot_allocate_past_its_share(
     containerd: Containerd,
     node: KoordraNode,
@@ -105,14 +122,16 @@ def test_a_program_cannot_allocate_past_its_share(
     container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi, mounts=tenant.mounts))
     region = node.state / "limiter" / "claims" / claim.uid
     assert limiter_region.read(region).handshake == "waiting"
+    wait_until(lambda: limited_condition(node, claim) == ("Unknown", "NoProcessYet"), "the claim's condition")
 
-    said = answer(containerd, container, tenant.command(SHARE))
+    said = answer(containerd, container, tenant.command(room(node, claim)))
     assert said == {"opened": True, "init": 0, "past": 2, "within": 0, "free": 0, "total": SHARE}
 
     use = limiter_region.read(region)
     assert use.handshake == "enforcing"
     assert use.devices[0].denied == 1
     assert use.devices[0].limit == SHARE
+    wait_until(lambda: limited_condition(node, claim) == ("True", "Enforcing"), "the claim's condition")
 
 
 def test_nothing_in_the_container_lifts_the_limit(
@@ -134,7 +153,7 @@ def test_nothing_in_the_container_lifts_the_limit(
     environment = (
         "KOORDRA_LIMITER_FOLDER=/tmp KOORDRA_DRIVER_FOLDER=/usr/lib/koordra/driver CUDA_DISABLE_CONTROL=true"
     )
-    said = answer(containerd, container, f"{environment} {tenant.command(SHARE)}")
+    said = answer(containerd, container, f"{environment} {tenant.command(room(node, claim))}")
     assert (said["past"], said["total"]) == (2, SHARE)
 
 

@@ -1,8 +1,10 @@
 """Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the driver's.
 
     <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per version
+    <state>/limiter/claims/<uid>/            a small file system of its own, where that can be   (limiter_folders.py)
     <state>/limiter/claims/<uid>/policy      what the claim may use      (limiter_region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
+    <state>/limiter/contexts.json            what a context takes on such cards                  (limiter_contexts.py)
     <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (limiter_broker.py)
 
 In the container:
@@ -13,22 +15,23 @@ In the container:
 
 So a container in which something of this is missing has no CUDA, rather than no limit. Preloading, the second way in, needs
 the library `libkoordra-cuda.so` and LD_PRELOAD, and is for use without mounts; native/README.md says what each way misses.
-A hostile program can get around both: the limit is for programs that are greedy, not for attackers.
+A hostile program can get around both: the limit is for programs that are greedy, not for attackers. The node compares with what
+the driver says, counts what went past the limiter, and says so in the claim's status (limiter_reconcile.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from koordra.api.parameters import GpuConfig
-from koordra.errors import PrepareError
+from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.container_edits import READ_ONLY, ContainerEdits, Mount
-from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation import limiter_folders, limiter_region
 from koordra.kubelet_plugin.isolation.limiter_broker import Broker
 from koordra.kubelet_plugin.isolation.limiter_mounts import LIBRARIES, REGIONS_FOLDER
 from koordra.kubelet_plugin.isolation.none import NoIsolation
@@ -42,7 +45,9 @@ _READ_WRITE: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
 class LimiterIsolation:
-    """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has them counts."""
+    """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has them counts.
+    `context_bytes` tells what to keep for a context on a GPU (by UUID; 0: measured in the process, which the first cannot be);
+    `strict`: entry points of the driver that the limiter does not know are not handed out."""
 
     name: Final = "limiter"
 
@@ -51,14 +56,14 @@ class LimiterIsolation:
         state: Path,
         *,
         installed: Iterable[Path] = INSTALLED,
-        context_bytes: int = 0,
+        context_bytes: Callable[[str], int] = lambda _uuid: 0,
         strict: bool = False,
     ) -> None:
         self._folder = state / "limiter"
         self._installed = tuple(installed)
         self._context_bytes = context_bytes
         self._flags = limiter_region.STRICT if strict else 0
-        self._broker = Broker(self.claims)
+        self.broker = Broker(self.claims)
 
     @property
     def claims(self) -> Path:
@@ -86,15 +91,16 @@ class LimiterIsolation:
             uuid=share.uuid,
             limit=share.memory_bytes,
             cores=share.cores or 0,
-            context_bytes=self._context_bytes,
+            context_bytes=self._context_bytes(share.uuid),
         )
         try:
             self._install()
+            limiter_folders.make(self.claims / share.claim_uid)
             limiter_region.allow(
                 self.claims / share.claim_uid, claim=share.claim_uid, allowance=allowance, flags=self._flags
             )
-            self._broker.listen(share.claim_uid)
-        except OSError as error:
+            self.broker.listen(share.claim_uid)
+        except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {share.claim_uid}: {error}"
             ) from error
@@ -102,14 +108,11 @@ class LimiterIsolation:
     def stop(self, *, claim_uid: str, device: str) -> None:
         """The devices of a claim stop together, so the first takes the region away."""
         del device
-        self._broker.forget(claim_uid)
+        self.broker.forget(claim_uid)
         folder = self.claims / claim_uid
         try:
-            for name in ("policy", "usage", "broker.sock", "policy.tmp", "usage.tmp"):
-                (folder / name).unlink(missing_ok=True)
-            if folder.exists():
-                folder.rmdir()
-        except OSError as error:
+            limiter_folders.remove(folder, ("policy", "usage", "broker.sock", "policy.tmp", "usage.tmp"))
+        except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {claim_uid} stays: {error}"
             ) from error

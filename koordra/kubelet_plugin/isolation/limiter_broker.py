@@ -6,7 +6,8 @@ waits, and its limit does not depend on the answer: the host pid is for people, 
 
     <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
 
-One thread serves all claims. It picks up the claims of an earlier plugin when it starts.
+One thread serves all claims. It picks up the claims of an earlier plugin when it starts. Who called is remembered, with the time
+the process started, for as long as the claim is there (limiter_processes.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation.limiter_processes import start_time
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -29,6 +31,8 @@ log = get_logger(__name__)
 
 _MESSAGE: Final = struct.Struct("=QQ")
 _CREDENTIALS: Final = struct.Struct("=iII")
+MOST_CALLERS: Final = 65536
+"""Calls that are remembered; the oldest goes."""
 _PATIENCE: Final = 0.2
 """Seconds that one connection may take to say its 16 bytes; they are there before it is accepted."""
 
@@ -42,19 +46,36 @@ class Broker:
         self._sockets: dict[str, socket.socket] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._callers: dict[tuple[int, int], str] = {}
+
+    def resume(self) -> None:
+        """Serve the claims that are there already."""
+        with self._lock:
+            if self._claims.is_dir() and any(self._claims.iterdir()):
+                self._begin()
+
+    def caller(self, pid: int, started: int) -> str | None:
+        """The claim on whose socket this process of the host has called."""
+        with self._lock:
+            return self._callers.get((pid, started))
 
     def listen(self, claim_uid: str) -> None:
         """Serve the claim's processes from now on. Idempotent. Raises OSError."""
         with self._lock:
             self._open(claim_uid)
-            if self._thread is None:
-                for folder in self._claims.iterdir():
-                    with suppress(OSError):
-                        self._open(folder.name)
-                self._thread = spawn(self._serve, name="limiter-broker")
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is not None:
+            return
+        for folder in self._claims.iterdir():
+            with suppress(OSError):
+                self._open(folder.name)
+        self._thread = spawn(self._serve, name="limiter-broker")
 
     def forget(self, claim_uid: str) -> None:
         with self._lock:
+            self._callers = {caller: claim for caller, claim in self._callers.items() if claim != claim_uid}
             listening = self._sockets.pop(claim_uid, None)
             if listening is not None:
                 self._selector.unregister(listening)
@@ -91,6 +112,12 @@ class Broker:
             message = connection.recv(_MESSAGE.size)
         if len(message) != _MESSAGE.size:
             return
+        started = start_time(pid)
+        if started is not None:
+            with self._lock:
+                self._callers[pid, started] = claim_uid
+                while len(self._callers) > MOST_CALLERS:
+                    del self._callers[next(iter(self._callers))]
         slot, generation = _MESSAGE.unpack(message)
         if limiter_region.tell_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
             log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)

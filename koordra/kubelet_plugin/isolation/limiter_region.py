@@ -26,6 +26,8 @@ VERSION: Final = 1
 POLICY_MAGIC: Final = int.from_bytes(b"KORPOLY1", "little")
 USAGE_MAGIC: Final = int.from_bytes(b"KORRUSG1", "little")
 UNLIMITED: Final = (1 << 64) - 1
+PLAUSIBLE: Final = 1 << 46
+"""No process has so much of one card. A larger figure is a lie of the tenant's; it counts as nothing, here and in the limiter."""
 DEVICES_MAX: Final = 16
 SLOTS_MAX: Final = 1024
 KINDS: Final = ("plain", "managed", "array", "vmm", "pool", "graph", "import", "context")
@@ -33,7 +35,7 @@ KINDS: Final = ("plain", "managed", "array", "vmm", "pool", "graph", "import", "
 STRICT: Final = 1
 TRUST_IMPORTS: Final = 2
 
-_POLICY: Final = struct.Struct("=QIIIIQ40s56x")
+_POLICY: Final = struct.Struct("=QIIIIQ40sQ48x")
 _DEVICE: Final = struct.Struct("=16sQQQII16x")
 _USAGE: Final = struct.Struct("=QIIQQQQ16x")
 _SLOT: Final = struct.Struct(f"=QIIQQQII16s{DEVICES_MAX * len(KINDS)}Q")
@@ -48,7 +50,7 @@ _SLOTS: Final = _ACCOUNTS + DEVICES_MAX * SLOTS_MAX * _ACCOUNT.size
 USAGE_BYTES: Final = _SLOTS + SLOTS_MAX * _SLOT.size
 
 _LIMIT, _UNSEEN, _CONTEXT = 16, 24, 32
-_DEVICE_COUNT, _SEQUENCE = 20, 24
+_DEVICE_COUNT, _SEQUENCE, _OUTSIDE = 20, 24, 72
 _HOST_PID: Final = 40
 _ENFORCING: Final = 2
 
@@ -73,6 +75,7 @@ class ProcessUse:
     slot: int
     generation: int
     pid: int
+    pid_namespace: int
     host_pid: int
     name: str
     enforcing: bool
@@ -83,28 +86,36 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """`unseen` is what the node found in use beyond the ledger; it is part of `used`."""
+    """`unseen` is what the node found in use beyond the ledger; it is part of `used`. `context_bytes`: kept for a context."""
 
     uuid: str
     limit: int | None
     used: int
     unseen: int
     denied: int
+    context_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """What a claim uses now. `started` counts the processes that ever took a slot, `turned_away` those that could not."""
+    """What a claim uses now. `started` counts the processes that ever took a slot, `turned_away` those that could not;
+    `outside`: processes that the node sees compute on the claim's cards without a slot; `ended`: those whose slot was not given
+    back yet, so that the limiter still counts what they held."""
 
     claim: str
     devices: tuple[DeviceUse, ...]
     processes: tuple[ProcessUse, ...]
     started: int
     turned_away: int
+    outside: int = 0
+    ended: tuple[ProcessUse, ...] = ()
 
     @property
     def handshake(self) -> str:
-        """`waiting`: no process used CUDA yet; `enforcing`: all that did are limited; `refused`: one was turned away."""
+        """`waiting`: no process used CUDA yet; `enforcing`: all that did are limited; `refused`: one was turned away;
+        `bypassed`: one computes without the limiter."""
+        if self.outside:
+            return "bypassed"
         if self.turned_away:
             return "refused"
         return "enforcing" if self.started else "waiting"
@@ -123,6 +134,12 @@ def uuid_text(raw: bytes) -> str:
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
+def uuid_spellings(uuid: str) -> tuple[str, ...]:
+    """A region does not tell a GPU from a MIG instance; NVML wants to know."""
+    text = uuid_text(uuid_bytes(uuid))
+    return text, "MIG-" + text.removeprefix("GPU-")
+
+
 def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> None:
     """Make the claim's region if it is not there, and let it use the GPU so much: at once, also for running programs.
 
@@ -132,7 +149,7 @@ def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> 
     _make(
         folder / "usage", USAGE_BYTES, _USAGE.pack(USAGE_MAGIC, VERSION, USAGE_BYTES, 0, 0, 0, 0), mode=0o666
     )
-    header = _POLICY.pack(POLICY_MAGIC, VERSION, POLICY_BYTES, flags, 0, 0, claim.encode()[:39])
+    header = _POLICY.pack(POLICY_MAGIC, VERSION, POLICY_BYTES, flags, 0, 0, claim.encode()[:39], 0)
     _make(folder / "policy", POLICY_BYTES, header, mode=0o644)
     wanted = uuid_bytes(allowance.uuid)
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
@@ -154,15 +171,25 @@ def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> 
         _put(policy, _SEQUENCE, struct.unpack_from("=Q", policy, _SEQUENCE)[0] + 1)
 
 
-def tell_unseen(folder: Path, uuid: str, unseen: int) -> None:
-    """What the node sees in use of the GPU beyond the ledger: it counts from now on. Raises OSError, NodeError."""
+def tell_unseen(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
+    """What the node sees in use of the GPU beyond the ledger, and what to keep for a context: from now on. Raises OSError,
+    NodeError."""
     wanted = uuid_bytes(uuid)
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
         for index in range(struct.unpack_from("=I", policy, _DEVICE_COUNT)[0]):
-            if policy[_device_at(index) : _device_at(index) + 16] == wanted:
-                _put(policy, _device_at(index) + _UNSEEN, unseen)
+            at = _device_at(index)
+            if policy[at : at + 16] == wanted:
+                _put(policy, at + _UNSEEN, min(unseen, PLAUSIBLE))
+                if context_bytes is not None:
+                    _put(policy, at + _CONTEXT, context_bytes)
                 return
     raise NodeError(f"{folder}: the claim has no share of {uuid}")
+
+
+def tell_outside(folder: Path, count: int) -> None:
+    """How many processes compute on the claim's cards without a slot. Raises OSError."""
+    with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), POLICY_BYTES) as policy:
+        _put(policy, _OUTSIDE, count)
 
 
 def tell_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> bool:
@@ -184,18 +211,20 @@ def read(folder: Path) -> ClaimUse:
         policy = (folder / "policy").read_bytes()
         with (folder / "usage").open("rb", buffering=0) as file:
             usage = os.pread(file.fileno(), USAGE_BYTES, 0)
-            taken = [slot for slot in range(SLOTS_MAX) if _bit(usage, slot) and _alive(file.fileno(), slot)]
+            taken = {slot: _alive(file.fileno(), slot) for slot in range(SLOTS_MAX) if _bit(usage, slot)}
     except OSError as error:
         raise NodeError(f"{folder}: no region of a claim: {error}") from error
     _check(folder, policy, usage)
     count = min(struct.unpack_from("=I", policy, _DEVICE_COUNT)[0], DEVICES_MAX)
-    processes = tuple(_process(usage, slot, count) for slot in taken)
+    processes = tuple(_process(usage, slot, count) for slot, alive in taken.items() if alive)
     return ClaimUse(
         claim=_POLICY.unpack_from(policy)[6].rstrip(b"\0").decode(errors="replace"),
         devices=tuple(_device(policy, usage, index, processes) for index in range(count)),
         processes=processes,
         started=_USAGE.unpack_from(usage)[4],
         turned_away=_USAGE.unpack_from(usage)[5],
+        outside=_POLICY.unpack_from(policy)[7],
+        ended=tuple(_process(usage, slot, count) for slot, alive in taken.items() if not alive),
     )
 
 
@@ -209,30 +238,32 @@ def _check(folder: Path, policy: bytes, usage: bytes) -> None:
 
 
 def _device(policy: bytes, usage: bytes, index: int, processes: tuple[ProcessUse, ...]) -> DeviceUse:
-    raw, limit, unseen, _, _, _ = _DEVICE.unpack_from(policy, _device_at(index))
+    raw, limit, unseen, context_bytes, _, _ = _DEVICE.unpack_from(policy, _device_at(index))
     return DeviceUse(
         uuid=uuid_text(raw),
         limit=None if limit == UNLIMITED else limit,
         used=sum(process.held[index] for process in processes) + unseen,
         unseen=unseen,
         denied=struct.unpack_from("=Q", usage, _DENIED + 8 * index)[0],
+        context_bytes=context_bytes,
     )
 
 
 def _process(usage: bytes, slot: int, devices: int) -> ProcessUse:
-    generation, state, pid, _, _, _, host_pid, driver, name, *kinds = _SLOT.unpack_from(
+    generation, state, pid, namespace, _, _, host_pid, driver, name, *kinds = _SLOT.unpack_from(
         usage, _SLOTS + slot * _SLOT.size
     )
     return ProcessUse(
         slot=slot,
         generation=generation,
         pid=pid,
+        pid_namespace=namespace,
         host_pid=host_pid,
         name=name.partition(b"\0")[0].decode(errors="replace"),
         enforcing=state == _ENFORCING,
         driver_version=driver,
         held=tuple(
-            _ACCOUNT.unpack_from(usage, _ACCOUNTS + (index * SLOTS_MAX + slot) * _ACCOUNT.size)[1]
+            _plausible(_ACCOUNT.unpack_from(usage, _ACCOUNTS + (index * SLOTS_MAX + slot) * _ACCOUNT.size)[1])
             for index in range(devices)
         ),
         kinds=tuple(
@@ -240,6 +271,10 @@ def _process(usage: bytes, slot: int, devices: int) -> ProcessUse:
             for index in range(devices)
         ),
     )
+
+
+def _plausible(figure: int) -> int:
+    return figure if figure < PLAUSIBLE else 0
 
 
 def _bit(usage: bytes, slot: int) -> bool:

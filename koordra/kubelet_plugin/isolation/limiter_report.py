@@ -1,15 +1,28 @@
-"""What the limiters of this node's claims say of themselves, for metrics and for who verifies containers.
+"""What the limiters of this node's claims say of themselves, for metrics, for the claim's status and for who verifies containers.
 
 The figures come from the claims' regions (limiter_region.py). A tenant writes `usage`, so they are its own word: good for
-charts and for finding a limiter that did not start, not for settling a dispute.
+charts and for finding a limiter that did not start, not for settling a dispute. What the node says of the claim in `policy`
+(bytes beyond the ledger, processes outside of it) is not.
 
     koordra_limiter_used_bytes, koordra_limiter_limit_bytes   by claim and GPU; a share without a limit has no limit
-    koordra_limiter_claims                                    how many wait, enforce, or turned a process away
+    koordra_limiter_unseen_bytes                              what of it the node found beyond the claim's ledger
+    koordra_limiter_context_bytes                             what is kept for a context
+    koordra_limiter_denied_requests                           requests over the limit, by claim and GPU
+    koordra_limiter_claims                                    how many wait, enforce, turned a process away, are bypassed or damaged
+
+The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
+
+    Unknown  NoProcessYet     no process of the claim has used CUDA yet
+    True     Enforcing        every process that did is limited
+    False    ProcessRefused   a process could not be limited, and got no CUDA
+    False    OutsideLimiter   a process computes on the card without a limit
+    False    RegionDamaged    the claim's processes have made their region unreadable
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +31,35 @@ from koordra.kubelet_plugin.isolation import limiter_region
 from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
 from koordra.metrics import Metrics
 
-HANDSHAKES: Final = ("waiting", "enforcing", "refused")
+HANDSHAKES: Final = ("waiting", "enforcing", "refused", "bypassed", "damaged")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`enforced` None: not known yet."""
+
+    handshake: str
+    enforced: bool | None
+    reason: str
+    message: str
+
+
+_VERDICTS: Final = {
+    each.handshake: each
+    for each in (
+        Verdict("waiting", None, "NoProcessYet", "no process of the claim has used CUDA yet"),
+        Verdict(
+            "enforcing", True, "Enforcing", "the memory limit holds for every process that has used CUDA"
+        ),
+        Verdict("refused", False, "ProcessRefused", "a process could not be limited, and got no CUDA"),
+        Verdict(
+            "bypassed", False, "OutsideLimiter", "a process computes on the GPU without the memory limit"
+        ),
+        Verdict(
+            "damaged", False, "RegionDamaged", "the claim's processes have damaged the region of the limiter"
+        ),
+    )
+}
 
 
 def uses(claims: Path) -> Iterator[tuple[str, ClaimUse]]:
@@ -30,13 +71,28 @@ def uses(claims: Path) -> Iterator[tuple[str, ClaimUse]]:
             continue  # being made, or taken away
 
 
+def verdict(claims: Path, uid: str) -> Verdict | None:
+    """What is to be said of the claim's limiter; None where it has none."""
+    folder = claims / uid
+    if not (folder / "policy").exists():  # it is made last, and taken away first
+        return None
+    try:
+        return _VERDICTS[limiter_region.read(folder).handshake]
+    except NodeError:
+        return _VERDICTS["damaged"] if (folder / "policy").exists() else None
+
+
+def verdicts(claims: Path) -> Iterator[tuple[str, Verdict]]:
+    for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
+        found = verdict(claims, folder.name)
+        if found is not None:
+            yield folder.name, found
+
+
 def enforces(claims: Path, uid: str) -> bool | None:
     """Whether the claim's limiter enforces; None where there is no limiter, or no process has used CUDA yet."""
-    try:
-        handshake = limiter_region.read(claims / uid).handshake
-    except NodeError:
-        return None
-    return None if handshake == "waiting" else handshake == "enforcing"
+    found = verdict(claims, uid)
+    return found.enforced if found else None
 
 
 class LimiterMetrics:
@@ -51,6 +107,15 @@ class LimiterMetrics:
         self._limit = metrics.gauge(
             "koordra_limiter_limit_bytes", "GPU memory that a limited claim may use.", labels
         )
+        self._unseen = metrics.gauge(
+            "koordra_limiter_unseen_bytes", "GPU memory of a limited claim beyond its ledger.", labels
+        )
+        self._context = metrics.gauge(
+            "koordra_limiter_context_bytes", "GPU memory that is kept for each context.", labels
+        )
+        self._denied = metrics.gauge(
+            "koordra_limiter_denied_requests", "Requests of a limited claim that were over its limit.", labels
+        )
         self._handshakes = metrics.gauge(
             "koordra_limiter_claims", "Claims by what their limiter says.", ("state",)
         )
@@ -58,14 +123,16 @@ class LimiterMetrics:
 
     def observe(self) -> None:
         """Read all regions again; claims that are gone go."""
-        seen = list(uses(self._claims))
-        self._used.clear()
-        self._limit.clear()
-        for uid, use in seen:
+        for gauge in (self._used, self._limit, self._unseen, self._context, self._denied):
+            gauge.clear()
+        for uid, use in uses(self._claims):
             for device in use.devices:
                 self._used.labels(uid, device.uuid).set(device.used)
+                self._unseen.labels(uid, device.uuid).set(device.unseen)
+                self._context.labels(uid, device.uuid).set(device.context_bytes)
+                self._denied.labels(uid, device.uuid).set(device.denied)
                 if device.limit is not None:
                     self._limit.labels(uid, device.uuid).set(device.limit)
-        states = [use.handshake for _, use in seen]
+        states = [each.handshake for _, each in verdicts(self._claims)]
         for state in HANDSHAKES:
             self._handshakes.labels(state).set(states.count(state))

@@ -295,6 +295,8 @@ static CUresult context_begin(struct context *context, unsigned card, bool prima
 static void context_end(struct context *context)
 {
     context_ended(context);
+    if (context->primary)
+        graph_pool_ended(context->card);
     context->alive = false;
     give(context->card, fake.world->cards[context->card].context_bytes);
 }

@@ -31,6 +31,7 @@ struct fake {
     struct allocation *allocations;
     uint32_t allocations_used, allocations_free;
     uint64_t graph_used[WORLD_CARDS], graph_reserved[WORLD_CARDS];
+    uint32_t graph_pools[WORLD_CARDS]; /* how many the card has had: one ends with its primary context */
 };
 
 extern struct fake fake;
@@ -75,6 +76,7 @@ void shared_drop(int number);
 
 CUresult pool_free(uint64_t address, struct allocation *allocation, bool now);
 void graph_free(uint64_t address, struct allocation *allocation);
+void graph_pool_ended(unsigned card);
 
 struct graph *capturing_graph(CUstream stream);
 CUresult graph_capture_allocation(struct graph *graph, uint64_t bytes, CUdeviceptr *pointer);

@@ -37,7 +37,7 @@ struct graph {
 struct executable {
     uint64_t bytes, freed;
     unsigned card;
-    bool resident;
+    uint32_t pool; /* in which of the card's graph pools it is resident; 0: in none */
 };
 
 struct stream {
@@ -470,13 +470,20 @@ static void weigh(const struct graph *graph, struct executable *executable)
     }
 }
 
+static bool resident(const struct executable *executable)
+{
+    return executable->pool == fake.graph_pools[executable->card] + 1;
+}
+
 static CUresult load(struct executable *executable)
 {
-    if (executable->resident || !executable->bytes)
-        return CUDA_SUCCESS;
     unsigned card = executable->card;
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
+    if (resident(executable) || !executable->bytes) {
+        pthread_mutex_unlock(&lock);
+        return CUDA_SUCCESS;
+    }
     uint64_t needed = fake.graph_used[card] + executable->bytes;
     if (needed > fake.graph_reserved[card]) {
         result = take(card, needed - fake.graph_reserved[card]);
@@ -485,7 +492,7 @@ static CUresult load(struct executable *executable)
     }
     if (result == CUDA_SUCCESS) {
         fake.graph_used[card] = needed;
-        executable->resident = true;
+        executable->pool = fake.graph_pools[card] + 1;
     }
     pthread_mutex_unlock(&lock);
     return result;
@@ -517,8 +524,19 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *handle, CUgraph graph, CUgraphNode *
 static void unload(struct executable *executable, uint64_t bytes)
 {
     pthread_mutex_lock(&lock);
-    fake.graph_used[executable->card] -= bytes;
-    executable->resident = false;
+    if (resident(executable))
+        fake.graph_used[executable->card] -= bytes;
+    executable->pool = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* All of a card's graph memory goes with its primary context. */
+void graph_pool_ended(unsigned card)
+{
+    pthread_mutex_lock(&lock);
+    give(card, fake.graph_reserved[card]);
+    fake.graph_reserved[card] = fake.graph_used[card] = 0;
+    fake.graph_pools[card]++;
     pthread_mutex_unlock(&lock);
 }
 
@@ -526,8 +544,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
     ENTER();
     struct executable *executable = (struct executable *)handle;
-    if (executable->resident)
-        unload(executable, executable->bytes);
+    unload(executable, executable->bytes);
     free(executable);
     return CUDA_SUCCESS;
 }
@@ -539,7 +556,7 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream)
     (void)stream;
     struct executable *executable = (struct executable *)handle;
     CUresult result = load(executable);
-    if (result == CUDA_SUCCESS && executable->resident && executable->freed >= executable->bytes)
+    if (result == CUDA_SUCCESS && executable->freed >= executable->bytes)
         unload(executable, executable->bytes);
     LEAVE(result);
 }

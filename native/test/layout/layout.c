@@ -26,6 +26,7 @@ int main(void)
     FIELD(policy, device_count);
     FIELD(policy, sequence);
     FIELD(policy, claim);
+    FIELD(policy, outside);
     FIELD(policy, devices);
     FIELD(policy_device, limit);
     FIELD(policy_device, unseen);

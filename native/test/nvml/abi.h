@@ -41,6 +41,12 @@ typedef struct {
 } nvmlMemory_v2_t;
 
 typedef struct {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+} nvmlProcessInfo_v2_t;
+
+typedef struct {
     unsigned start, size;
 } nvmlGpuInstancePlacement_t;
 
@@ -94,6 +100,7 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
 } nvmlEventData_t;
 
+_Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24, "nvmlProcessInfo_v2_t");
 _Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t");
 _Static_assert(sizeof(nvmlMemory_v2_t) == 0x28, "nvmlMemory_v2_t");
 _Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 0x98, "nvmlGpuInstanceProfileInfo_v2_t");

@@ -3,6 +3,7 @@
  *   error nvmlDeviceGetUUID 15                      every GPU
  *   error nvmlDeviceGetUUID 15 00000000:0F:00.0     one GPU
  *   lost 00000000:0F:00.0                           every call about this GPU answers "GPU is lost"
+ *   process GPU-... compute 4711 419430400          a process on the card (processes.c)
  *   xid 00000000:0F:00.0 79                         append to deliver; each line is delivered once to an event set
  */
 #include "control.h"

@@ -40,12 +40,20 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
 {
     struct machine *machine = machine_now();
     struct gpu *gpu = NULL;
-    for (unsigned index = 0; machine && index < machine->gpu_count; index++)
-        if (!strcasecmp(machine->gpus[index].uuid, uuid))
-            gpu = &machine->gpus[index];
+    void *found = NULL;
+    for (unsigned index = 0; machine && index < machine->gpu_count; index++) {
+        struct gpu *each = &machine->gpus[index];
+        if (!strcasecmp(each->uuid, uuid))
+            found = gpu = each;
+        for (unsigned number = 0; number < each->instance_count; number++)
+            if (!strcasecmp(each->instances[number].uuid, uuid)) {
+                gpu = each;
+                found = &each->instances[number];
+            }
+    }
     FAIL_AS_TOLD(gpu);
-    *device = gpu;
-    return gpu ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    *device = found;
+    return found ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *pci)

@@ -181,6 +181,27 @@ TEST(the_last_release_of_the_primary_context_ends_it)
     check_books();
 }
 
+/* A reset takes the card's graph memory along, without a call for it. */
+TEST(graph_memory_goes_with_the_primary_context)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters = {.poolProps = {.allocType = 1, .location = {1, 0}}, .bytesize = 64 * MIB};
+    begin(.limit = 100 * MIB);
+    for (int round = 0; round < 3; round++) {
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &parameters));
+        OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+        OK(cuGraphLaunch(executable, NULL));
+        CHECK_EQUAL(ledger(0), 64 * MIB);
+        OK(round == 1 ? cuDevicePrimaryCtxRelease_v2(0) : cuDevicePrimaryCtxReset_v2(0));
+        CHECK_EQUAL(ledger(0), 0);
+        check_books();
+        use_card(0);
+    }
+}
+
 /* A driver takes any number of levels and stops at one texel; so does the bound, which took minutes over four billion. */
 TEST(more_levels_than_there_are_cost_no_more)
 {

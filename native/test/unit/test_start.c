@@ -1,5 +1,7 @@
 /* Start, end, slots, locks: what happens to a claim when processes come and go, in whatever way. */
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -362,6 +364,110 @@ TEST(a_child_does_not_keep_its_dead_parents_memory)
     reap();
     CHECK_EQUAL(ledger(0), 0);
     together->go = 1;
+}
+
+/* 3.4: whether a dead owner is dead was looked up by its pid, in the namespace of who looks. */
+TEST(a_dead_neighbour_of_another_namespace_is_found)
+{
+    struct together *together = share_page();
+    CUdeviceptr pointer;
+    begin(.limit = GIB, .no_context = true);
+    pid_t other = other_process(allocate_and_stay, together);
+    wait_for(&together->ready, 1);
+    start_cuda();
+    kill(other, SIGKILL);
+    status_of(other);
+    for (unsigned slot = 0; slot < SLOTS_MAX; slot++)
+        if (usage->slots[slot].pid == (unsigned)other) {
+            usage->slots[slot].pid_namespace = 12345; /* where its number is that of a process that lives here */
+            usage->slots[slot].pid = (unsigned)getpid();
+        }
+    for (int turn = 0; turn < 500 && cuMemAlloc_v2(&pointer, 600 * MIB) != CUDA_SUCCESS; turn++)
+        nap(10);
+    check_books();
+    CHECK_EQUAL(ledger(0), 600 * MIB);
+}
+
+static void *begin_cuda(void *unused)
+{
+    (void)unused;
+    OK(cuInit(0));
+    return NULL;
+}
+
+static void attach_while_forking(void *argument)
+{
+    struct together *together = argument;
+    pthread_t thread;
+    unsigned round = together->go;
+    uint64_t before = usage->loaded;
+    CHECK(pthread_create(&thread, NULL, begin_cuda, NULL) == 0);
+    while (usage->loaded == before)
+        sched_yield();
+    for (unsigned turn = 0; turn < round % 4 * 20; turn++)
+        sched_yield();
+    pid_t copy = fork();
+    if (copy == 0) {
+        alarm(60);
+        for (;;)
+            pause();
+    }
+    together->granted = (unsigned)copy;
+    pthread_join(thread, NULL);
+}
+
+/* A child of fork would share the lock of a slot that another thread takes at that moment, and keep it when its parent is dead. */
+TEST(a_fork_in_the_midst_of_attaching_takes_no_lock_along)
+{
+    struct together *together = share_page();
+    begin(.limit = GIB, .no_context = true);
+    for (unsigned round = 0; round < 24; round++) {
+        together->go = round;
+        pid_t other = other_process(attach_while_forking, together);
+        CHECK_EQUAL(status_of(other), 0);
+        reap();
+        unsigned left = 0;
+        for (unsigned slot = 0; slot < SLOTS_MAX; slot++)
+            left += usage->slots[slot].pid == (unsigned)other;
+        kill((pid_t)together->granted, SIGKILL);
+        CHECK_EQUAL(left, 0);
+    }
+}
+
+/* 3.7, row 6: the more processes there are, the longer the next one took to start. */
+TEST(attaching_looks_at_a_fixed_number_of_words)
+{
+    static struct region regions[SLOTS_MAX];
+    char path[340];
+    begin(.limit = GIB, .no_context = true);
+    snprintf(path, sizeof path, "%s/regions/claim-0", folder);
+    for (unsigned number = 0; number < 1000; number++) {
+        CHECK_EQUAL(region_attach(&regions[number], path), REGION_OK);
+        CHECK_EQUAL(regions[number].slot, number);
+        CHECK(regions[number].looks <= 2 * BITMAP_WORDS + 1);
+    }
+    region_detach(&regions[130]);
+    reap();
+    for (int turn = 0; turn < 500 && usage->bitmap[2] == UINT64_MAX; turn++) {
+        nap(50);
+        reap();
+    }
+    CHECK_EQUAL(region_attach(&regions[130], path), REGION_OK);
+    CHECK_EQUAL(regions[130].slot, 130);
+    CHECK(regions[130].looks <= 2 * BITMAP_WORDS + 1);
+}
+
+/* A figure that no card can have would turn the sum over, and leave room for everybody. */
+TEST(a_figure_beyond_all_cards_gives_nobody_room)
+{
+    CUdeviceptr pointer;
+    begin(.limit = GIB);
+    OK(cuMemAlloc_v2(&pointer, 600 * MIB));
+    unsigned slot = SLOTS_MAX - 1;
+    usage->bitmap[slot / 64] |= UINT64_C(1) << (slot % 64);
+    usage->accounts[0][slot].held = 0 - 600 * MIB;
+    usage->accounts[0][slot].pending = 0 - 600 * MIB;
+    CHECK_EQUAL(cuMemAlloc_v2(&pointer, 600 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 TEST(closing_all_descriptors_does_not_lose_the_slot)

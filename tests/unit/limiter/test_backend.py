@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import platform
+import struct
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from koordra.api.parameters import GpuConfig
 from koordra.errors import PrepareError
@@ -133,3 +135,34 @@ def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:
         assert seen.host_pid == process.pid
         process.kill()
     backend.stop(claim_uid=CLAIM, device=SHARE.device)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_strictness_and_the_context_reserve_are_in_the_policy(
+    tmp_path: Path, installed: Path, strict: bool
+) -> None:
+    backend = LimiterIsolation(
+        tmp_path, installed=[installed], strict=strict, context_bytes=lambda uuid: len(uuid) << 20
+    )
+    backend.start(SHARE, GpuConfig())
+    flags = struct.unpack_from("=I", (backend.claims / CLAIM / "policy").read_bytes(), 16)[0]
+    assert flags == (limiter_region.STRICT if strict else 0)
+    assert limiter_region.read(backend.claims / CLAIM).devices[0].context_bytes == len(UUID) << 20
+
+
+def test_claims_of_an_earlier_plugin_are_served_again(tmp_path: Path, installed: Path) -> None:
+    LimiterIsolation(tmp_path, installed=[installed]).start(SHARE, GpuConfig())
+    later = LimiterIsolation(tmp_path, installed=[installed])
+    (later.claims / CLAIM / "broker.sock").unlink()
+    later.broker.resume()
+    assert (later.claims / CLAIM / "broker.sock").is_socket()
+    later.stop(claim_uid=CLAIM, device=SHARE.device)
+
+
+@pytest.mark.parametrize("text", ["banana", "-1", "1.5", "2Ti"])
+def test_a_context_of_no_size_is_refused(text: str) -> None:
+    from koordra.cli.kubelet_plugin import command
+
+    result = CliRunner().invoke(command, ["--node-name", "n", "--limiter-context", text])
+    assert result.exit_code == 2
+    assert "--limiter-context" in result.output

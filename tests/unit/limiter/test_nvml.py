@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from koordra.kubelet_plugin.isolation.limiter_region import Allowance
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
+from tests.unit.limiter.native_build import environment
 
 GIB = 1 << 30
 
@@ -53,3 +55,58 @@ def test_memory_is_the_share(
     assert limited["seen"][2:] == plain["seen"][2:]
     assert limited["seen"][2][0] == second.memory_bytes
     assert (limited["count"], limited["driver"]) == (plain["count"], plain["driver"])
+
+
+LISTS = """
+import json, pynvml, sys
+pynvml.nvmlInit()
+seen = []
+for index in (0, 1):
+    device = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for ask in (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    ):
+        seen.append([[each.pid, each.usedGpuMemory] for each in ask(device)])
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.parametrize("defect", [False, True], ids=["as shipped", "process_lists_unfiltered"])
+def test_a_tenant_sees_the_processes_of_its_own_claim(
+    built: Path, nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: bool
+) -> None:
+    """3.2: process lists are not filtered. With the defect switched on, the neighbour shows."""
+    machine = write_machine("hgx-h100", tmp_path / "root", serial="limiter")
+    nvml.describe(machine)
+    first, second = (str(gpu.uuid) for gpu in machine.gpus[:2])
+    claim = tmp_path / "regions" / "c"
+    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=first, limit=GIB))
+    program = str(built / "test" / "tenant")
+    subprocess.run([program, "--world", str(tmp_path), first, str(8 * GIB)], check=True)
+    with subprocess.Popen(
+        [program, str(GIB), "stay"],
+        env=environment(built, regions=tmp_path / "regions", world=tmp_path),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as own:
+        assert own.stdout is not None
+        assert own.stdout.readline()
+        nvml.processes(
+            *(
+                (gpu, kind, pid, used)
+                for gpu in (first, second)
+                for kind in ("compute", "graphics", "mps")
+                for pid, used in ((4242, 7), (own.pid, 9), (4243, None))
+            )
+        )
+        monkeypatch.setenv("KOORDRA_DRIVER_FOLDER", str(nvml.library))
+        monkeypatch.setenv("KOORDRA_LIMITER_FOLDER", str(tmp_path / "regions"))
+        monkeypatch.setenv("KOORDRA_DEFECT", "process_lists_unfiltered" if defect else "")
+        flavour = built / "defects" if defect else built
+        seen = FakeNvml(tmp_path, flavour / "nvml-share").run(LISTS)
+        all_of_them = [[4242, 7], [own.pid, 9], [4243, None]]
+        assert seen[:3] == [all_of_them if defect else [[own.pid, 9]]] * 3
+        assert seen[3:] == [all_of_them] * 3, "the second card is not shared: it is shown as it is"
+        own.kill()

@@ -35,6 +35,7 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["account"] == limiter_region._ACCOUNT.size
     assert layout["policy.device_count"] == limiter_region._DEVICE_COUNT
     assert layout["policy.sequence"] == limiter_region._SEQUENCE
+    assert layout["policy.outside"] == limiter_region._OUTSIDE
     assert layout["policy.devices"] == limiter_region._POLICY.size
     assert layout["policy_device.limit"] == limiter_region._LIMIT
     assert layout["policy_device.unseen"] == limiter_region._UNSEEN
@@ -74,6 +75,8 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
         assert dict(seen.kinds[0])["plain"] == GIB
         process.kill()
     assert limiter_region.read(claim).processes == ()
+    (left,) = limiter_region.read(claim).ended
+    assert (left.pid, left.held) == (seen.pid, (GIB,)), "nobody has given its slot back yet"
     assert limiter_region.read(claim).devices[0].used == 0
 
 
@@ -89,6 +92,21 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
         (UUID, None, 0),
         (other, GIB, 5),
     ]
+
+
+def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
+    """Which would turn the sum over; what the process really has is then unseen."""
+    claim = tmp_path / "claim"
+    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    with (claim / "usage").open("r+b") as usage:
+        usage.seek(192)
+        usage.write(b"\x01")  # slot 0 is taken
+        usage.seek(4416 + 8)
+        usage.write((2**64 - GIB).to_bytes(8, "little"))
+    (liar,) = limiter_region.read(claim).ended
+    assert liar.held == (0,)
+    limiter_region.tell_unseen(claim, UUID, 2**64)
+    assert limiter_region.read(claim).devices[0].unseen == limiter_region.PLAUSIBLE
 
 
 def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:

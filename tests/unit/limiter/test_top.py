@@ -23,9 +23,9 @@ def test_a_line_for_each_share(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path)])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["CLAIM", "GPU", "USED", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"]
-    assert lines[1].split() == ["a", UUID, "5Mi", "3072Mi", "0", "0", "waiting"]
-    assert lines[2].split() == ["b", UUID, "0Mi", "-", "0", "0", "waiting"]
+    assert lines[0].split() == ["CLAIM", "GPU", "USED", "UNSEEN", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"]
+    assert lines[1].split() == ["a", UUID, "5Mi", "5Mi", "3072Mi", "0", "0", "waiting"]
+    assert lines[2].split() == ["b", UUID, "0Mi", "0Mi", "-", "0", "0", "waiting"]
     assert "broken" in result.stderr
 
 
@@ -36,7 +36,14 @@ def test_the_document(tmp_path: Path) -> None:
     (claim,) = json.loads(result.stdout)
     assert claim["claim"] == "a"
     assert claim["devices"] == [
-        {"uuid": UUID, "usedBytes": 0, "limitBytes": 3 << 30, "unseenBytes": 0, "denied": 0}
+        {
+            "uuid": UUID,
+            "usedBytes": 0,
+            "limitBytes": 3 << 30,
+            "unseenBytes": 0,
+            "contextBytes": 0,
+            "denied": 0,
+        }
     ]
 
 

@@ -1,0 +1,121 @@
+"""What a first context on a card costs, so that it can be reserved before there is one.
+
+A process's first context takes hundreds of MiB that no call names, and it cannot be measured from inside: free memory of a card
+can only be asked with a context. So the node says what to keep for one:
+
+    --limiter-context 600Mi   that much, on every card
+    --limiter-context auto    what processes on such a card with this driver were seen to take; before any was, what is usual
+                              for the card's architecture, rounded up
+
+Seen is what NVML says of a process with one context beyond what its ledger has, for two looks in a row; the smallest counts, as
+modules are on top. What a process says of its own ledger is believed only within LEAST and MOST, so that one that lies can shift
+others' reserve by no more; `unseen` sets right what the reserve gets wrong. The figures are kept over restarts of the plugin in
+<state>/limiter/contexts.json, by card, MIG or not, and driver.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from koordra.kubelet_plugin.files import Disk
+from koordra.logs import get_logger
+from koordra.topology.machine import Gpu, Machine
+
+log = get_logger(__name__)
+
+MIB: Final = 1 << 20
+LEAST: Final = 32 * MIB
+MOST: Final = 2048 * MIB
+
+USUAL: Final = {
+    "Pascal": 256 * MIB,
+    "Volta": 384 * MIB,
+    "Turing": 256 * MIB,
+    "Ampere": 512 * MIB,
+    "Ada": 512 * MIB,
+    "Hopper": 640 * MIB,
+    "Blackwell": 768 * MIB,
+}
+"""Rounded up from what is commonly seen, with lazily loaded modules; none of it was measured for koordra."""
+
+UNKNOWN: Final = 768 * MIB
+"""A card nobody knows: no less than any of those."""
+
+
+class Contexts:
+    """`machine` is the node's, asked for at each use; `declared` None learns, else it is the figure for every card."""
+
+    def __init__(
+        self,
+        file: Path,
+        *,
+        machine: Callable[[], Machine],
+        declared: int | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._file = file
+        self._machine = machine
+        self._declared = declared
+        self._disk = disk or Disk()
+        self._lock = threading.Lock()
+        self._learned: dict[str, int] | None = None
+
+    def bytes_for(self, uuid: str) -> int:
+        """What to keep for a context on the GPU or MIG instance with this UUID."""
+        if self._declared is not None:
+            return self._declared
+        machine = self._machine()
+        gpu, key = _card(machine, uuid)
+        with self._lock:
+            learned = self._known().get(key)
+        return learned if learned is not None else USUAL.get(gpu.architecture or "" if gpu else "", UNKNOWN)
+
+    def learn(self, uuid: str, seen: int) -> bool:
+        """A process with one context was seen to have this much for it and its modules; whether that is news."""
+        if self._declared is not None or not LEAST <= seen <= MOST:
+            return False
+        gpu, key = _card(self._machine(), uuid)
+        with self._lock:
+            known = self._known()
+            if gpu is None or known.get(key, MOST + 1) <= seen:
+                return False
+            known[key] = seen
+            try:
+                self._disk.put(self._file, json.dumps(known, indent=1, sort_keys=True).encode(), mode=0o644)
+            except OSError as error:
+                log.warning("context_figures_not_kept", file=str(self._file), error=str(error))
+        log.info("context_measured", card=key, bytes=seen)
+        return True
+
+    def _known(self) -> dict[str, int]:
+        if self._learned is None:
+            try:
+                read = json.loads(self._disk.read(self._file) or b"{}")
+                self._learned = {
+                    str(key): int(value) for key, value in read.items() if LEAST <= int(value) <= MOST
+                }
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                log.warning("context_figures_unreadable", file=str(self._file), error=str(error))
+                self._learned = {}
+        return self._learned
+
+
+def _card(machine: Machine, uuid: str) -> tuple[Gpu | None, str]:
+    """The card of a UUID, and the name under which its figure is kept."""
+    wanted = _digits(uuid)
+    for gpu in machine.gpus:
+        kinds = {_digits(gpu.uuid): ""} | {_digits(each.uuid): " MIG" for each in gpu.mig_instances}
+        if wanted in kinds:
+            return (
+                gpu,
+                f"{gpu.product_name or gpu.architecture}{kinds[wanted]}, driver {machine.driver_version}",
+            )
+    return None, "unknown"
+
+
+def _digits(uuid: str | None) -> str:
+    return (uuid or "").partition("-")[2].lower()

@@ -1,0 +1,232 @@
+"""Which processes use a card, and whose they are: NVML's lists, and /proc of the host.
+
+    NVML    pid ─> bytes, for computing (CUDA, MPS) and for drawing; a MIG instance has lists of its own
+    /proc   pid ─> claim: the claim's region is mounted in the process's mount namespace
+
+A mount cannot be faked: it is known by the file system and the folder on it, which no tenant can reach but its own. A process
+without mounts of ours (preloading) is known by its call to the claim's socket, on which the kernel told who it was. A pid is
+looked up with the time its process started, so a number that is used again is another process.
+
+The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets tell nothing of other processes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.discovery.nvml import NvmlUnavailable, session
+from koordra.kubelet_plugin.isolation.limiter_mounts import REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter_region import uuid_spellings
+
+_COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
+_STARTED, _MEMORY = 19, 20
+_DRAWING: Final = "nvmlDeviceGetGraphicsRunningProcesses"
+_HOSTS_NAMESPACE: Final = "pid:[4026531836]"
+_ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class CardProcesses:
+    """Bytes by pid (None: the driver does not tell), and which of them compute."""
+
+    used: Mapping[int, int | None] = field(default_factory=dict)
+    computing: frozenset[int] = frozenset()
+
+
+class ProcessLists(Protocol):
+    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
+        """By UUID; a card that does not answer is left out. Raises NodeError where none can be asked."""
+
+
+class NvmlProcesses:
+    """The driver's own lists. NVML is open only while they are read."""
+
+    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
+        try:
+            with session() as nvml:
+                found = {uuid: _processes(nvml, uuid) for uuid in uuids}
+        except NvmlUnavailable as error:
+            raise NodeError(f"NVML cannot be asked for processes: {error}") from error
+        return {uuid: card for uuid, card in found.items() if card is not None}
+
+
+def _processes(nvml: Any, uuid: str) -> CardProcesses | None:
+    handle = _handle(nvml, uuid)
+    if handle is None:
+        return None
+    used: dict[int, int | None] = {}
+    computing: set[int] = set()
+    for name in (*_COMPUTING, _DRAWING):
+        try:
+            listed = getattr(nvml, name)(handle)
+        except nvml.NVMLError as error:
+            unknown = nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND
+            if getattr(error, "value", None) not in unknown or name == _COMPUTING[0]:
+                return None
+            continue
+        except (ValueError, TypeError, AttributeError):  # a garbled answer, or bindings that are too old
+            return None
+        for process in listed:
+            # A process that computes and draws is in both lists, with the same bytes.
+            used[process.pid] = _larger(used.get(process.pid, 0), process.usedGpuMemory)
+            if name != _DRAWING:
+                computing.add(process.pid)
+    return CardProcesses(used, frozenset(computing))
+
+
+def _handle(nvml: Any, uuid: str) -> Any:
+    for spelling in uuid_spellings(uuid):
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(spelling.encode())
+        except nvml.NVMLError:
+            continue
+    return None
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else max(one, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of a claim. `claims`: those of its container, sorted; `inner_pid` and `namespace`: as it knows itself; `ending`:
+    it has no memory any more, so its slot is gone, while the driver may list it for as long as it takes to clean up."""
+
+    pid: int
+    started: int
+    claims: tuple[str, ...]
+    inner_pid: int
+    namespace: int
+    ending: bool = False
+
+
+class HostProcesses:
+    """The host's processes. `told` answers which claim a process has named on that claim's socket."""
+
+    def __init__(
+        self,
+        claims: Path,
+        *,
+        proc: Path = Path("/proc"),
+        told: Callable[[int, int], str | None] = lambda _pid, _started: None,
+    ) -> None:
+        self._claims = claims
+        self._proc = proc
+        self._told = told
+        self._known: dict[tuple[int, int], Process] = {}
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether this process is in the pid namespace of the host, which has a number of its own."""
+        try:
+            return (self._proc / "self" / "ns" / "pid").readlink().name == _HOSTS_NAMESPACE
+        except OSError:
+            return False
+
+    def find(self, pids: Iterable[int]) -> Mapping[int, Process]:
+        """Those of the pids that are of a claim of this node, now."""
+        known: dict[tuple[int, int], Process] = {}
+        found = {}
+        places: dict[str, tuple[str, str]] | None = None
+        for pid in pids:
+            started = start_time(pid, proc=self._proc)
+            if started is None:
+                continue
+            process = self._known.get((pid, started))
+            if process is None:
+                places = self._places() if places is None else places
+                process = self._look_up(pid, started, places)
+            if process is not None:
+                known[pid, started] = process
+                found[pid] = replace(process, ending=_with_memory(self._proc / str(pid)) is None)
+        self._known = known
+        return found
+
+    def _look_up(self, pid: int, started: int, places: Mapping[str, tuple[str, str]]) -> Process | None:
+        try:
+            thread = _with_memory(self._proc / str(pid)) or self._proc / str(pid)
+            mounted = {(each[0], each[1]) for each in _mounts(thread) if _is_region(each[2])}
+            status = (self._proc / str(pid) / "status").read_text()
+            namespace = (thread / "ns" / "pid").readlink().name
+        except OSError:
+            return None
+        claims = sorted(uid for uid, place in places.items() if place in mounted)
+        if not claims:
+            named = self._told(pid, started)
+            claims = [named] if named is not None else []
+        inner = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
+        if not claims:
+            return None
+        return Process(
+            pid=pid,
+            started=started,
+            claims=tuple(claims),
+            inner_pid=int(inner[1]) if inner else pid,
+            namespace=int(namespace.partition("[")[2].rstrip("]") or 0),
+        )
+
+    def _places(self) -> dict[str, tuple[str, str]]:
+        """Where each claim's folder is: file system, and path on it."""
+        try:
+            mounts = _mounts(self._proc / "self")
+            folders = sorted(self._claims.iterdir())
+        except OSError:
+            return {}
+        found = {}
+        for folder in folders:
+            path = str(folder.resolve())
+            within = [
+                each for each in mounts if path == each[2] or path.startswith(each[2].rstrip("/") + "/")
+            ]
+            if within:
+                device, root, point = max(reversed(within), key=lambda each: len(each[2]))
+                rest = path[len(point.rstrip("/")) :]
+                found[folder.name] = device, root.rstrip("/") + rest or "/"
+        return found
+
+
+def start_time(pid: int, *, proc: Path = Path("/proc")) -> int | None:
+    """When the process started, in the kernel's ticks; None for one that is gone."""
+    return _stat(proc / str(pid), _STARTED)
+
+
+def _with_memory(process: Path) -> Path | None:
+    """The process, or a thread of it where the first one has ended; None where nothing of it has memory any more."""
+    if _stat(process, _MEMORY):
+        return process
+    try:
+        threads = sorted((process / "task").iterdir())
+    except OSError:
+        return None
+    return next((thread for thread in threads if _stat(thread, _MEMORY)), None)
+
+
+def _stat(folder: Path, field: int) -> int | None:
+    """A number of `stat`, counted from the state; the name before it may hold anything."""
+    try:
+        return int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[field])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _mounts(process: Path) -> list[tuple[str, str, str]]:
+    """File system, path on it, and mount point of every mount that the process sees."""
+    found = []
+    for line in (process / "mountinfo").read_text(errors="replace").splitlines():
+        fields = line.split(" ")
+        if len(fields) > 5:
+            found.append((fields[2], _plain(fields[3]), _plain(fields[4])))
+    return found
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def _is_region(point: str) -> bool:
+    return point.startswith(f"{REGIONS_FOLDER}/")

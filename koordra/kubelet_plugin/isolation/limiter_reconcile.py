@@ -1,0 +1,201 @@
+"""The node's second look at what limited claims use: once a second, for as long as there are such claims.
+
+    regions ──> ledger ─┐
+    NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (limiter_unseen.py)
+    /proc ──> claims   ─┘    computing without a slot, twice in a row ──> policy: `bypassed`
+                             what a context takes ──> kept for the next one                       (limiter_contexts.py)
+    regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
+            ──> grown beyond its size? ──> cut back
+
+What cannot be asked leaves everything as it is: without NVML contexts are what was reserved for them and modules stay uncounted;
+without the host's pid namespace a process without a slot is neither counted nor told. That is logged once, and counted:
+
+    koordra_limiter_looks_total{result}              ok, failed (NVML did not answer)
+    koordra_limiter_foreign_bytes{gpu}               used on a limited claim's card by processes of no limited claim
+    koordra_limiter_outside_processes                computing on a limited claim's card without a limit
+    koordra_limiter_cut_back_total                   regions that a tenant had made longer
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from koordra.errors import KoordraError, NodeError
+from koordra.kubelet_plugin.isolation import limiter_region, limiter_unseen
+from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
+from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses, NvmlProcesses, ProcessLists
+from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
+from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics, Verdict, verdicts
+from koordra.kubelet_plugin.isolation.limiter_unseen import Reading
+from koordra.logs import get_logger
+from koordra.metrics import Metrics
+
+log = get_logger(__name__)
+
+PERIOD: Final = 1.0
+
+
+class Reconciler:
+    """`claims` is the folder with one folder per claim. All state belongs to the thread of `run`, or of who calls `once`."""
+
+    def __init__(
+        self,
+        claims: Path,
+        *,
+        contexts: Contexts,
+        metrics: Metrics,
+        processes: HostProcesses,
+        lists: ProcessLists | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._claims = claims
+        self._contexts = contexts
+        self._processes = processes
+        self._lists = lists or NvmlProcesses()
+        self._changed = changed
+        self._report = LimiterMetrics(metrics, claims)
+        self._looks = metrics.counter(
+            "koordra_limiter_looks", "Comparisons of the limiters' ledgers with NVML.", ("result",)
+        )
+        for result in ("ok", "failed"):
+            self._looks.labels(result)
+        self._foreign = metrics.gauge(
+            "koordra_limiter_foreign_bytes",
+            "GPU memory of processes of no limited claim, on cards of limited claims.",
+            ("gpu",),
+        )
+        self._outside = metrics.gauge(
+            "koordra_limiter_outside_processes",
+            "Processes that compute on a limited claim's card without a limit.",
+        )
+        self._cut = metrics.counter("koordra_limiter_cut_back", "Regions that a tenant had made longer.")
+        self._suspects: frozenset[tuple[str, int, int]] = frozenset()
+        self._once_seen: frozenset[tuple[str, int, int]] = frozenset()
+        self._verdicts: dict[str, Verdict] = {}
+        self._blind = False
+        self._told = False
+
+    def run(self, stop: threading.Event, *, period: float = PERIOD) -> None:
+        """Until `stop`."""
+        while not stop.is_set():
+            try:
+                self.once()
+            except (OSError, ValueError, KoordraError) as error:
+                log.warning("limiter_not_compared", error=str(error))
+            stop.wait(period)
+
+    def once(self) -> None:
+        """One look."""
+        self._cut_back()
+        uses = self._read()
+        if uses:
+            self._compare(uses)
+        else:
+            self._foreign.clear()
+            self._outside.set(0)
+        self._report.observe()
+        now = dict(verdicts(self._claims))
+        if now != self._verdicts:
+            for uid, each in now.items():
+                if each != self._verdicts.get(uid):
+                    log.info("limiter_state", claim=uid, state=each.reason)
+            self._verdicts = now
+            self._changed()
+
+    def _read(self) -> dict[str, ClaimUse]:
+        found = {}
+        for folder in self._claims.iterdir() if self._claims.is_dir() else ():
+            try:
+                found[folder.name] = limiter_region.read(folder)
+            except NodeError:
+                continue  # being made, taken away, or damaged, which its verdict says
+        return found
+
+    def _compare(self, uses: dict[str, ClaimUse]) -> None:
+        if not self._told and not self._processes.all_seen:
+            log.warning("limiter_not_among_hosts_processes", remedy="run the plugin with hostPID: true")
+        self._told = True
+        known = limiter_unseen.known_unseen(uses)
+        readings: list[Reading] = []
+        try:
+            while len(readings) < limiter_unseen.READINGS:
+                reading, uses = self._look(uses)
+                readings.append(reading)
+                if len(readings) == 1 and not limiter_unseen.changes(known, reading):
+                    break
+        except NodeError as error:
+            self._looks.labels("failed").inc()
+            if not self._blind:
+                log.warning(
+                    "limiter_blind", error=str(error), effect="modules and other interfaces stay uncounted"
+                )
+            self._blind = True
+            return
+        self._blind = False
+        self._looks.labels("ok").inc()
+        self._tell(uses, known, readings)
+        self._learn(readings)
+        self._foreign.clear()
+        for uuid, used in readings[-1].foreign.items():
+            self._foreign.labels(uuid).set(used)
+
+    def _look(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
+        """One reading of the driver between two of the ledger. A pid counts if it was the same process all the while."""
+        cards = self._lists.read(sorted({device.uuid for use in before.values() for device in use.devices}))
+        pids = sorted({pid for card in cards.values() for pid in card.used})
+        processes = self._processes.find(pids)
+        after = self._read()
+        sure = self._processes.all_seen
+        return limiter_unseen.reading(before, cards, processes, after, sure=sure), after
+
+    def _tell(
+        self, uses: Mapping[str, ClaimUse], known: Mapping[tuple[str, str], int], readings: list[Reading]
+    ) -> None:
+        suspects = frozenset.intersection(*(reading.outside for reading in readings))
+        certain = suspects & self._suspects
+        self._suspects = suspects
+        self._outside.set(len(certain))
+        for uid, use in uses.items():
+            suspected = sum(1 for each in suspects if each[0] == uid)
+            # After a restart of the plugin, who was told stays told while he is there.
+            outside = max(sum(1 for each in certain if each[0] == uid), min(suspected, use.outside))
+            try:
+                for device in use.devices:
+                    share = uid, device.uuid
+                    figure = limiter_unseen.settled(
+                        known.get(share, 0),
+                        [reading.unseen[share] for reading in readings if share in reading.unseen],
+                    )
+                    context = self._contexts.bytes_for(device.uuid)
+                    if (figure, context) != (device.unseen, device.context_bytes):
+                        limiter_region.tell_unseen(
+                            self._claims / uid, device.uuid, figure, context_bytes=context
+                        )
+                if outside != use.outside:
+                    limiter_region.tell_outside(self._claims / uid, outside)
+            except (OSError, NodeError) as error:
+                log.debug("claim_not_told", claim=uid, error=str(error))  # it is being taken away
+
+    def _learn(self, readings: list[Reading]) -> None:
+        """From processes that were there at the last look too: their context is complete."""
+        seen = {(uuid, pid, started) for reading in readings for uuid, pid, started, _ in reading.overheads}
+        for uuid, pid, started, overhead in readings[-1].overheads:
+            if (uuid, pid, started) in self._once_seen:
+                self._contexts.learn(uuid, overhead)
+        self._once_seen = frozenset(seen)
+
+    def _cut_back(self) -> None:
+        """A tenant may write past the end of its `usage`; what is there is of no use to anybody, and takes disk."""
+        for folder in self._claims.iterdir() if self._claims.is_dir() else ():
+            path = folder / "usage"
+            try:
+                if path.stat().st_size > limiter_region.USAGE_BYTES:
+                    os.truncate(path, limiter_region.USAGE_BYTES)
+                    self._cut.inc()
+                    log.warning("region_cut_back", claim=folder.name)
+            except OSError:
+                continue

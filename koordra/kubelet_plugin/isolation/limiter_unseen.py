@@ -1,0 +1,159 @@
+"""How many bytes of a card a claim uses beyond its ledger: contexts, modules, whatever did not go through the limiter. Pure.
+
+The driver knows how much each process holds, the ledger what the process was granted; the difference is `unseen`, and counts
+against the claim as soon as the node has written it. The two cannot be read at one instant, so the ledger is read before and
+after the driver:
+
+    granted(before), bytes, granted(after)  ─>  between bytes - the larger and bytes - the smaller, never below 0
+
+A reading that leaves room for what was known already changes nothing. Otherwise there are three readings, each brings the known
+figure into its bounds, and the middle one of the three counts: one that was wrong (memory that came and went between two looks
+at the ledger) does no harm.
+
+Processes are taken one by one: what one was granted and has not taken (managed memory that is not on the card) does not hide
+what another has beyond. A process that computes on the claim's card without a slot in its region got around the limiter; its
+bytes all count. What the driver does not tell leaves the figure as it is.
+
+Nobody is accused without need. A process that is ending has lost its slot and is still listed, for seconds where the driver has
+much to clean up; what its slot held counts as granted for as long as the limiter counts it. Where a slot does not tell whose it
+is, anybody may be its owner. And where the plugin is not in the host's pid namespace (`sure` is false), the numbers that the
+driver gives may be other processes': only those with a slot are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, Process
+from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse, ProcessUse
+
+READINGS: Final = 3
+
+Uses = Mapping[str, ClaimUse]
+Share = tuple[str, str]
+"""A claim's uid and a card's UUID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    low: int
+    high: int
+
+    def brought(self, figure: int) -> int:
+        return min(max(figure, self.low), self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """`unseen` by share, without those that are not known; `outside`: who computes without a slot, as (claim, pid, start);
+    `overheads`: what processes with one context have beyond all that they were granted but it, as (card, pid, start, bytes);
+    `foreign`: bytes of processes of no claim, by card."""
+
+    unseen: Mapping[Share, Interval]
+    outside: frozenset[tuple[str, int, int]]
+    overheads: tuple[tuple[str, int, int, int], ...]
+    foreign: Mapping[str, int]
+
+
+def reading(
+    before: Uses,
+    cards: Mapping[str, CardProcesses],
+    processes: Mapping[int, Process],
+    after: Uses,
+    *,
+    sure: bool = True,
+) -> Reading:
+    """What one look says. `processes` are those of claims; the others' bytes are foreign."""
+    unseen: dict[Share, Interval] = {}
+    outside: set[tuple[str, int, int]] = set()
+    overheads: list[tuple[str, int, int, int]] = []
+    foreign: dict[str, int] = {}
+    for uuid, card in cards.items():
+        foreign[uuid] = sum(used or 0 for pid, used in card.used.items() if pid not in processes)
+        untold: set[str] = set()
+        bounds: dict[str, tuple[int, int]] = {
+            uid: (0, 0) for uid, use in before.items() if _index(use, uuid) is not None
+        }
+        for pid, used in card.used.items():
+            process = processes.get(pid)
+            claims = [uid for uid in process.claims if uid in bounds and uid in after] if process else []
+            if process is None or not claims:
+                continue
+            earlier, later = (
+                [slot for uid in claims for slot in _slots(uses[uid], process)] for uses in (before, after)
+            )
+            if not earlier and not later:
+                if not sure:
+                    continue
+                nameless = any(_nameless(uses[uid]) for uid in claims for uses in (before, after))
+                told = used is not None and pid in card.computing
+                if told and not process.ending and not nameless:
+                    outside.add((claims[0], pid, process.started))
+            if used is None:
+                untold.add(claims[0])
+                continue
+            held = [_held(slots, uuid) for slots in (earlier, later)]
+            low, high = bounds[claims[0]]
+            bounds[claims[0]] = low + max(0, used - max(held)), high + max(0, used - min(held))
+            overhead = _overhead(before[claims[0]], earlier, uuid) if len(claims) == 1 else None
+            if overhead is not None and held[0] == held[1]:
+                overheads.append((uuid, pid, process.started, used - overhead))
+        unseen |= {
+            (uid, uuid): Interval(*each) for uid, each in bounds.items() if uid not in untold and uid in after
+        }
+    return Reading(unseen, frozenset(outside), tuple(overheads), foreign)
+
+
+def settled(known: int, intervals: Sequence[Interval]) -> int:
+    """The figure after these readings of one share; as it was where there are none."""
+    return int(median(each.brought(known) for each in intervals)) if intervals else known
+
+
+def changes(known: Mapping[Share, int], read: Reading) -> bool:
+    """Whether the reading contradicts what is known, so that it is worth another two."""
+    return any(
+        each.brought(known.get(share, 0)) != known.get(share, 0) for share, each in read.unseen.items()
+    )
+
+
+def known_unseen(uses: Uses) -> dict[Share, int]:
+    return {(uid, device.uuid): device.unseen for uid, use in uses.items() for device in use.devices}
+
+
+def _index(use: ClaimUse, uuid: str) -> int | None:
+    return next((index for index, device in enumerate(use.devices) if device.uuid == uuid), None)
+
+
+def _slots(use: ClaimUse, process: Process) -> list[tuple[ClaimUse, ProcessUse]]:
+    me = process.inner_pid, process.namespace
+    return [
+        (use, slot)
+        for slot in (*use.processes, *use.ended)
+        if slot.host_pid == process.pid or (slot.pid, slot.pid_namespace) == me
+    ]
+
+
+def _nameless(use: ClaimUse) -> bool:
+    """Whether a slot's owner cannot be told: it could not read its namespace, and the broker was not there to ask."""
+    return any(not slot.host_pid and not slot.pid_namespace for slot in use.processes)
+
+
+def _held(slots: Iterable[tuple[ClaimUse, ProcessUse]], uuid: str) -> int:
+    total = 0
+    for use, slot in slots:
+        index = _index(use, uuid)
+        total += slot.held[index] if index is not None else 0
+    return total
+
+
+def _overhead(use: ClaimUse, slots: Sequence[tuple[ClaimUse, ProcessUse]], uuid: str) -> int | None:
+    """What a process was granted apart from its one context; None where it has no context or several."""
+    index = _index(use, uuid)
+    if index is None or len(slots) != 1:
+        return None
+    slot = slots[0][1]
+    context = dict(slot.kinds[index])["context"]
+    return slot.held[index] - context if context and context == use.devices[index].context_bytes else None

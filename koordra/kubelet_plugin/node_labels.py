@@ -1,0 +1,243 @@
+"""Node labels that removed GPU stacks used to publish, so that nodeSelectors of unchanged pods go on matching.
+
+    machine ──> labels_of: what GPU feature discovery, Koordinator and Aliyun's nodes would say (pure)
+    node    ──> change: what of it is to be written (pure)         ──> one patch, conditional on the Node's version
+
+Only cards that koordra offers count. What differs between the cards of a node is left out, but for the number of cards.
+Labels that start or steer programs of those stacks (`gpu=on`, `gpushare=true`, `nvidia.com/gpu.present`,
+`koordinator.sh/gpu-isolation-provider`, ...) are never written.
+
+A label that somebody else wrote is never overwritten or removed. The annotation koordra.io/legacy-node-labels on the Node
+says which labels are koordra's, with their values: what is not in it, or has another value by now, is somebody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from koordra.api import kinds, names, objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.errors import ApiError, Conflict
+from koordra.logs import get_logger
+from koordra.topology.machine import Machine
+
+log = get_logger(__name__)
+
+OURS: Final = names.DOMAIN + "legacy-node-labels"
+"""Annotation on the Node: JSON, the labels that koordra wrote and their values."""
+MIB: Final = 1 << 20
+
+KEYS: Final = (
+    "nvidia.com/gpu.product",
+    "nvidia.com/gpu.count",
+    "nvidia.com/gpu.memory",
+    "nvidia.com/gpu.family",
+    "nvidia.com/gpu.compute.major",
+    "nvidia.com/gpu.compute.minor",
+    "nvidia.com/mig.capable",
+    "nvidia.com/cuda.driver.major",
+    "nvidia.com/cuda.driver.minor",
+    "nvidia.com/cuda.driver.rev",
+    "nvidia.com/cuda.driver-version.major",
+    "nvidia.com/cuda.driver-version.minor",
+    "nvidia.com/cuda.driver-version.revision",
+    "nvidia.com/cuda.driver-version.full",
+    "nvidia.com/cuda.runtime.major",
+    "nvidia.com/cuda.runtime.minor",
+    "nvidia.com/cuda.runtime-version.major",
+    "nvidia.com/cuda.runtime-version.minor",
+    "nvidia.com/cuda.runtime-version.full",
+    "node.koordinator.sh/gpu-vendor",
+    "node.koordinator.sh/gpu-model",
+    "node.koordinator.sh/gpu-driver-version",
+    "aliyun.accelerator/nvidia_name",
+    "aliyun.accelerator/nvidia_count",
+    "aliyun.accelerator/nvidia_mem",
+)
+"""Every label that may be written; the admission policy koordra-own-node-labels has the same list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`set` and `remove` are labels; `ours` what the annotation says afterwards; `foreign`: wanted, and somebody else's."""
+
+    set: Mapping[str, str]
+    remove: tuple[str, ...]
+    ours: Mapping[str, str]
+    foreign: tuple[str, ...]
+
+
+def labels_of(machine: Machine) -> dict[str, str]:
+    """The labels of a machine, by key; none where it offers no GPU."""
+    cards = [gpu for gpu in machine.gpus if gpu.certain]
+    if not cards:
+        return {}
+    product = _same(gpu.product_name for gpu in cards)
+    memory = _same(gpu.memory_bytes and gpu.memory_bytes // MIB for gpu in cards)
+    family = _same(gpu.architecture for gpu in cards)
+    compute = _same(gpu.compute_capability for gpu in cards)
+    driver, count = machine.driver_version or "", str(len(cards))
+    capable = any(gpu.mig_enabled is not None for gpu in cards)
+    found = {
+        "nvidia.com/gpu.count": count,
+        "nvidia.com/mig.capable": str(capable).lower(),
+        "node.koordinator.sh/gpu-vendor": "nvidia",
+        "aliyun.accelerator/nvidia_count": count,
+    }
+    if product:
+        found["nvidia.com/gpu.product"] = found["aliyun.accelerator/nvidia_name"] = product
+        found["node.koordinator.sh/gpu-model"] = product.removeprefix("NVIDIA")
+    if memory:
+        found["nvidia.com/gpu.memory"] = memory
+        found["aliyun.accelerator/nvidia_mem"] = f"{memory}MiB"
+    if family:
+        found["nvidia.com/gpu.family"] = family.lower()
+    if compute:
+        major, _, minor = compute.partition(".")
+        found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor or "0"}
+    found |= _driver(driver) | _runtime(machine.cuda_version)
+    return {key: value for key in KEYS if (value := label_value(found.get(key, "")))}
+
+
+def change(node: Object, wanted: Mapping[str, str]) -> Change:
+    """What has to be written so that the Node has the wanted labels, as far as they are koordra's to write."""
+    there, recorded = objects.labels_of(node), recorded_on(node)
+    mine = {key: value for key, value in recorded.items() if there.get(key) == value}
+    foreign = tuple(
+        key for key, value in wanted.items() if key in there and key not in mine and there[key] != value
+    )
+    setting = {
+        key: value
+        for key, value in wanted.items()
+        if (key in mine or key not in there) and there.get(key) != value
+    }
+    remove = tuple(key for key in mine if key not in wanted)
+    ours = {key: value for key, value in wanted.items() if key in mine or key in setting}
+    return Change(setting, remove, ours, foreign)
+
+
+def recorded_on(node: Object) -> dict[str, str]:
+    """The annotation; one that cannot be read names no label, and keys that koordra never writes are not koordra's."""
+    try:
+        found = json.loads(objects.annotations_of(node).get(OURS) or "{}")
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: str(value) for key, value in found.items() if key in KEYS}
+
+
+def label_value(text: str) -> str:
+    """A label's value made of a name: 63 characters of the alphabet that labels have."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text.strip())
+    return cleaned[:63].strip("-._")
+
+
+class NodeClient(Protocol):
+    """What is needed of koordra.kube.KubeClient."""
+
+    def get(self, kind: Kind, name: str) -> Object: ...
+    def patch(self, kind: Kind, name: str, body: Any) -> Object: ...
+
+
+class NodeLabels:
+    """Keeps the labels of one Node. `wake` may be called from any thread."""
+
+    def __init__(
+        self,
+        client: NodeClient,
+        *,
+        node: str,
+        machine: Callable[[], Machine],
+        retry: float = 5.0,
+        interval: float = 300.0,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._machine = machine
+        self._retry = retry
+        self._interval = interval
+        self._wanted = threading.Event()
+        self._foreign: tuple[str, ...] = ()
+
+    def wake(self) -> None:
+        self._wanted.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`, which is to be followed by a `wake`."""
+        while not stop.is_set():
+            self._wanted.clear()
+            pause = self._interval
+            try:
+                self.sync()
+            except Conflict:
+                pause = 0.5
+            except ApiError as error:
+                log.warning("node_labels_not_written", node=self._node, error=str(error))
+                pause = self._retry
+            if not stop.is_set():
+                self._wanted.wait(pause)
+            stop.wait(0.05)
+
+    def sync(self) -> bool:
+        """Whether something was written. Raises ApiError."""
+        node = self._client.get(kinds.NODES, self._node)
+        found = change(node, labels_of(self._machine()))
+        if found.foreign != self._foreign:
+            self._foreign = found.foreign
+            if found.foreign:
+                log.warning(
+                    "node_labels_of_somebody_else",
+                    node=self._node,
+                    labels=", ".join(found.foreign),
+                    remedy="stop what writes them, and delete them; koordra does not overwrite labels of others",
+                )
+        if not found.set and not found.remove and found.ours == recorded_on(node):
+            return False
+        record = json.dumps(found.ours, sort_keys=True, separators=(",", ":")) if found.ours else None
+        metadata = {
+            "uid": objects.uid(node),
+            "resourceVersion": objects.resource_version(node),
+            "labels": {**found.set, **dict.fromkeys(found.remove)},
+            "annotations": {OURS: record},
+        }
+        self._client.patch(kinds.NODES, self._node, {"metadata": metadata})
+        log.info("node_labels_written", node=self._node, labels=len(found.ours))
+        return True
+
+
+def _same(values: Iterable[object]) -> str:
+    """The value that all cards share; empty where they do not, or where one is unknown."""
+    found = {str(value) if value else "" for value in values}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _driver(version: str) -> dict[str, str]:
+    if not version:
+        return {}
+    parts = [*version.split("."), "", ""]
+    found = {
+        "node.koordinator.sh/gpu-driver-version": version,
+        "nvidia.com/cuda.driver-version.full": version,
+    }
+    for index, (old, new) in enumerate((("major", "major"), ("minor", "minor"), ("rev", "revision"))):
+        found[f"nvidia.com/cuda.driver.{old}"] = parts[index]
+        found[f"nvidia.com/cuda.driver-version.{new}"] = parts[index]
+    return found
+
+
+def _runtime(number: int | None) -> dict[str, str]:
+    """NVML's number: 12040 is CUDA 12.4."""
+    if not number:
+        return {}
+    major, minor = str(number // 1000), str(number % 1000 // 10)
+    found = {"nvidia.com/cuda.runtime-version.full": f"{major}.{minor}"}
+    for kind in ("runtime", "runtime-version"):
+        found |= {f"nvidia.com/cuda.{kind}.major": major, f"nvidia.com/cuda.{kind}.minor": minor}
+    return found

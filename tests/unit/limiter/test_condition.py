@@ -1,0 +1,135 @@
+"""The condition `Limited` of a claim's GPUs: what the handshake says, within the time of one look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.api import kinds
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.kubelet_plugin.claim_status import ClaimStatusWriter, device_statuses, merged
+from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+from koordra.kubelet_plugin.isolation.limiter_report import verdict
+from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
+from tests.unit.limiter.test_report import ENFORCING_AT, TURNED_AWAY_AT, counted
+
+UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+UID = "8d0c3a52-5b0e-4b57-9d2b-4a3f6f1d2c11"
+GPU = DeviceRecord(
+    request="gpu",
+    device="gpu-0000-1f-00-0",
+    type="gpu",
+    identity=UUID,
+    share_id="s1",
+    isolation="limiter",
+    uuid=UUID,
+)
+RECORD = ClaimRecord(
+    ref=ClaimRef("team-a", "c", UID),
+    pool="n1",
+    nonce="0" * 32,
+    boot_id="b",
+    state=State.COMPLETED,
+    devices=(GPU,),
+)
+INVENTORY: Any = None
+"""Not asked about GPUs."""
+
+
+class Api:
+    """One claim; its status as it was patched."""
+
+    def __init__(self) -> None:
+        results = [{"driver": "koordra.io", "pool": "n1", "device": GPU.device, "shareID": "s1"}]
+        self.claim: dict[str, Any] = {
+            "metadata": {"uid": UID, "resourceVersion": "1"},
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+        self.patches = 0
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        assert (kind, name, namespace) == (kinds.RESOURCE_CLAIMS, "c", "team-a")
+        return self.claim
+
+    def patch(self, kind: Kind, name: str, body: Any, **more: Any) -> Object:
+        assert more["subresource"] == "status"
+        self.patches += 1
+        self.claim["status"]["devices"] = body["status"]["devices"]
+        return self.claim
+
+    @property
+    def condition(self) -> Mapping[str, str]:
+        (entry,) = self.claim["status"]["devices"]
+        assert (entry["device"], entry["shareID"]) == (GPU.device, "s1")
+        (condition,) = entry["conditions"]
+        assert isinstance(condition, dict)
+        return condition
+
+
+def test_the_condition_follows_the_handshake(tmp_path: Path) -> None:
+    region = tmp_path / UID
+    api = Api()
+    writer = ClaimStatusWriter(
+        api,
+        records=lambda: [RECORD],
+        attached=list,
+        inventory=lambda: INVENTORY,
+        limited=lambda uid: verdict(tmp_path, uid),
+        clock=lambda: datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    assert writer.sync()
+    assert api.patches == 0, "no region yet, nothing to say"
+    limiter_region.allow(region, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    steps = [
+        (lambda: None, "Unknown", "NoProcessYet"),
+        (lambda: counted(region, ENFORCING_AT, 1), "True", "Enforcing"),
+        (lambda: counted(region, TURNED_AWAY_AT, 1), "False", "ProcessRefused"),
+        (lambda: limiter_region.tell_outside(region, 2), "False", "OutsideLimiter"),
+        (lambda: counted(region, 8, 7), "False", "RegionDamaged"),
+    ]
+    for number, (happens, status, reason) in enumerate(steps, start=1):
+        happens()
+        assert writer.sync()
+        assert writer.sync()
+        assert api.patches == number, "written once for each change"
+        assert (api.condition["type"], api.condition["status"], api.condition["reason"]) == (
+            "Limited",
+            status,
+            reason,
+        )
+
+
+@pytest.mark.parametrize("isolation", [None, "none", "mps"])
+def test_a_gpu_without_the_limiter_has_no_entry(tmp_path: Path, isolation: str | None) -> None:
+    limiter_region.allow(tmp_path / UID, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    record = replace(RECORD, devices=(replace(GPU, isolation=isolation),))
+    said = verdict(tmp_path, UID)
+    assert said is not None
+    assert device_statuses(record, inventory=INVENTORY, attached={}, limited=said) == []
+
+
+def test_other_peoples_conditions_on_our_gpus_stay() -> None:
+    isolated = {
+        "type": "Isolated",
+        "status": "False",
+        "reason": "x",
+        "message": "",
+        "lastTransitionTime": "t",
+    }
+    ours = {
+        "type": "Limited",
+        "status": "True",
+        "reason": "Enforcing",
+        "message": "",
+        "lastTransitionTime": "t",
+    }
+    key = {"driver": "koordra.io", "pool": "n1", "device": "gpu-0"}
+    before = [{**key, "conditions": [isolated, ours]}, {**key, "device": "nic-0", "conditions": [ours]}]
+    assert merged(before, [], pool="n1", now="now") == [{**key, "conditions": [isolated]}]
