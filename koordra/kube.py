@@ -15,6 +15,7 @@ effect (connection lost, time-out, 429, 5xx): the caller reads again before it w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -39,6 +40,8 @@ from koordra.errors import (
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
+
+_VALUE: Final = re.compile(r"(Invalid value: )[\[{&].*[\]}]", re.DOTALL)
 
 _ERRORS: Final[Mapping[int, type[ApiError]]] = {
     400: Invalid,
@@ -168,7 +171,7 @@ class KubeClient:
         subresource: str | None = None,
         content_type: str = MERGE_PATCH,
     ) -> Object:
-        """Merge patch by default; put a resourceVersion into the patch to make it conditional."""
+        """Merge patch by default; put a resourceVersion into the patch to make it conditional. Bytes are sent as they are."""
         path = self._as_served(kind).path(namespace=namespace, name=name, subresource=subresource)
         return versions.to_v1(self._send("PATCH", path, body=body, content_type=content_type))
 
@@ -179,14 +182,22 @@ class KubeClient:
         *,
         namespace: str | None = None,
         uid: str | None = None,
+        resource_version: str | None = None,
         grace_period: int | None = None,
+        propagation: str | None = None,
     ) -> None:
-        """Delete; with `uid` only that very object. Raises NotFound."""
+        """Delete; with `uid` only that very object, with `resource_version` only unchanged. Raises NotFound, and Conflict.
+
+        `propagation`: what becomes of the objects it owns: Background (the default), Foreground or Orphan.
+        """
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid:
-            options["preconditions"] = {"uid": uid}
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if any(preconditions.values()):
+            options["preconditions"] = {name: value for name, value in preconditions.items() if value}
         if grace_period is not None:
             options["gracePeriodSeconds"] = grace_period
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
         self._send("DELETE", self._as_served(kind).path(namespace=namespace, name=name), body=options)
 
     def watch(
@@ -279,7 +290,7 @@ class KubeClient:
             response = self._pool.request(
                 method,
                 url,
-                body=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
+                body=body if body is None or isinstance(body, bytes) else encoded(body),
                 headers=headers,
                 preload_content=False,
                 timeout=urllib3.Timeout(
@@ -293,6 +304,11 @@ class KubeClient:
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {self.server}{path}: {error}") from error
         return response
+
+
+def encoded(body: Any) -> bytes:
+    """A body as it is sent."""
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _load_configuration(kubeconfig: str | None) -> Any:
@@ -337,9 +353,9 @@ def _decode(data: bytes) -> Object:
     try:
         decoded = json.loads(data)
     except ValueError as error:
-        raise ApiUnreachable(f"the server's answer is not JSON: {data[:80]!r}") from error
+        raise ApiUnreachable(f"the server's answer ({len(data)} bytes) is not JSON") from error
     if not isinstance(decoded, dict):
-        raise ApiUnreachable(f"the server's answer is not an object: {data[:80]!r}")
+        raise ApiUnreachable(f"the server's answer ({len(data)} bytes) is not an object")
     return decoded
 
 
@@ -352,6 +368,11 @@ def _decode_status(data: bytes) -> Object:
     return decoded if isinstance(decoded, dict) else {"message": data[:300].decode(errors="replace").strip()}
 
 
+def _without_bodies(message: str) -> str:
+    """The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages end in logs."""
+    return _VALUE.sub(r"\1{...}", message)
+
+
 def _status_error(code: int, status: Mapping[str, Any]) -> ApiError:
-    message = str(status.get("message") or "the API server gave no message")
+    message = _without_bodies(str(status.get("message") or "the API server gave no message"))
     return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

@@ -37,12 +37,25 @@ def command() -> None:
     help="Who asked for what, one JSON line a request.  [default: none]",
 )
 @click.option(
+    "--feature-gate",
+    "gates",
+    multiple=True,
+    type=click.Choice(["GenericWorkload"]),
+    help="A gate that is off in Kubernetes and on here: GenericWorkload serves Workload and PodGroup "
+    "(scheduling.k8s.io/v1alpha2). Repeatable.",
+)
+@click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
 def control_plane(
-    directory: str, port: int, kubeconfig: str | None, audit_log: str | None, log_level: str
+    directory: str,
+    port: int,
+    kubeconfig: str | None,
+    audit_log: str | None,
+    gates: tuple[str, ...],
+    log_level: str,
 ) -> None:
-    """Double of kube-apiserver, kube-controller-manager's claim loops and kube-scheduler, in one process."""
+    """Double of kube-apiserver, kube-controller-manager (claims, workloads, garbage) and kube-scheduler, in one process."""
     from pathlib import Path
 
     from koordra import process
@@ -59,6 +72,7 @@ def control_plane(
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         compile_cel=_compile_cel(),
         audit=Path(audit_log) if audit_log else None,
+        gates=frozenset(gates),
     )
     plane.start(stop)
     _sleep_until(stop)

@@ -1,4 +1,4 @@
-"""The control plane of the development cluster in one process: API server, claim loops, garbage, scheduler.
+"""The control plane of the development cluster in one process: API server, claim loops, workloads, garbage, scheduler.
 
 The loops are threads that talk HTTP to the API server like anyone else, with the kubeconfig that it writes.
 """
@@ -14,6 +14,7 @@ from koordra.devcluster.apiserver.server import ApiServer
 from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
 from koordra.devcluster.informers import Informers
 from koordra.devcluster.scheduler import loop as scheduler
+from koordra.devcluster.workloads import loops as workloads
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
@@ -32,8 +33,9 @@ class ControlPlane:
         compile_cel: CompileCel = accept_cel,
         first_backoff: float = 1.0,
         audit: Path | None = None,
+        gates: frozenset[str] = frozenset(),
     ) -> None:
-        self.server = ApiServer(directory, port=port, compile_cel=compile_cel, audit=audit)
+        self.server = ApiServer(directory, port=port, compile_cel=compile_cel, audit=audit, gates=gates)
         self.kubeconfig = kubeconfig or directory / "kubeconfig"
         self._first_backoff = first_backoff
 
@@ -41,7 +43,7 @@ class ControlPlane:
         """Serves, writes the kubeconfig and starts the loops; returns once they run."""
         self.server.start()
         self.server.write_kubeconfig(self.kubeconfig)
-        watched = dict.fromkeys((*claims.WATCHED, *garbage.WATCHED, *scheduler.WATCHED))
+        watched = dict.fromkeys((*claims.WATCHED, *garbage.WATCHED, *workloads.WATCHED, *scheduler.WATCHED))
         informers = Informers(
             KubeClient(str(self.kubeconfig), user_agent="devcluster-watches"), tuple(watched)
         )
@@ -50,6 +52,9 @@ class ControlPlane:
                 KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
             ),
             garbage.GarbageLoops(
+                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+            ),
+            workloads.WorkloadLoops(
                 KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
             ),
             scheduler.Scheduler(

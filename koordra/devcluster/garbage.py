@@ -1,7 +1,8 @@
 """Owners, namespaces and default service accounts: what other loops of kube-controller-manager do.
 
-An object goes when every owner it names is gone (same kind, name and uid). A terminating namespace loses its contents and
-then its own finalizer. A new namespace gets the service account `default`.
+An object goes when every owner it names is gone (same kind, name and uid). An owner that is deleted with propagationPolicy
+Foreground stays until those that block it are gone; with Orphan, they lose their reference to it instead. A terminating
+namespace loses its contents and then its own finalizer. A new namespace gets the service account `default`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, is_deleting, metadata, name, uid
 from koordra.devcluster.apiserver import custom
-from koordra.devcluster.apiserver.resources import CRDS, EVENTS_V1, SERVED
+from koordra.devcluster.apiserver.deletion import FOREGROUND, ORPHAN
+from koordra.devcluster.apiserver.resources import (
+    CASCADING,
+    CONTROLLER_REVISIONS,
+    CRDS,
+    EVENTS_V1,
+    JOBS,
+    REPLICA_SETS,
+    SERVED,
+)
 from koordra.devcluster.informers import Informers
 from koordra.devcluster.workqueue import WorkQueue
 from koordra.errors import Conflict, NotFound
@@ -27,8 +37,11 @@ OWNED: Final = (
     kinds.RESOURCE_SLICES,
     kinds.RESOURCE_CLAIM_TEMPLATES,
     kinds.DEVICE_CLASSES,
+    REPLICA_SETS,
+    JOBS,
+    CONTROLLER_REVISIONS,
 )
-OWNERS: Final = (kinds.PODS, kinds.NODES, kinds.RESOURCE_CLAIMS)
+OWNERS: Final = (kinds.NODES, *sorted(CASCADING, key=str))
 WATCHED: Final = tuple(dict.fromkeys((*OWNED, *OWNERS, kinds.NAMESPACES)))
 CONTENTS: Final = tuple(
     served.kind for served in SERVED if served.kind.namespaced and served.kind != EVENTS_V1
@@ -44,28 +57,73 @@ class GarbageLoops:
         self._client = client
         self._informers = informers
         self._orphans = WorkQueue("garbage", self._sync_object)
+        self._leaving = WorkQueue("leaving-owners", self._sync_owner)
         self._namespaces = WorkQueue("namespaces", self._sync_namespace)
         for kind in OWNED:
             informers.listen(kind, partial(self._dependent_changed, kind))
         for kind in OWNERS:
-            informers.listen(kind, self._owner_changed)
+            informers.listen(kind, partial(self._owner_changed, kind))
         informers.listen(kinds.NAMESPACES, lambda _event, obj, /: self._namespaces.add(name(obj)))
 
     def start(self, stop: threading.Event) -> None:
         process.spawn(lambda: self._orphans.run(stop), name="garbage")
+        process.spawn(lambda: self._leaving.run(stop), name="leaving-owners")
         process.spawn(lambda: self._namespaces.run(stop), name="namespaces")
 
     def _dependent_changed(self, kind: Kind, event: str, obj: Object, /) -> None:
         if event == "ADDED" and metadata(obj).get("ownerReferences"):
             self._orphans.add(_work_key(kind, obj))
 
-    def _owner_changed(self, event: str, owner: Object, /) -> None:
+    def _owner_changed(self, kind: Kind, event: str, owner: Object, /) -> None:
         if event != "DELETED":
+            if _waits_for(owner):
+                self._leaving.add(_work_key(kind, owner))
             return
-        for kind in OWNED:
-            for obj in self._informers.objects(kind):
-                if any(one.get("uid") == uid(owner) for one in metadata(obj).get("ownerReferences") or ()):
-                    self._orphans.add(_work_key(kind, obj))
+        for dependent_kind, obj in self._dependents(owner):
+            self._orphans.add(_work_key(dependent_kind, obj))
+
+    def _dependents(self, owner: Object) -> list[tuple[Kind, Object]]:
+        """What names `owner` among its owners, as far as this process has seen."""
+        return [
+            (kind, obj)
+            for kind in OWNED
+            for obj in self._informers.objects(kind)
+            if any(one.get("uid") == uid(owner) for one in metadata(obj).get("ownerReferences") or ())
+        ]
+
+    def _sync_owner(self, work_key: str) -> float | None:
+        """Foreground: dependents first. Orphan: dependents forget the owner. Then the finalizer goes."""
+        plural, _, object_key = work_key.partition("|")
+        kind = next(one for one in OWNERS if str(one) == plural)
+        place, _, called = object_key.rpartition("/")
+        try:
+            owner = self._client.get(kind, called, namespace=place or None)
+        except NotFound:
+            return None
+        finalizer = _waits_for(owner)
+        if not finalizer:
+            return None
+        blocking = self._dependents(owner)
+        for dependent_kind, obj in blocking:
+            if finalizer == ORPHAN:
+                self._forget_owner(dependent_kind, obj, owner)
+            elif not is_deleting(obj):
+                policy = "Foreground" if dependent_kind in CASCADING else None
+                self._delete(dependent_kind, obj, policy=policy)
+        if blocking:
+            return LOOK_AGAIN
+        kept = [one for one in metadata(owner).get("finalizers") or () if one != finalizer]
+        patch = {"metadata": {"uid": uid(owner), "finalizers": kept or None}}
+        self._client.patch(kind, called, patch, namespace=place or None)
+        return None
+
+    def _forget_owner(self, kind: Kind, obj: Object, owner: Object) -> None:
+        kept = [one for one in metadata(obj).get("ownerReferences") or () if one.get("uid") != uid(owner)]
+        patch = {"metadata": {"uid": uid(obj), "ownerReferences": kept or None}}
+        try:
+            self._client.patch(kind, name(obj), patch, namespace=metadata(obj).get("namespace"))
+        except NotFound:
+            return
 
     def _sync_object(self, work_key: str) -> float | None:
         plural, _, object_key = work_key.partition("|")
@@ -135,18 +193,35 @@ class GarbageLoops:
         """Deletes what is in the namespace; how many objects there still were."""
         found = 0
         for kind in CONTENTS:
-            items, _ = self._client.list(kind, namespace=namespace)
+            try:
+                items, _ = self._client.list(kind, namespace=namespace)
+            except NotFound:
+                continue
             found += len(items)
             for obj in items:
                 if not is_deleting(obj):
                     self._delete(kind, obj)
         return found
 
-    def _delete(self, kind: Kind, obj: Object) -> None:
+    def _delete(self, kind: Kind, obj: Object, *, policy: str | None = None) -> None:
         try:
-            self._client.delete(kind, name(obj), namespace=metadata(obj).get("namespace"), uid=uid(obj))
+            self._client.delete(
+                kind,
+                name(obj),
+                namespace=metadata(obj).get("namespace"),
+                uid=uid(obj),
+                propagation=policy,
+            )
         except NotFound:
             return
+
+
+def _waits_for(owner: Object) -> str:
+    """The finalizer with which an owner that is going waits for the garbage loop; "" where it does not."""
+    held = metadata(owner).get("finalizers") or ()
+    if not is_deleting(owner):
+        return ""
+    return next((one for one in (ORPHAN, FOREGROUND) if one in held), "")
 
 
 def _work_key(kind: Kind, obj: Object) -> str:

@@ -151,6 +151,7 @@ class FakeKubeApi:
         *,
         namespace: str | None = None,
         uid: str | None = None,
+        resource_version: str | None = None,
         grace_period: int | None = None,
     ) -> None:
         del grace_period
@@ -159,6 +160,8 @@ class FakeKubeApi:
         key, current = self._current(kind, namespace, name)
         if uid and uid != objects.uid(current):
             raise Conflict("the UID in the precondition does not match", code=409)
+        if resource_version and resource_version != objects.resource_version(current):
+            raise Conflict("the resourceVersion in the precondition does not match", code=409)
         if current["metadata"].get("finalizers"):
             changed = copy.deepcopy(current)
             changed["metadata"]["deletionTimestamp"] = "2026-11-21T01:00:00Z"

@@ -5,6 +5,7 @@ NamespaceLifecycle, ServiceAccount, Priority, the admin-access check of resource
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
@@ -17,7 +18,6 @@ from koordra.devcluster.apiserver.status import FieldErrors, Refusal
 from koordra.devcluster.apiserver.store import Key
 
 ADMIN_ACCESS_LABEL: Final = "resource.kubernetes.io/admin-access"
-PRIORITIES: Final = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
 
 
 def check_namespace(kind: Kind, obj: Object, namespace: str, place: Object | None) -> None:
@@ -64,16 +64,35 @@ def no_service_account(pod: Object, namespace: str, account: str) -> Refusal:
     return status.forbidden(kinds.PODS, name, why)
 
 
-def check_priority(pod: Object) -> None:
-    """Only the two built-in priority classes exist here; the class sets the number."""
-    spec = pod.setdefault("spec", {})
-    wanted = spec.get("priorityClassName")
+def priority_class(pod: Object, classes: Mapping[str, Object]) -> Object | None:
+    """The PriorityClass that a new pod names, or the default one. Raises Refusal 403 for one that is not there."""
+    wanted = (pod.get("spec") or {}).get("priorityClassName")
     if not wanted:
-        return
-    if wanted not in PRIORITIES:
-        name = pod["metadata"].get("name", "")
-        raise status.forbidden(kinds.PODS, name, f"no PriorityClass with name {wanted} was found")
-    spec["priority"] = PRIORITIES[wanted]
+        defaults = [one for one in classes.values() if one.get("globalDefault")]
+        return min(defaults, key=lambda one: int(one.get("value", 0))) if defaults else None
+    if wanted not in classes:
+        raise _not_allowed(pod, f"no PriorityClass with name {wanted} was found")
+    return classes[wanted]
+
+
+def set_priority(pod: Object, found: Object | None) -> None:
+    """The class sets the number; a number of the pod's own must be the same."""
+    spec = pod.setdefault("spec", {})
+    value = int(found.get("value", 0)) if found else 0
+    if spec.get("priority") not in (None, value):
+        raise _not_allowed(
+            pod,
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+            f"priority admission controller computed {value} from the given PriorityClass name",
+        )
+    spec["priority"] = value
+    if found:
+        spec["priorityClassName"] = found["metadata"]["name"]
+        spec.setdefault("preemptionPolicy", found.get("preemptionPolicy", "PreemptLowerPriority"))
+
+
+def _not_allowed(pod: Object, why: str) -> Refusal:
+    return status.forbidden(kinds.PODS, pod["metadata"].get("name", ""), why)
 
 
 def bound(kind: Kind, key: Key, body: Object, old: Object, now: datetime) -> Object:

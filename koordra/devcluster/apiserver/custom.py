@@ -15,10 +15,12 @@ from koordra.devcluster.apiserver.strategies import Strategy, strategy
 
 
 class CustomKinds:
-    """The custom kinds of a store, found anew when a definition changes."""
+    """The kinds of a store: the built-in ones whose gates are on, and the custom ones, found anew when a definition changes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, gates: frozenset[str] = frozenset()) -> None:
         self._store = store
+        self.gates = gates
+        self._builtin = tuple(one for one in SERVED if not one.gate or one.gate in gates)
         self._seen: tuple[str, ...] = ()
         self._served: tuple[Served, ...] = ()
 
@@ -32,13 +34,17 @@ class CustomKinds:
 
     def everything(self) -> tuple[Served, ...]:
         """Built-in and custom kinds."""
-        return (*SERVED, *self.served())
+        return (*self._builtin, *self.served())
 
     def at(self, group: str, version: str, plural: str) -> Served | None:
         """What is served at a path."""
         wanted = (group, version, plural)
         return next(
-            (one for one in self.served() if (one.kind.group, one.kind.version, one.kind.plural) == wanted),
+            (
+                one
+                for one in self.everything()
+                if (one.kind.group, one.kind.version, one.kind.plural) == wanted
+            ),
             None,
         )
 

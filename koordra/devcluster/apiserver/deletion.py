@@ -7,12 +7,17 @@ its contents. A later DELETE may shorten a grace period, never lengthen it.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Final
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.devcluster.apiserver import status
+from koordra.devcluster.apiserver.resources import CASCADING
 from koordra.devcluster.apiserver.schema import format_time
+
+FOREGROUND: Final = "foregroundDeletion"
+ORPHAN: Final = "orphan"
 
 
 def check_preconditions(kind: Kind, options: Object, stored: Object) -> None:
@@ -30,6 +35,7 @@ def check_preconditions(kind: Kind, options: Object, stored: Object) -> None:
 
 def waiting(kind: Kind, old: Object, options: Object, now: datetime) -> Object | None:
     """The object marked for deletion (`old` itself when it already is), or None when nothing holds it back."""
+    old = _held_for_dependents(kind, old, options)
     metadata = old["metadata"]
     grace = _grace_period(kind, old, options)
     if kind == kinds.NAMESPACES and (old.get("spec") or {}).get("finalizers"):
@@ -46,6 +52,15 @@ def waiting(kind: Kind, old: Object, options: Object, now: datetime) -> Object |
             return old
         return _marked(old, now, 0)
     return None
+
+
+def _held_for_dependents(kind: Kind, old: Object, options: Object) -> Object:
+    """propagationPolicy Foreground and Orphan: a finalizer that the garbage collector takes away when it is done."""
+    finalizer = {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(options.get("propagationPolicy", ""))
+    held = old["metadata"].get("finalizers") or []
+    if kind not in CASCADING or finalizer is None or finalizer in held:
+        return old
+    return old | {"metadata": old["metadata"] | {"finalizers": [*held, finalizer]}}
 
 
 def may_go(kind: Kind, obj: Object) -> bool:

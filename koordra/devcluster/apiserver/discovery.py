@@ -10,6 +10,7 @@ from koordra.devcluster.apiserver.resources import VERBS, Served
 
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 VERSION: Final = "v1.37.0"
+_BODIES: Final = {"Scale": ("autoscaling", "v1"), "Eviction": ("policy", "v1")}
 
 
 def version() -> Object:
@@ -34,7 +35,7 @@ def core_versions() -> Object:
 
 def group_list(kinds: Sequence[Served]) -> Object:
     """/apis."""
-    groups = [_group(*one) for one in groups_of(kinds) if one[0]]
+    groups = [_group(name, kinds) for name in dict.fromkeys(one[0] for one in groups_of(kinds)) if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
@@ -45,13 +46,20 @@ def groups_of(kinds: Sequence[Served]) -> tuple[tuple[str, str], ...]:
 
 def group(name: str, kinds: Sequence[Served]) -> Object | None:
     """/apis/<group>."""
-    found = next((one for one in groups_of(kinds) if one[0] == name and name), None)
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group(*found)} if found else None
+    known = bool(name) and any(one[0] == name for one in groups_of(kinds))
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, kinds)} if known else None
 
 
-def _group(name: str, version: str) -> Object:
-    preferred = {"groupVersion": f"{name}/{version}", "version": version}
-    return {"name": name, "versions": [preferred], "preferredVersion": preferred}
+def _group(name: str, kinds: Sequence[Served]) -> Object:
+    versions = [
+        {"groupVersion": f"{name}/{version}", "version": version} for version in _versions(name, kinds)
+    ]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
+
+def _versions(group: str, kinds: Sequence[Served]) -> list[str]:
+    """The preferred one first."""
+    return [version for name, version in groups_of(kinds) if name == group]
 
 
 def resource_list(group: str, version: str, kinds: Sequence[Served]) -> Object | None:
@@ -82,6 +90,7 @@ def resource_list(group: str, version: str, kinds: Sequence[Served]) -> Object |
                     "kind": body,
                     "verbs": list(verbs),
                 }
+                | _group_of_body(body)
             )
     place = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": entries}
@@ -93,11 +102,21 @@ def aggregated(kinds: Sequence[Served], *, core: bool) -> Object:
         "kind": "APIGroupDiscoveryList",
         "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
-        "items": [_aggregated_group(*one, kinds) for one in groups_of(kinds) if bool(one[0]) is not core],
+        "items": [
+            _aggregated_group(group, kinds)
+            for group in dict.fromkeys(one[0] for one in groups_of(kinds))
+            if bool(group) is not core
+        ],
     }
 
 
-def _aggregated_group(group: str, version: str, kinds: Sequence[Served]) -> Object:
+def _group_of_body(body: str) -> Object:
+    """Where the kind of a subresource's body lives, when it is another group's."""
+    group, version = _BODIES.get(body, ("", ""))
+    return {"group": group, "version": version} if group else {}
+
+
+def _aggregated_group(group: str, kinds: Sequence[Served]) -> Object:
     return {
         "metadata": {"name": group} if group else {},
         "versions": [
@@ -106,6 +125,7 @@ def _aggregated_group(group: str, version: str, kinds: Sequence[Served]) -> Obje
                 "resources": [_aggregated_resource(served) for served in _of(group, version, kinds)],
                 "freshness": "Current",
             }
+            for version in _versions(group, kinds)
         ],
     }
 
@@ -127,11 +147,9 @@ def _aggregated_resource(served: Served) -> Object:
         entry["subresources"] = [
             {
                 "subresource": name,
-                "responseKind": {
-                    "group": "policy" if body == "Eviction" else kind.group,
-                    "version": "v1",
-                    "kind": body,
-                },
+                "responseKind": {"group": kind.group, "version": kind.version}
+                | _group_of_body(body)
+                | {"kind": body},
                 "verbs": list(verbs),
             }
             for name, body, verbs in served.subresources

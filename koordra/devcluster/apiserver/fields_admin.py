@@ -16,6 +16,21 @@ Service: apiVersion string, kind string, metadata ObjectMeta, spec ServiceSpec, 
 Deployment: apiVersion string, kind string, metadata ObjectMeta, spec! DeploymentSpec, status DeploymentStatus
 ReplicaSet: apiVersion string, kind string, metadata ObjectMeta, spec! ReplicaSetSpec, status ReplicaSetStatus
 Job: apiVersion string, kind string, metadata ObjectMeta, spec JobSpec, status JobStatus
+Scale: apiVersion string, kind string, metadata ObjectMeta, spec ScaleSpec, status ScaleStatus
+ScaleSpec: replicas int
+ScaleStatus: replicas! int, selector string
+StatefulSet: apiVersion string, kind string, metadata ObjectMeta, spec StatefulSetSpec, status
+    StatefulSetStatus
+ControllerRevision: apiVersion string, kind string, metadata ObjectMeta, data any, revision! int
+PriorityClass: apiVersion string, kind string, metadata ObjectMeta, description string, globalDefault bool,
+    preemptionPolicy string, value int
+ResourceQuota: apiVersion string, kind string, metadata ObjectMeta, spec ResourceQuotaSpec, status
+    ResourceQuotaStatus
+PersistentVolume: apiVersion string, kind string, metadata ObjectMeta, spec any, status any
+PersistentVolumeClaim: apiVersion string, kind string, metadata ObjectMeta, spec PersistentVolumeClaimSpec, status
+    PersistentVolumeClaimStatus
+Workload: apiVersion string, kind string, metadata ObjectMeta, spec! WorkloadSpec
+PodGroup: apiVersion string, kind string, metadata ObjectMeta, spec! PodGroupSpec, status PodGroupStatus
 DaemonSet: apiVersion string, kind string, metadata ObjectMeta, spec! DaemonSetSpec, status DaemonSetStatus
 ClusterRole: apiVersion string, kind string, metadata ObjectMeta, aggregationRule AggregationRule, rules
     []PolicyRule
@@ -59,6 +74,44 @@ JobSpec: activeDeadlineSeconds int, backoffLimit int, backoffLimitPerIndex int, 
 JobStatus: active int, completedIndexes string, completionTime time, conditions []JobCondition<type>, failed
     int, failedIndexes string, ready int, startTime time, succeeded int, terminating int,
     uncountedTerminatedPods UncountedTerminatedPods
+StatefulSetSpec: minReadySeconds int, ordinals StatefulSetOrdinals, persistentVolumeClaimRetentionPolicy
+    StatefulSetPersistentVolumeClaimRetentionPolicy, podManagementPolicy string, replicas int,
+    revisionHistoryLimit int, selector! LabelSelector, serviceName string, template! PodTemplateSpec,
+    updateStrategy StatefulSetUpdateStrategy, volumeClaimTemplates []PersistentVolumeClaim
+StatefulSetStatus: availableReplicas int, collisionCount int, conditions []StatefulSetCondition<type>,
+    currentReplicas int, currentRevision string, observedGeneration int, readyReplicas int, replicas! int,
+    updateRevision string, updatedReplicas int
+StatefulSetOrdinals: start int
+StatefulSetPersistentVolumeClaimRetentionPolicy: whenDeleted string, whenScaled string
+StatefulSetUpdateStrategy: rollingUpdate RollingUpdateStatefulSetStrategy, type string
+RollingUpdateStatefulSetStrategy: maxUnavailable any, partition int
+StatefulSetCondition: lastTransitionTime time, message string, reason string, status! string, type! string
+ResourceQuotaSpec: hard {}quantity, scopeSelector ScopeSelector, scopes []string
+ResourceQuotaStatus: hard {}quantity, used {}quantity
+ScopeSelector: matchExpressions []ScopedResourceSelectorRequirement
+ScopedResourceSelectorRequirement: operator! string, scopeName! string, values []string
+PersistentVolumeClaimSpec: accessModes []string, dataSource any, dataSourceRef any, resources
+    VolumeResourceRequirements, selector LabelSelector, storageClassName string, volumeAttributesClassName
+    string, volumeMode string, volumeName string
+PersistentVolumeClaimStatus: accessModes []string, capacity {}quantity, conditions any, phase string
+VolumeResourceRequirements: limits {}quantity, requests {}quantity
+WorkloadSpec: controllerRef TypedLocalObjectReference, podGroupTemplates! []PodGroupTemplate(name)
+TypedLocalObjectReference: apiGroup string, kind! string, name! string
+PodGroupTemplate: disruptionMode string, name! string, priority int, priorityClassName string, resourceClaims
+    []PodGroupResourceClaim<name>, schedulingConstraints PodGroupSchedulingConstraints, schedulingPolicy!
+    PodGroupSchedulingPolicy
+PodGroupSpec: disruptionMode string, podGroupTemplateRef PodGroupTemplateReference, priority int,
+    priorityClassName string, resourceClaims []PodGroupResourceClaim<name>, schedulingConstraints
+    PodGroupSchedulingConstraints, schedulingPolicy! PodGroupSchedulingPolicy
+PodGroupStatus: conditions []Condition<type>, resourceClaimStatuses []PodGroupResourceClaimStatus<name>
+PodGroupTemplateReference: workload WorkloadPodGroupTemplateReference
+WorkloadPodGroupTemplateReference: podGroupTemplateName! string, workloadName! string
+PodGroupResourceClaim: name! string, resourceClaimName string, resourceClaimTemplateName string
+PodGroupResourceClaimStatus: name! string, resourceClaimName string
+PodGroupSchedulingConstraints: topology []TopologyConstraint
+TopologyConstraint: key! string
+PodGroupSchedulingPolicy: basic any, gang GangSchedulingPolicy
+GangSchedulingPolicy: minCount! int
 DaemonSetSpec: minReadySeconds int, revisionHistoryLimit int, selector! LabelSelector, template!
     PodTemplateSpec, updateStrategy DaemonSetUpdateStrategy
 DaemonSetStatus: collisionCount int, conditions []DaemonSetCondition<type>, currentNumberScheduled! int,

@@ -16,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from koordra.devcluster.apiserver.routes import Api, Request, Response
+from koordra.devcluster.apiserver.requests import Request, Response
+from koordra.devcluster.apiserver.routes import Api
 from koordra.devcluster.apiserver.status import Refusal
 from koordra.devcluster.apiserver.store import encode
 from koordra.devcluster.apiserver.users import ANONYMOUS, User

@@ -83,13 +83,28 @@ class AdmissionChain:
         self._param_kinds = param_kinds
 
     def mutate(self, attempt: Attempt) -> Object:
-        """The object as the mutating webhooks leave it. Raises Refusal."""
-        obj = attempt.new or {}
-        for webhook in self._webhooks(MUTATING_WEBHOOKS, attempt):
-            current = Attempt(**{**_fields(attempt), "new": obj})
-            response = self._call(webhook, current)
-            if response.get("patch") is not None:
-                obj = json_patch(obj, webhook_calls.patch_of(response))
+        """The object as the mutating webhooks leave it. Raises Refusal.
+
+        A webhook that changes the object has those before it asked once more that want it (reinvocationPolicy IfNeeded). One
+        that was not concerned the first time is not asked the second time either, as in Kubernetes.
+        """
+        obj, again = attempt.new or {}, set[str]()
+        for is_second in (False, True):
+            asked: list[str] = []
+            for identity, webhook in self._entries(MUTATING_WEBHOOKS):
+                current = Attempt(**{**_fields(attempt), "new": obj})
+                if (is_second and identity not in again) or not self._is_meant(webhook, current):
+                    continue
+                response = self._call(webhook, current)
+                before = obj
+                if response.get("patch") is not None:
+                    obj = json_patch(obj, webhook_calls.patch_of(response))
+                if obj != before:
+                    again.update(asked)
+                if webhook.get("reinvocationPolicy") == "IfNeeded":
+                    asked.append(identity)
+            if not again:
+                break
         return obj
 
     def judge(self, attempt: Attempt, warnings: list[str]) -> None:
@@ -98,8 +113,9 @@ class AdmissionChain:
             return
         for binding in self._all(POLICY_BINDINGS):
             self._policy(binding, attempt, warnings)
-        for webhook in self._webhooks(VALIDATING_WEBHOOKS, attempt):
-            warnings.extend(self._call(webhook, attempt).get("warnings") or ())
+        for _, webhook in self._entries(VALIDATING_WEBHOOKS):
+            if self._is_meant(webhook, attempt):
+                warnings.extend(self._call(webhook, attempt).get("warnings") or ())
 
     def concerns(self, served: Served) -> bool:
         """Whether anybody at all may have to be asked; a quick no for clusters without policies and webhooks."""
@@ -189,21 +205,23 @@ class AdmissionChain:
 
     # --- webhooks ---
 
-    def _webhooks(self, kind: Kind, attempt: Attempt) -> Iterable[Object]:
+    def _entries(self, kind: Kind) -> list[tuple[str, Object]]:
+        """Every webhook of every configuration, with an identity; the API server asks in the order of names."""
+        return [
+            (f"{configuration['metadata']['name']}/{webhook['name']}", webhook)
+            for configuration in sorted(self._all(kind), key=lambda one: str(one["metadata"]["name"]))
+            for webhook in configuration.get("webhooks") or ()
+        ]
+
+    def _is_meant(self, webhook: Object, attempt: Attempt) -> bool:
+        """Whether the webhook's rules, selectors and conditions match."""
         if attempt.served.kind.group == _UNASKED:
-            return
-        for configuration in self._all(kind):
-            for webhook in configuration.get("webhooks") or ():
-                rules = {"resourceRules": webhook.get("rules") or ()}
-                selectors = {
-                    name: webhook[name]
-                    for name in ("namespaceSelector", "objectSelector")
-                    if webhook.get(name)
-                }
-                if self._constraints_match({**rules, **selectors}, attempt) and self._is_asked(
-                    webhook, attempt
-                ):
-                    yield webhook
+            return False
+        selectors = {
+            name: webhook[name] for name in ("namespaceSelector", "objectSelector") if webhook.get(name)
+        }
+        constraints = {"resourceRules": webhook.get("rules") or (), **selectors}
+        return self._constraints_match(constraints, attempt) and self._is_asked(webhook, attempt)
 
     def _is_asked(self, webhook: Object, attempt: Attempt) -> bool:
         try:

@@ -6,7 +6,6 @@ the write it guards cannot be separated. A dry run evaluates the same function a
 
 from __future__ import annotations
 
-import secrets
 import time
 import uuid
 from collections.abc import Callable
@@ -21,7 +20,16 @@ from koordra.devcluster.apiserver.claim_authorization import check_claim_status
 from koordra.devcluster.apiserver.custom import CustomKinds, strategy_of
 from koordra.devcluster.apiserver.decoding import WriteOptions, decode
 from koordra.devcluster.apiserver.judging import AdmissionChain, Attempt
-from koordra.devcluster.apiserver.resources import CRDS, EVENTS_V1, Served
+from koordra.devcluster.apiserver.parts import (
+    body_of,
+    check_precondition,
+    generated_name,
+    place,
+    same_place,
+    spec_only,
+    status_only,
+)
+from koordra.devcluster.apiserver.resources import CRDS, EVENTS_V1, PRIORITY_CLASSES, Served
 from koordra.devcluster.apiserver.schema import format_time
 from koordra.devcluster.apiserver.selectors import Predicate
 from koordra.devcluster.apiserver.status import FieldErrors, Refusal
@@ -31,11 +39,6 @@ from koordra.devcluster.apiserver.users import ADMINISTRATOR, User
 from koordra.devcluster.apiserver.validation import metadata as metadata_rules
 from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
 
-_SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
-_KEPT_METADATA: Final = (
-    "name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp",
-    "deletionGracePeriodSeconds", "generateName",
-)  # fmt: skip
 _WAIT_FOR_ACCOUNT: Final = 2.0
 
 
@@ -47,12 +50,17 @@ class Registry:
     """All verbs for all served kinds."""
 
     def __init__(
-        self, store: Store, *, now: Callable[[], datetime] = utc_now, compile_cel: CompileCel = accept_cel
+        self,
+        store: Store,
+        *,
+        now: Callable[[], datetime] = utc_now,
+        compile_cel: CompileCel = accept_cel,
+        gates: frozenset[str] = frozenset(),
     ) -> None:
         self.store = store
         self._now = now
         self._compile_cel = compile_cel
-        self.kinds = CustomKinds(store)
+        self.kinds = CustomKinds(store, gates)
         self.chain = AdmissionChain(store, self.kinds.everything)
 
     # --- reading ---
@@ -73,7 +81,11 @@ class Registry:
 
     def shown(self, served: Served, entry: Entry) -> Entry:
         """The entry as this resource's API version shows it."""
-        return Entry(events.from_core(entry.object)) if served.kind == EVENTS_V1 else entry
+        if served.kind == EVENTS_V1:
+            return Entry(events.from_core(entry.object))
+        if served.schema is not None and entry.object.get("apiVersion") != served.kind.api_version:
+            return Entry({**entry.object, "apiVersion": served.kind.api_version})
+        return entry
 
     # --- writing ---
 
@@ -85,14 +97,14 @@ class Registry:
         metadata = obj.setdefault("metadata", {})
         if metadata.get("resourceVersion"):
             raise status.bad_request("resourceVersion should not be set on objects to be created")
-        self._place(served.kind, metadata, namespace)
+        place(served.kind, metadata, namespace)
         self._admit(served, obj, namespace)
         obj = self._mutated(served, obj, namespace, options)
         metadata = obj["metadata"]
         generated = not metadata.get("name") and bool(metadata.get("generateName"))
         for attempt in range(8):
             if generated:
-                metadata["name"] = _generate_name(metadata["generateName"])
+                metadata["name"] = generated_name(metadata["generateName"])
             try:
                 return self._write(
                     served,
@@ -136,7 +148,7 @@ class Registry:
         self, served: Served, key: Key, body: Any, options: WriteOptions, *, subresource: str = ""
     ) -> Entry:
         obj = decode(served, body, options)
-        self._same_place(served.kind, obj.setdefault("metadata", {}), key)
+        same_place(served.kind, obj.setdefault("metadata", {}), key)
         return self._write(
             served,
             key,
@@ -165,16 +177,16 @@ class Registry:
             and self.store.get(served.stored, key) is None
         ):
             obj = decode(served, patch, options)
-            self._same_place(served.kind, obj.setdefault("metadata", {}), key)
+            same_place(served.kind, obj.setdefault("metadata", {}), key)
             return self._create(served, key[0], obj, options)
 
         def change(old: Object | None) -> Object | None:
             if old is None:
                 raise status.not_found(served.kind, key[1])
-            current = events.from_core(old) if served.kind == EVENTS_V1 else old
+            current = self.shown(served, Entry(old)).object
             patched = patches.apply(content_type, duplicate(current), patch, served.type_name)
             obj = decode(served, patched, options, patched=True)
-            self._same_place(served.kind, obj.setdefault("metadata", {}), key)
+            same_place(served.kind, obj.setdefault("metadata", {}), key)
             return self._replaced(served, key, obj, old, subresource=subresource, options=options)
 
         return self._write(served, key, change, options, operation="UPDATE", subresource=subresource)
@@ -193,19 +205,19 @@ class Registry:
         if old is None:
             raise status.not_found(served.kind, key[1])
         rules, plan = self._rules(), strategy_of(served)
-        _precondition(served.kind, obj["metadata"], old["metadata"])
+        check_precondition(served.kind, obj["metadata"], old["metadata"])
         if served.kind == kinds.LEASES and not obj["metadata"].get("resourceVersion"):
             errors = FieldErrors()
             errors.invalid("metadata.resourceVersion", "0x0", "must be specified for an update")
             _raise(served.kind, key[1], errors)
-        new = _status_only(obj, old) if subresource == "status" else _spec_only(obj, old, plan)
+        new = status_only(obj, old) if subresource == "status" else spec_only(obj, old, plan)
         plan.default(new, rules)
         if new == old:
             return old
         self._check_update(served, plan, new, old, subresource)
         if subresource == "status" and served.kind == kinds.RESOURCE_CLAIMS:
             check_claim_status(self.store, new, old, user=options.user, verb=options.verb)
-        if _body_of(new) != _body_of(old) and old["metadata"].get("generation"):
+        if body_of(new) != body_of(old) and old["metadata"].get("generation"):
             new["metadata"]["generation"] = old["metadata"]["generation"] + 1
         return None if deletion.may_go(served.kind, new) else new
 
@@ -269,6 +281,19 @@ class Registry:
 
     # --- subresources with a body of their own ---
 
+    def scale(
+        self, served: Served, key: Key, change: Callable[[Object], Object], options: WriteOptions
+    ) -> Entry:
+        """<workload>/scale: `change` puts the replicas that a Scale asks for into the workload."""
+
+        def write(old: Object | None) -> Object | None:
+            if old is None:
+                raise status.not_found(served.kind, key[1])
+            new = change(duplicate(old))
+            return self._replaced(served, key, new, old, subresource="", options=options)
+
+        return self._write(served, key, write, options, operation="UPDATE", subresource="scale")
+
     def bind(self, served: Served, key: Key, body: Object, options: WriteOptions) -> Object:
         """pods/binding: sets the node, once, and the PodScheduled condition."""
 
@@ -286,7 +311,7 @@ class Registry:
         def change(old: Object | None) -> Object | None:
             if old is None:
                 raise status.not_found(served.kind, key[1])
-            _precondition(served.kind, body.get("metadata") or {}, old["metadata"])
+            check_precondition(served.kind, body.get("metadata") or {}, old["metadata"])
             remaining = (body.get("spec") or {}).get("finalizers") or []
             new = old | {"spec": {"finalizers": remaining} if remaining else {}}
             gone = (
@@ -376,22 +401,7 @@ class Registry:
             self.store.mutate(stored, key, lambda _old: None)
 
     def _rules(self) -> Rules:
-        return Rules(self._now(), self._compile_cel)
-
-    def _place(self, kind: Kind, metadata: Object, namespace: str) -> None:
-        if not kind.namespaced:
-            metadata.pop("namespace", None)
-        elif metadata.setdefault("namespace", namespace) != namespace:
-            raise status.bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request"
-            )
-
-    def _same_place(self, kind: Kind, metadata: Object, key: Key) -> None:
-        if metadata.setdefault("name", key[1]) != key[1]:
-            raise status.bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL ({key[1]})"
-            )
-        self._place(kind, metadata, key[0])
+        return Rules(self._now(), self._compile_cel, self.kinds.gates)
 
     def _admit(self, served: Served, obj: Object, namespace: str) -> None:
         """What admission plugins of the real server check: the namespace, the service account, admin access."""
@@ -400,7 +410,9 @@ class Registry:
         place = self.store.get("namespaces", ("", namespace))
         admission.check_namespace(served.kind, obj, namespace, place.object if place else None)
         if served.kind == kinds.PODS:
-            admission.check_priority(obj)
+            found, _ = self.store.list(str(PRIORITY_CLASSES))
+            classes = {key[1]: entry.object for key, entry in found}
+            admission.set_priority(obj, admission.priority_class(obj, classes))
             account = admission.service_account(obj)
             deadline = time.monotonic() + (_WAIT_FOR_ACCOUNT if account == "default" else 0)
             while self.store.get("serviceaccounts", (namespace, account)) is None:
@@ -425,48 +437,3 @@ def _if_unchanged(old: Object | None, new: Object | None) -> Callable[[Object | 
         return new
 
     return change
-
-
-def _body_of(obj: Object) -> Object:
-    """What a generation counts the changes of: everything a user writes, in built-in kinds the spec."""
-    return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
-
-
-def _generate_name(prefix: str) -> str:
-    return prefix[:58] + "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
-
-
-def _precondition(kind: Kind, asked: Object, stored: Object) -> None:
-    if asked.get("uid") and asked["uid"] != stored["uid"]:
-        raise status.conflict(
-            kind,
-            stored["name"],
-            f"Precondition failed: UID in precondition: {asked['uid']}, UID in object meta: {stored['uid']}",
-        )
-    if asked.get("resourceVersion") not in (None, "", stored["resourceVersion"]):
-        raise status.modified(kind, stored["name"])
-
-
-def _status_only(obj: Object, old: Object) -> Object:
-    new = duplicate(old)
-    if "status" in obj:
-        new["status"] = obj["status"]
-    else:
-        new.pop("status", None)
-    return new
-
-
-def _spec_only(obj: Object, old: Object, plan: Strategy) -> Object:
-    new = obj
-    kept = {name: old["metadata"][name] for name in _KEPT_METADATA if name in old["metadata"]}
-    mine = {
-        name: value
-        for name, value in new["metadata"].items()
-        if name in ("labels", "annotations", "finalizers", "ownerReferences")
-    }
-    new["metadata"] = mine | kept
-    if plan.has_status:
-        new.pop("status", None)
-        if "status" in old:
-            new["status"] = duplicate(old["status"])
-    return new

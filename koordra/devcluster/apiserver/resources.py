@@ -1,6 +1,6 @@
 """What is served: kinds with their short names, categories and subresources.
 
-`SERVED` are the built-in kinds; what CustomResourceDefinitions add is in custom.py.
+`SERVED` are the built-in kinds, some of them behind a feature gate; what CustomResourceDefinitions add is in custom.py.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Served:
     """The OpenAPI schema of a custom kind; built-in kinds have field tables."""
     columns: Sequence[Mapping[str, Any]] = field(default=(), compare=False, hash=False)
     """additionalPrinterColumns of a custom kind."""
+    gate: str = ""
+    """The feature gate that has to be on for the kind to be served."""
 
     @property
     def stored(self) -> str:
@@ -43,6 +45,10 @@ class Served:
 
 def _status(kind: str) -> tuple[str, str, tuple[str, ...]]:
     return ("status", kind, ("get", "patch", "update"))
+
+
+SCALE: Final = ("scale", "Scale", ("get", "patch", "update"))
+"""The subresource that `kubectl scale` and autoscalers speak to: autoscaling/v1."""
 
 
 def _core(plural: str, kind: str) -> Kind:
@@ -63,6 +69,16 @@ def _admission(plural: str, kind: str) -> Kind:
 
 DEPLOYMENTS: Final = _apps("deployments", "Deployment")
 REPLICA_SETS: Final = _apps("replicasets", "ReplicaSet")
+STATEFUL_SETS: Final = _apps("statefulsets", "StatefulSet")
+DAEMON_SETS: Final = _apps("daemonsets", "DaemonSet")
+CONTROLLER_REVISIONS: Final = _apps("controllerrevisions", "ControllerRevision")
+RESOURCE_QUOTAS: Final = _core("resourcequotas", "ResourceQuota")
+PRIORITY_CLASSES: Final = Kind(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
+)
+WORKLOADS: Final = Kind("scheduling.k8s.io", "v1alpha2", "workloads", "Workload", namespaced=True)
+POD_GROUPS: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", namespaced=True)
+GENERIC_WORKLOAD: Final = "GenericWorkload"
 JOBS: Final = Kind("batch", "v1", "jobs", "Job", namespaced=True)
 ROLES: Final = _rbac("roles", "Role", namespaced=True)
 ROLE_BINDINGS: Final = _rbac("rolebindings", "RoleBinding", namespaced=True)
@@ -101,9 +117,21 @@ SERVED: Final = (
     Served(_core("configmaps", "ConfigMap"), "ConfigMap", ("cm",)),
     Served(_core("secrets", "Secret"), "Secret"),
     Served(_core("services", "Service"), "Service", ("svc",), ("all",)),
-    Served(DEPLOYMENTS, "Deployment", ("deploy",), ("all",), (_status("Deployment"),)),
-    Served(REPLICA_SETS, "ReplicaSet", ("rs",), ("all",), (_status("ReplicaSet"),)),
-    Served(_apps("daemonsets", "DaemonSet"), "DaemonSet", ("ds",), ("all",), (_status("DaemonSet"),)),
+    Served(
+        kinds.PERSISTENT_VOLUMES, "PersistentVolume", ("pv",), subresources=(_status("PersistentVolume"),)
+    ),
+    Served(
+        kinds.PERSISTENT_VOLUME_CLAIMS,
+        "PersistentVolumeClaim",
+        ("pvc",),
+        subresources=(_status("PersistentVolumeClaim"),),
+    ),
+    Served(RESOURCE_QUOTAS, "ResourceQuota", ("quota",), subresources=(_status("ResourceQuota"),)),
+    Served(DEPLOYMENTS, "Deployment", ("deploy",), ("all",), (SCALE, _status("Deployment"))),
+    Served(REPLICA_SETS, "ReplicaSet", ("rs",), ("all",), (SCALE, _status("ReplicaSet"))),
+    Served(STATEFUL_SETS, "StatefulSet", ("sts",), ("all",), (SCALE, _status("StatefulSet"))),
+    Served(DAEMON_SETS, "DaemonSet", ("ds",), ("all",), (_status("DaemonSet"),)),
+    Served(CONTROLLER_REVISIONS, "ControllerRevision"),
     Served(JOBS, "Job", (), ("all",), (_status("Job"),)),
     Served(
         Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True),
@@ -111,6 +139,9 @@ SERVED: Final = (
         ("pdb",),
         subresources=(_status("PodDisruptionBudget"),),
     ),
+    Served(PRIORITY_CLASSES, "PriorityClass", ("pc",)),
+    Served(WORKLOADS, "Workload", gate=GENERIC_WORKLOAD),
+    Served(POD_GROUPS, "PodGroup", subresources=(_status("PodGroup"),), gate=GENERIC_WORKLOAD),
     Served(ROLES, "Role"),
     Served(ROLE_BINDINGS, "RoleBinding"),
     Served(CLUSTER_ROLES, "ClusterRole"),
@@ -131,6 +162,10 @@ SERVED: Final = (
     Served(kinds.DEVICE_TAINT_RULES, "DeviceTaintRule", subresources=(_status("DeviceTaintRule"),)),
 )
 
+CASCADING: Final = frozenset(
+    {kinds.PODS, kinds.RESOURCE_CLAIMS, DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, JOBS}
+)
+"""Kinds whose objects own others: they can be deleted with propagationPolicy Foreground or Orphan."""
 BY_PATH: Final = {(one.kind.group, one.kind.version, one.kind.plural): one for one in SERVED}
 GROUPS: Final = tuple(dict.fromkeys((one.kind.group, one.kind.version) for one in SERVED))
 """(group, version), the core group first."""

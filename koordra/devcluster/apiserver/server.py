@@ -21,10 +21,11 @@ from koordra.devcluster.apiserver.audit import Audit
 from koordra.devcluster.apiserver.decoding import WriteOptions
 from koordra.devcluster.apiserver.http import HttpServer
 from koordra.devcluster.apiserver.registry import Registry, utc_now
-from koordra.devcluster.apiserver.resources import BY_PATH, Served
+from koordra.devcluster.apiserver.resources import BY_PATH, PRIORITY_CLASSES, Served
 from koordra.devcluster.apiserver.routes import Api
 from koordra.devcluster.apiserver.status import Refusal
 from koordra.devcluster.apiserver.store import Store
+from koordra.devcluster.apiserver.strategies import PRIORITIES
 from koordra.devcluster.apiserver.users import Tokens
 from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
 from koordra.errors import ClusterError
@@ -37,7 +38,7 @@ EVENT_LIFETIME: Final = timedelta(hours=1)
 class ApiServer:
     """`directory` holds the state (`apiserver.db`); `compile_cel` answers why a CEL expression does not compile, or None.
 
-    `audit`: a file for who asked for what."""
+    `audit`: a file for who asked for what. `gates`: feature gates that are off by default and on here."""
 
     def __init__(
         self,
@@ -46,9 +47,10 @@ class ApiServer:
         port: int = 0,
         compile_cel: CompileCel = accept_cel,
         audit: Path | None = None,
+        gates: frozenset[str] = frozenset(),
     ) -> None:
         self.store = Store(directory / "apiserver.db")
-        self.registry = Registry(self.store, compile_cel=compile_cel)
+        self.registry = Registry(self.store, compile_cel=compile_cel, gates=gates)
         self.token = self.store.setting("token", secrets.token_urlsafe(24))
         _create_first_objects(self.registry)
         self._audit = Audit(audit) if audit else None
@@ -118,11 +120,14 @@ def _create_first_objects(registry: Registry) -> None:
     for namespace in NAMESPACES:
         _create(registry, BY_PATH[("", "v1", kinds.NAMESPACES.plural)], "", namespace)
         _create(registry, BY_PATH[("", "v1", kinds.SERVICE_ACCOUNTS.plural)], namespace, "default")
+    for priority_class, value in PRIORITIES.items():
+        served = BY_PATH[(PRIORITY_CLASSES.group, PRIORITY_CLASSES.version, PRIORITY_CLASSES.plural)]
+        _create(registry, served, "", priority_class, value=value)
 
 
-def _create(registry: Registry, served: Served, namespace: str, name: str) -> None:
+def _create(registry: Registry, served: Served, namespace: str, name: str, **body: object) -> None:
     try:
-        registry.create(served, namespace, {"metadata": {"name": name}}, WriteOptions())
+        registry.create(served, namespace, {"metadata": {"name": name}, **body}, WriteOptions())
     except Refusal as refusal:
         if refusal.reason != "AlreadyExists":
             raise

@@ -77,11 +77,9 @@ class FieldErrors:
 
 
 def _show(value: Any) -> str:
-    return (
-        json.dumps(value, separators=(",", ":"))
-        if isinstance(value, str | dict | list)
-        else str(value).lower()
-    )
+    if value is None or isinstance(value, str | dict | list):
+        return json.dumps(value, separators=(",", ":"))
+    return str(value).lower()
 
 
 class Refusal(ApiError):

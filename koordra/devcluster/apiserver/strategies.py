@@ -12,11 +12,13 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from koordra.api.objects import Object
+from koordra.devcluster.apiserver import pod_defaults, workload_defaults
+from koordra.devcluster.apiserver.resources import GENERIC_WORKLOAD
 from koordra.devcluster.apiserver.schema import format_time
 from koordra.devcluster.apiserver.status import FieldErrors
 from koordra.devcluster.apiserver.validation import (
@@ -27,16 +29,18 @@ from koordra.devcluster.apiserver.validation import (
     requests,
     slices,
     status,
+    workloads,
 )
 from koordra.devcluster.apiserver.validation.classes import CompileCel
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Where a strategy gets the time and the CEL compiler from."""
+    """Where a strategy gets the time, the CEL compiler and the feature gates that are on from."""
 
     now: datetime
     compile_cel: CompileCel
+    gates: frozenset[str] = frozenset()
 
 
 Prepare = Callable[[Object, Rules], None]
@@ -119,32 +123,13 @@ def _prepare_namespace(obj: Object, _rules: Rules) -> None:
     obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"]["name"]
 
 
-def _default_pod(obj: Object, _rules: Rules) -> None:
+def _default_pod(obj: Object, rules: Rules) -> None:
     spec = obj.setdefault("spec", {})
-    for field, value in {
-        "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 30,
-        "dnsPolicy": "ClusterFirst",
-        "schedulerName": "default-scheduler",
-        "enableServiceLinks": True,
-    }.items():
-        spec.setdefault(field, value)
-    spec.setdefault("securityContext", {})
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        _default_container(container)
-
-
-def _default_container(container: Object) -> None:
-    resources = container.setdefault("resources", {})
-    for name, value in (resources.get("limits") or {}).items():
-        resources.setdefault("requests", {}).setdefault(name, value)
-    container.setdefault("terminationMessagePath", "/dev/termination-log")
-    container.setdefault("terminationMessagePolicy", "File")
-    image = str(container.get("image", ""))
-    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
-    container.setdefault("imagePullPolicy", "Always" if latest and "@" not in image else "IfNotPresent")
-    for port in container.get("ports") or ():
-        port.setdefault("protocol", "TCP")
+    pod_defaults.fill(spec)
+    spec.setdefault("enableServiceLinks", True)
+    pod_defaults.requests_from_limits(spec)
+    if GENERIC_WORKLOAD not in rules.gates:
+        spec.pop("schedulingGroup", None)
 
 
 def _prepare_pod(obj: Object, rules: Rules) -> None:
@@ -206,17 +191,6 @@ def _default_secret(obj: Object, _rules: Rules) -> None:
     obj.setdefault("type", "Opaque")
 
 
-def _default_workload(obj: Object, _rules: Rules) -> None:
-    obj.setdefault("spec", {}).setdefault("replicas", 1)
-
-
-def _default_job(obj: Object, _rules: Rules) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("parallelism", 1)
-    spec.setdefault("completions", 1)
-    spec.setdefault("backoffLimit", 6)
-
-
 def _default_service(obj: Object, _rules: Rules) -> None:
     obj.setdefault("spec", {}).setdefault("type", "ClusterIP")
 
@@ -229,6 +203,27 @@ def _default_webhooks(obj: Object, _rules: Rules) -> None:
         webhook.setdefault("namespaceSelector", {})
         webhook.setdefault("objectSelector", {})
 
+
+def _workload(
+    fill: Callable[[Object], None],
+    check: Callable[[FieldErrors, Object], None],
+    compare: Callable[[FieldErrors, Object, Object], None],
+) -> Strategy:
+    def validate_update(errors: FieldErrors, new: Object, old: Object, _rules: Rules) -> None:
+        check(errors, new)
+        compare(errors, new, old)
+
+    return Strategy(
+        default=lambda obj, _: fill(obj),
+        validate=lambda errors, obj, _: check(errors, obj),
+        validate_update=validate_update,
+        has_status=True,
+        has_generation=True,
+    )
+
+
+PRIORITIES: Final = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+"""The priority classes that every cluster has."""
 
 STRATEGIES: Final[Mapping[str, Strategy]] = {
     "namespaces": Strategy(prepare=_prepare_namespace, has_status=True, keeps_status=True, label_names=True),
@@ -255,10 +250,42 @@ STRATEGIES: Final[Mapping[str, Strategy]] = {
     ),
     "secrets": Strategy(default=_default_secret),
     "services": Strategy(default=_default_service),
-    "deployments.apps": Strategy(default=_default_workload, has_status=True, has_generation=True),
-    "replicasets.apps": Strategy(default=_default_workload, has_status=True, has_generation=True),
+    "persistentvolumes": Strategy(has_status=True, keeps_status=True),
+    "persistentvolumeclaims": Strategy(has_status=True, keeps_status=True),
+    "resourcequotas": Strategy(has_status=True),
+    "deployments.apps": _workload(
+        workload_defaults.deployment, workloads.deployment, workloads.selector_update
+    ),
+    "replicasets.apps": _workload(
+        workload_defaults.replica_set, workloads.replica_set, workloads.selector_update
+    ),
+    "statefulsets.apps": _workload(
+        workload_defaults.stateful_set, workloads.stateful_set, workloads.stateful_set_update
+    ),
     "daemonsets.apps": Strategy(has_status=True, has_generation=True),
-    "jobs.batch": Strategy(default=_default_job, has_status=True, has_generation=True),
+    "jobs.batch": replace(
+        _workload(workload_defaults.job, workloads.job, workloads.job_update),
+        prepare=lambda obj, _: workload_defaults.own_selector(obj),
+    ),
+    "priorityclasses.scheduling.k8s.io": Strategy(
+        default=lambda obj, _: workload_defaults.priority_class(obj),
+        validate=lambda errors, obj, _: workloads.priority_class(
+            errors, obj, builtin=obj["metadata"].get("name") in PRIORITIES
+        ),
+        validate_update=lambda errors, new, old, _: workloads.priority_class_update(errors, new, old),
+        has_generation=True,
+    ),
+    "workloads.scheduling.k8s.io": Strategy(
+        validate=lambda errors, obj, _: workloads.workload(errors, obj),
+        validate_update=lambda errors, new, old, _: workloads.spec_immutable(errors, new, old),
+        has_generation=True,
+    ),
+    "podgroups.scheduling.k8s.io": Strategy(
+        validate=lambda errors, obj, _: workloads.pod_group(errors, obj["spec"]),
+        validate_update=lambda errors, new, old, _: workloads.spec_immutable(errors, new, old),
+        has_status=True,
+        has_generation=True,
+    ),
     "poddisruptionbudgets.policy": Strategy(has_status=True, has_generation=True),
     "validatingadmissionpolicies.admissionregistration.k8s.io": Strategy(
         has_status=True, has_generation=True

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from koordra.api.objects import Object
+from koordra.devcluster.apiserver import workload_tables
+from koordra.devcluster.apiserver.durations import age
 from koordra.devcluster.apiserver.events import to_core
 from koordra.devcluster.apiserver.json_path import first
 from koordra.devcluster.apiserver.resources import Served
@@ -21,33 +23,6 @@ class Printer:
 
     columns: tuple[tuple[str, str, int], ...]
     row: Row
-
-
-def age(timestamp: str | None, now: datetime) -> str:
-    """`3m12s`, `4d`: k8s.io/apimachinery duration.HumanDuration."""
-    if not timestamp:
-        return "<unknown>"
-    seconds = int((now - datetime.fromisoformat(timestamp)).total_seconds())
-    if seconds < -1:
-        return "<invalid>"
-    if seconds < 120:
-        return f"{max(seconds, 0)}s"
-    minutes = seconds // 60
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours = minutes // 60
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    days = hours // 24
-    if days < 8:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    if days < 365 * 2:
-        return f"{days}d"
-    return f"{days // 365}y{days % 365}d"
 
 
 def _created(obj: Object, now: datetime) -> str:
@@ -193,6 +168,7 @@ PRINTERS: Final = {
     ),
     "ResourceSlice": Printer(_columns("Name", "Node", "Driver", "Pool", "Age"), _slice),
     "ResourceClaim": Printer(_columns("Name", "State", "Age"), _claim),
+    **{kind: Printer(columns, row) for kind, (columns, row) in workload_tables.ROWS.items()},
 }  # fmt: skip
 
 

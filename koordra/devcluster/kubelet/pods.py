@@ -89,6 +89,8 @@ def _environment(pod: Object, container: Object) -> dict[str, str]:
         "status.podIP": POD_IP,
         "status.hostIP": POD_IP,
     }
+    fields |= {f"metadata.labels['{key}']": text for key, text in labels_of(pod).items()}
+    fields |= {f"metadata.annotations['{key}']": text for key, text in annotations_of(pod).items()}
     found: dict[str, str] = {}
     for variable in container.get("env") or ():
         source = (variable.get("valueFrom") or {}).get("fieldRef")
