@@ -4,7 +4,7 @@
          │
          └─ each object, by apiVersion and kind (the table below)
                classic v1alpha1, v1alpha2      classic_v1alpha2   (parameters: classic_parameters, classic_selectors)
-               v1alpha3, v1beta1, v1beta2      classic_versions
+               v1alpha3, v1beta1, v1beta2      classic_versions   (kinds of values: classic_shapes)
                pods and workloads              classic_pods       (suitableNodes: classic_nodes)
                anything else                   unchanged
                     │
@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from koordra.api import classic_pods, classic_v1alpha2, classic_versions, objects
+from koordra.api import classic_pods, classic_shapes, classic_v1alpha2, classic_versions, objects
 from koordra.api.classic_notes import Note, Notes, Refused, refusal_of
 from koordra.api.classic_sources import GROUP, Reference, Sources, group_of, reference_to
 from koordra.api.objects import Object
@@ -130,7 +130,11 @@ def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Tran
     """What stands in the place of one object; a refusal is added to its notes."""
     try:
         _check_name(obj, notes)
-        converted = _converter(obj, notes)(obj, sources, notes)
+        converter = _converter(obj, notes)
+        if converter in _STRUCTURED.values() and (wrong := list(classic_shapes.problems(obj))):
+            notes.found += wrong
+            return []
+        converted = converter(obj, sources, notes)
         return [part for one in converted for part in _translated(one, notes, translators)]
     except InvalidInput as error:
         notes.found.append(refusal_of(error, notes.object))

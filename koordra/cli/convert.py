@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -16,10 +15,6 @@ if TYPE_CHECKING:
 
 DEVICE_CONFIG: Final = "device-config.yaml"
 """The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is read."""
-_LOOKS_ELSE: Final = re.compile(
-    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?0[xXoObB][0-9a-fA-F_]+|[yYnN]"
-)
-"""Texts that kubectl takes for numbers or truth values without quotes, and this YAML writer does not: `1e3`, `0o17`, `y`."""
 
 
 @click.command()
@@ -67,7 +62,9 @@ def command(
     from koordra.errors import InvalidManifest
 
     manifests = [_plain(entry) for entry in read_manifests(files)]
-    legacy = LegacyPods(_settings(settings_files, default_dialect, manifests))
+    if not manifests:
+        raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
+    legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
     conversion = convert(manifests, translators=[legacy])
     click.echo(_rendered(conversion.objects, conversion.to_list(), output), nl=False)
     for line in legacy.explained if explain else ():
@@ -75,11 +72,11 @@ def command(
     for note in conversion.notes:
         click.echo(f"{'refused' if note.refused else 'warning'}: {note}", err=True)
     if conversion.refused:
-        number = len(conversion.refused)
+        number = len({note.object for note in conversion.refused})
         raise InvalidManifest(f"{number} {'object was' if number == 1 else 'objects were'} refused")
 
 
-def _settings(
+def settings_from(
     files: Sequence[str], default_dialect: str | None, manifests: Sequence[Mapping[str, Any]]
 ) -> Settings:
     """What ConfigMaps among the manifests say, then the files, then the option."""
@@ -136,22 +133,9 @@ def _rendered(items: Sequence[Object], as_list: Object, output: str) -> str:
         import json
 
         return json.dumps(as_list, indent=2) + "\n"
-    import yaml
+    from koordra.cli.yaml_text import written
 
-    class Plain(yaml.SafeDumper):
-        """Writes the same value twice rather than an anchor and an alias, and quotes what kubectl would not read as text."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            del data
-            return True
-
-    def text(dumper: Plain, data: str) -> Any:
-        style = "'" if _LOOKS_ELSE.fullmatch(data) else None
-        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
-
-    Plain.add_representer(str, text)
-    written = (yaml.dump(item, Dumper=Plain, sort_keys=False, allow_unicode=True) for item in items)
-    return "---\n".join(written)
+    return "---\n".join(written(item) for item in items)
 
 
 def _plain(value: Any) -> Any:

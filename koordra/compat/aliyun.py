@@ -53,7 +53,8 @@ VOCABULARY: Final = Vocabulary(
         environment(
             "ALIYUN_COM_GPU_MEM_",
             "set by the plugin: card, memory of pod, container and card",
-            "is not set any more; with isolation `limiter` the CUDA driver tells the memory there is",
+            "IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given",
+            given=True,
         ),
         setting("--memory-unit", "GiB or MiB", "`aliyun.memoryUnit` in koordra's settings"),
         on_nodes(

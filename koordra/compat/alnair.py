@@ -51,8 +51,15 @@ VOCABULARY: Final = Vocabulary(
             "other annotations",
             "decide the dialect, with a warning that nobody reads them",
         ),
-        environment("ALNAIR_VGPU_COMPUTE_PERCENTILE", "set by the plugin", "is not set any more"),
-        environment("ALNAIR_", "set by the plugin", "is not set any more"),
+        environment(
+            "ALNAIR_VGPU_COMPUTE_PERCENTILE",
+            "set by the plugin",
+            "is set by koordra to what the claim was given",
+            given=True,
+        ),
+        environment(
+            "ALNAIR_", "others, set by the plugin (ID, SOCKET, WORKSPACE_PATH)", "are not set any more"
+        ),
         scheduler(
             "alnair-cost-saving",
             "packs nodes",

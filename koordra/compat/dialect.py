@@ -79,6 +79,12 @@ def tell_environment(view: PodView, wish: Wish, vocabulary: Vocabulary, notes: N
         for name in vocabulary.of(Place.ENVIRONMENT):
             if name.told and container.mentions(name.key):
                 notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
+            if name.given and container.mentions(f"$({name.key}"):
+                notes.warn(
+                    container.where,
+                    f"has $({name.key}...) where the kubelet puts values in: it does not know this one",
+                    "read the variable inside the container (sh -c)",
+                )
 
 
 def tell_zeros(shares: Sequence[Share]) -> tuple[Share, ...]:

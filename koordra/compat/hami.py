@@ -150,9 +150,15 @@ VOCABULARY: Final = Vocabulary(
         environment(
             "CUDA_DEVICE_MEMORY_LIMIT",
             "set by HAMi's device plugin",
-            "is not set any more; ask the CUDA driver for the memory there is",
+            "`CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given",
+            given=True,
         ),
-        environment("CUDA_DEVICE_SM_LIMIT", "set by HAMi's device plugin", "is not set any more"),
+        environment(
+            "CUDA_DEVICE_SM_LIMIT",
+            "set by HAMi's device plugin",
+            "is set by koordra to what the claim was given",
+            given=True,
+        ),
         scheduler(
             "hami-scheduler",
             "HAMi's scheduler, set by its webhook",

@@ -242,6 +242,8 @@ def _turned_down(request: dict[str, int], view: PodView, settings: Settings) -> 
     written = sorted({name for container in view.containers for name in container.resources()} & asked)
     if len(written) > 1:
         return f"{', '.join(written)} do not stand together in Koordinator"
+    if not written:
+        return "is 0 everywhere, and asks for no GPU"
     if any(
         container.phase is Phase.INIT and written[0] in container.resources() for container in view.containers
     ):

@@ -5,7 +5,7 @@
 
 In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get `resources.claims`,
 `spec.resourceClaims` gets one entry; annotations that only a scheduler may write are taken out, and so is the name of a
-scheduler that was the dialect's own. What the user wrote stays, also annotations that were understood: they ask nobody any more.
+scheduler that was the dialect's own, or that the settings say is gone; runtime classes likewise. What the user wrote stays, also annotations that were understood: they ask nobody any more.
 
 A template's name is a digest of its spec, so that equal pods share one, and other content has another name. A pod that asks for
 nothing is returned as it is, which makes a second pass change nothing.
@@ -46,20 +46,24 @@ ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 DIALECT_LABEL: Final = names.DOMAIN + "dialect"
-"""Label on a template: the dialect of the pods that it serves."""
+"""Label on a template and on the claims made from it: the dialect of the pods that it serves. The node reads it there, and
+gives containers the variables that the dialect's plugin used to set."""
+UNIT: Final = names.DOMAIN + "memory-unit"
+"""Annotation on such claims: the bytes of one unit of the dialect's memory, where that is a setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """`pod` as it should be; `template` is None (and `pod` the very same) where nothing was asked for.
 
-    `explained` has a line for every container.
+    `explained` has a line for every container, `entry` is the name in the pod's spec.resourceClaims.
     """
 
     pod: Object
     template: Object | None = None
     dialect: str = ""
     explained: tuple[str, ...] = ()
+    entry: str = ""
     wish: Wish | None = field(default=None, compare=False)
 
 
@@ -76,6 +80,16 @@ def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
         or any(signs.has_resource(dialect, name, settings) for dialect in DIALECTS)
         or unknown.strange(name, DIALECTS, settings)
         for name in _asked_names(spec)
+    )
+
+
+def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether some container asks under a name that a dialect has; names of other vendors and slips of the pen do not count."""
+    spec = pod.get("spec")
+    if not isinstance(spec, Mapping):
+        return False
+    return any(key.startswith(elastic.CLAIM_PREFIX) for key in _texts(pod, "annotations")) or any(
+        signs.has_resource(dialect, name, settings) for name in _asked_names(spec) for dialect in DIALECTS
     )
 
 
@@ -119,15 +133,18 @@ def rewrite(
         return Rewritten(pod)
     unknown.tell_annotations(view, DIALECTS, notes)
     tell_environment(view, wish, dialect.vocabulary, notes)
-    _tell_pod(view, wish, notes)
+    _tell_pod(view, wish, settings, notes)
     fields = {container.name: container.where for container in view.containers}
     asked = asked_by(wish, where=fields, pod=view.where, notes=notes)
-    template = template_of(asked.spec, wish, namespace=namespace)
+    template = template_of(asked.spec, wish, namespace=namespace, settings=settings)
+    entry = _free_entry(view, notes)
+    refers: Object = {"name": entry, "resourceClaimTemplateName": template["metadata"]["name"]}
     return Rewritten(
-        _with_claims(pod, view, asked, wish, template=str(template["metadata"]["name"]), notes=notes),
+        _with_claims(pod, view, asked, wish, refers=refers, settings=settings),
         template,
         wish.dialect,
         _explained(view, asked, wish),
+        entry,
         wish,
     )
 
@@ -162,23 +179,31 @@ def _texts(pod: Mapping[str, Any], name: str) -> dict[str, str]:
     return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
 
 
-def template_of(spec: Object, wish: Wish, *, namespace: str | None) -> Object:
+def template_of(spec: Object, wish: Wish, *, namespace: str | None, settings: Settings) -> Object:
     """The template of a claim spec, named after what it says."""
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    metadata: Object = {"name": f"koordra-{wish.dialect}-{digest}"}
+    metadata: Object = {"name": template_name(wish.dialect, spec)}
     if namespace:
         metadata["namespace"] = namespace
     metadata["labels"] = {DIALECT_LABEL: wish.dialect}
+    inner: Object = {"labels": {DIALECT_LABEL: wish.dialect}}
+    if wish.dialect == aliyun.ALIYUN:
+        inner["annotations"] = {UNIT: str(settings.aliyun_unit)}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": metadata,
-        "spec": {"spec": spec},
+        "spec": {"metadata": inner, "spec": spec},
     }
 
 
-def _tell_pod(view: PodView, wish: Wish, notes: Notes) -> None:
+def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
+    """Equal specs have one name, other content another: 128 bits, since users write parts of a spec, and could look for two
+    specs of one shorter digest."""
+    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    return f"koordra-{dialect}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def _tell_pod(view: PodView, wish: Wish, settings: Settings, notes: Notes) -> None:
     """What else in the pod will not do what it did."""
     asking = {share.container for share in wish.shares} | set(wish.users)
     for container in view.containers:
@@ -200,18 +225,26 @@ def _tell_pod(view: PodView, wish: Wish, notes: Notes) -> None:
         )
     for key in sorted(_results(view)):
         notes.warn(view.field(key), "is taken out: allocations are never believed from a manifest")
+    runtime = view.spec.get("runtimeClassName")
+    if runtime in (settings.runtime_classes or ()):
+        notes.warn(f"{view.where}.runtimeClassName", f"{runtime} is taken out: devices come with the claim")
     called = view.spec.get("schedulerName")
-    if called in ("koord-scheduler", "volcano"):
+    if called in _gone(settings):
+        notes.warn(f"{view.where}.schedulerName", f"{called} is taken out: kube-scheduler places the pod")
+    elif called in ("koord-scheduler", "volcano"):
         notes.warn(
             f"{view.where}.schedulerName",
             f"{called} stays, and has to honour ResourceClaims",
             "take it out for kube-scheduler",
         )
-    elif called in _GONE:
-        notes.warn(f"{view.where}.schedulerName", f"{called} is taken out: kube-scheduler places the pod")
 
 
 _GONE: Final = ("hami-scheduler", *alnair.SCHEDULERS)
+
+
+def _gone(settings: Settings) -> tuple[str, ...]:
+    """Names of schedulers that are taken out of pods."""
+    return _GONE if settings.schedulers is None else settings.schedulers
 
 
 def _results(view: PodView) -> frozenset[str]:
@@ -221,22 +254,28 @@ def _results(view: PodView) -> frozenset[str]:
     )
 
 
-def _with_claims(
-    pod: Object, view: PodView, asked: Asked, wish: Wish, *, template: str, notes: Notes
-) -> Object:
-    spec = dict(pod["spec"])
-    entries = spec.get("resourceClaims") or []
+def _free_entry(view: PodView, notes: Notes) -> str:
+    entries = view.spec.get("resourceClaims") or []
     if not isinstance(entries, list):
         raise notes.refuse(
             f"{view.where}.resourceClaims", "is not a list", "write a list of names and templates"
         )
-    entry = _free_name({str(known.get("name")) for known in entries if isinstance(known, Mapping)})
+    return _free_name({str(known.get("name")) for known in entries if isinstance(known, Mapping)})
+
+
+def _with_claims(
+    pod: Object, view: PodView, asked: Asked, wish: Wish, *, refers: Object, settings: Settings
+) -> Object:
+    spec = dict(pod["spec"])
     for group in ("initContainers", "containers"):
         if isinstance(spec.get(group), list):
-            spec[group] = [_container(raw, asked, wish, entry) for raw in spec[group]]
-    spec["resourceClaims"] = [*entries, {"name": entry, "resourceClaimTemplateName": template}]
-    if spec.get("schedulerName") in _GONE:
+            spec[group] = [_container(raw, asked, wish, str(refers["name"])) for raw in spec[group]]
+    spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), refers]
+    if spec.get("schedulerName") in _gone(settings):
         del spec["schedulerName"]
+    if spec.get("runtimeClassName") in (settings.runtime_classes or ()):
+        del spec["runtimeClassName"]
+        spec.pop("overhead", None)  # the class's; the API server refuses it without the class
     changed: Object = {**pod, "spec": spec}
     written = _results(view)
     if written:

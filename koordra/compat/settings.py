@@ -11,6 +11,8 @@ Three forms are read, alone or inside the data of a ConfigMap:
        volcanoGpu: {gpuMemoryFactor: 10}
        elastic: {memoryUnit: GiB}                      MiB (default) or GiB
        plain: {replicas: 4}                            how many replicas a card has under nvidia.com/gpu.shared
+       schedulers: [koord-scheduler, volcano]          names that pods give and that are not there any more; taken out
+       runtimeClasses: [nvidia]                        runtime classes that are taken out: CDI makes devices visible
        hami: {...}  volcano: {...}                     the fields of `nvidia` in form 2
 
 2. HAMi's device-config.yaml, whose section `nvidia` carries resource names, defaults and scaling factors. Volcano's file
@@ -98,7 +100,7 @@ _UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone calls otherwise:
-    with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `vgpu` holds the settings of HAMi and of Volcano."""
+    with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `known` remembers answers about names (signs.py). `vgpu` holds the settings of HAMi and of Volcano."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -109,6 +111,9 @@ class Settings:
     elastic_unit: int = 1 << 20
     volcano_gpu_factor: int = 1
     replicas: int | None = None
+    schedulers: tuple[str, ...] | None = None
+    runtime_classes: tuple[str, ...] | None = None
+    known: dict[tuple[str, str], bool] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def name(self, key: str, dialect: str = "") -> str:
         """The cluster's name for a dialect's name of the tables; "" where the operator has taken it away."""
@@ -177,6 +182,8 @@ _OWN: Final = (
     "volcanoGpu",
     "elastic",
     "plain",
+    "schedulers",
+    "runtimeClasses",
     "hami",
     "volcano",
 )
@@ -204,6 +211,10 @@ def _own(settings: Settings, data: Mapping[str, Any], source: str) -> Settings:
             for key, value in _mapping(data["isolation"], source, "isolation").items()
         }
         settings = replace(settings, isolation=MappingProxyType({**settings.isolation, **chosen}))
+    for name, attribute in (("schedulers", "schedulers"), ("runtimeClasses", "runtime_classes")):
+        if name in data:
+            listed: _Values = {attribute: _texts(data[name], source, name)}
+            settings = replace(settings, **listed)
     for name, dialect in (("hami", HAMI), ("volcano", VOLCANO)):
         if name in data:
             section = _mapping(data[name], source, name)
@@ -241,6 +252,12 @@ def _mapping(raw: object, source: str, field: str) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
         raise InvalidManifest("is not an object", object=source, field=field)
     return raw
+
+
+def _texts(raw: object, source: str, field: str) -> tuple[str, ...]:
+    if not isinstance(raw, list):
+        raise InvalidManifest("is not a list", object=source, field=field)
+    return tuple(_text(entry, source, f"{field}[{index}]") for index, entry in enumerate(raw))
 
 
 def _text(raw: object, source: str, field: str) -> str:

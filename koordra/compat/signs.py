@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.compat.dialect import Dialect, PodView
@@ -92,9 +93,19 @@ def _resources(view: PodView, dialects: Sequence[Dialect], settings: Settings) -
 
 
 def has_resource(dialect: Dialect, key: str, settings: Settings) -> bool:
-    return any(
-        _named(name, dialect.name, settings).covers(key) for name in dialect.vocabulary.of(Place.RESOURCE)
-    )
+    """Asked about every name of every pod, so the answers are remembered with the settings, a bounded number of them."""
+    found = settings.known.get((dialect.name, key))
+    if found is None:
+        found = any(
+            _named(name, dialect.name, settings).covers(key) for name in dialect.vocabulary.of(Place.RESOURCE)
+        )
+        if len(settings.known) >= MOST_KNOWN:
+            settings.known.clear()
+        settings.known[dialect.name, key] = found
+    return found
+
+
+MOST_KNOWN: Final = 4096
 
 
 def _named(name: Name, dialect: str, settings: Settings) -> Name:

@@ -27,7 +27,8 @@ class Place(StrEnum):
 class Name:
     """`key` may hold `*`. `also` are other dialects that use the name too, so that it does not decide alone; a `soft` sign
     decides only where nothing else does, and contradicts nobody (a label of the same project about something else). A variable
-    that is `told` is warned about where a container that asks for devices uses it."""
+    that is `told` is warned about where a container that asks for devices uses it; one that is `given` is set by koordra's
+    plugin, and warned about where the kubelet would have to put it in (`$(NAME)`), which it does before the plugin is asked."""
 
     key: str
     place: Place
@@ -38,6 +39,7 @@ class Name:
     also: frozenset[str] = field(default_factory=frozenset)
     soft: bool = False
     told: bool = False
+    given: bool = False
 
     def covers(self, key: str) -> bool:
         return key == self.key or ("*" in self.key and fnmatchcase(key, self.key))
@@ -84,8 +86,8 @@ def written(key: str, meaning: str) -> Name:
     )
 
 
-def environment(key: str, meaning: str, becomes: str, *, told: bool = True) -> Name:
-    return Name(key, Place.ENVIRONMENT, meaning, becomes, sign=False, told=told)
+def environment(key: str, meaning: str, becomes: str, *, told: bool = True, given: bool = False) -> Name:
+    return Name(key, Place.ENVIRONMENT, meaning, becomes, sign=False, told=told and not given, given=given)
 
 
 def scheduler(key: str, meaning: str, becomes: str) -> Name:

@@ -96,7 +96,8 @@ VOCABULARY: Final = Vocabulary(
         environment(
             "CUDA_DEVICE_MEMORY_LIMIT",
             "set by the device plugin",
-            "is not set any more; ask the CUDA driver for the memory there is",
+            "`CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given",
+            given=True,
         ),
         environment(
             "CUDA_DISABLE_CONTROL",
@@ -136,7 +137,8 @@ OLD_VOCABULARY: Final = Vocabulary(
         environment(
             "VOLCANO_GPU_",
             "set by the device plugin: memory that was given",
-            "is not set any more; with isolation `limiter` the CUDA driver tells the memory there is",
+            "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
+            given=True,
         ),
         setting(
             "--gpu-memory-factor",

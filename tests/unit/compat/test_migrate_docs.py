@@ -15,7 +15,8 @@ from koordra.compat.settings import Settings
 from koordra.compat.vocabulary import table
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "migrate"
-PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
+ABOUT_ALL = {"README.md", "in-the-cluster.md", "quota.md"}
+PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name not in ABOUT_ALL)
 NAMES = re.compile(r"(<!-- names of ([-a-z]+) -->\n).*?(<!-- end of names -->\n)", re.DOTALL)
 EXAMPLE = re.compile(
     r"```yaml\n(.*?)```\n\n`koordra convert --explain` says of it:\n\n```text\n(.*?)```", re.DOTALL

@@ -183,6 +183,11 @@ def test_koordinators_containers_are_summed_after_its_webhook() -> None:
     ]
 
 
+def test_a_gpu_of_zero_beside_a_nic_is_refused() -> None:
+    manifest = pod(container("a", ask={K + "rdma": 50}), container("b", ask={K + "gpu-memory": 0}))
+    assert "is 0 everywhere, and asks for no GPU" in refusal(manifest)
+
+
 def test_koordinators_init_container_counts_where_it_is_larger() -> None:
     whole = {K + "gpu-core": 100, K + "gpu-memory-ratio": 100, K + "gpu.shared": 1}
     manifest = pod(container("a", ask={K + "gpu": 50}), init=(container("i", ask=whole),))
@@ -337,7 +342,15 @@ TOLD = [
     ),
     (
         pod(container(ask={"aliyun.com/gpu-mem": 1}, args=["--mem=$(ALIYUN_COM_GPU_MEM_CONTAINER)"])),
-        "uses ALIYUN_COM_GPU_MEM_",
+        "has $(ALIYUN_COM_GPU_MEM_...) where the kubelet puts values in",
+    ),
+    (
+        pod(
+            container(
+                ask={"aliyun.com/gpu-mem": 1}, command=["sh", "-c", "run $ALIYUN_COM_GPU_MEM_CONTAINER"]
+            )
+        ),
+        "",
     ),
     (
         pod(container(ask={N + "gpu": 1}, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),

@@ -1,0 +1,128 @@
+"""What a pod asked for before it was rewritten: the pod carries it, and its claim can be worked out again from it. Pure.
+
+    annotation koordra.io/asked     {"koordra-devices": {"containers": {"main": {"limits": {"nvidia.com/gpu": "1"}}},
+                                                         "schedulerName": "hami-scheduler"}}
+
+One key for every entry of spec.resourceClaims that the rewriting added (another webhook may ask for more, and the pod is
+rewritten again). Only what was taken out stands there.
+
+Nobody has to believe it. `again` puts the words back into the pod and rewrites it once more: what comes out is a template that
+the pod's user could have had by asking, and it counts only if its name, a digest of its content, is the one in the pod's spec,
+which nobody can change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from koordra.api import names, objects
+from koordra.api.classic_notes import Notes
+from koordra.api.objects import Object
+from koordra.compat.rewrite import Rewritten, rewrite
+from koordra.compat.settings import Settings
+from koordra.errors import InvalidInput
+
+ANNOTATION: Final = names.DOMAIN + "asked"
+_GROUPS: Final = ("initContainers", "containers")
+_SIDES: Final = ("limits", "requests")
+
+
+def carrying(before: Object, found: Rewritten) -> Object:
+    """The rewritten pod with the annotation."""
+    said = {**_read(found.pod), found.entry: _difference(before, found.pod)}
+    metadata = dict(objects.metadata(found.pod))
+    metadata["annotations"] = {
+        **objects.annotations_of(found.pod),
+        ANNOTATION: json.dumps(said, sort_keys=True, separators=(",", ":")),
+    }
+    return {**found.pod, "metadata": metadata}
+
+
+def again(pod: Object, entry: str, settings: Settings) -> Rewritten | None:
+    """The rewriting that added the entry, done once more; None where the pod does not carry it or it cannot be read."""
+    said = _read(pod).get(entry)
+    if not isinstance(said, Mapping):
+        return None
+    try:
+        return rewrite(_restored(pod, entry, said), settings, Notes.about(pod), namespace=_place(pod))
+    except InvalidInput:
+        return None
+
+
+def _place(pod: Object) -> str | None:
+    return str(objects.metadata(pod).get("namespace") or "") or None
+
+
+def entries(pod: Mapping[str, Any]) -> list[str]:
+    """The entries of spec.resourceClaims that the pod carries the words for."""
+    return sorted(_read(pod))
+
+
+def _read(pod: Mapping[str, Any]) -> dict[str, Any]:
+    text = objects.annotations_of(pod).get(ANNOTATION)
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _difference(before: Object, after: Object) -> Object:
+    containers = {}
+    old = dict(_containers(before))
+    for name, now in _containers(after):
+        gone = {side: _gone(old.get(name, {}), now, side) for side in _SIDES}
+        if any(gone.values()):
+            containers[name] = {side: found for side, found in gone.items() if found}
+    found: Object = {"containers": containers}
+    scheduler = objects.spec_of(before).get("schedulerName")
+    if scheduler and scheduler != objects.spec_of(after).get("schedulerName"):
+        found["schedulerName"] = scheduler
+    return found
+
+
+def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for group in _GROUPS:
+        listed = objects.spec_of(pod).get(group)
+        for raw in listed if isinstance(listed, list) else ():
+            if isinstance(raw, Mapping):
+                yield str(raw.get("name")), raw
+
+
+def _gone(old: Mapping[str, Any], now: Mapping[str, Any], side: str) -> dict[str, str]:
+    kept = _side(now, side)
+    return {name: str(value) for name, value in _side(old, side).items() if name not in kept}
+
+
+def _side(container: Mapping[str, Any], side: str) -> Mapping[str, Any]:
+    resources = container.get("resources")
+    found = resources.get(side) if isinstance(resources, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
+    """The pod as it was before the entry was added."""
+    spec = dict(objects.spec_of(pod))
+    asked = said.get("containers")
+    for group in _GROUPS:
+        if isinstance(spec.get(group), list):
+            spec[group] = [
+                _container(raw, entry, asked if isinstance(asked, Mapping) else {}) for raw in spec[group]
+            ]
+    spec["resourceClaims"] = [one for one in spec.get("resourceClaims") or () if one.get("name") != entry]
+    if said.get("schedulerName"):
+        spec["schedulerName"] = said["schedulerName"]
+    return {**pod, "spec": spec}
+
+
+def _container(raw: Object, entry: str, asked: Mapping[str, Any]) -> Object:
+    resources = dict(raw.get("resources") or {})
+    resources["claims"] = [one for one in resources.get("claims") or () if one.get("name") != entry]
+    words = asked.get(str(raw.get("name")))
+    for side in _SIDES:
+        found = words.get(side) if isinstance(words, Mapping) else None
+        if isinstance(found, Mapping):
+            resources[side] = {**(resources.get(side) or {}), **found}
+    return {**raw, "resources": resources}
