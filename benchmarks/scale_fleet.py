@@ -149,8 +149,8 @@ def _joint(count: int = 10_000) -> dict[str, Any]:
     draws = generator.choice(len(MIX), size=200_000, p=parts / parts.sum()).tolist()
     filling: list[int] = []
     held: deque[Placement] = deque()
-    allocated, at = 0, 0
-    while allocated < 0.9 * cluster.capacity:
+    allocated, at, enough = 0, 0, 0.9 * cluster.capacity
+    while allocated < enough:
         began_ns = time.thread_time_ns()
         placement = fleet.place(MIX[draws[at]][0])
         filling.append(time.thread_time_ns() - began_ns)

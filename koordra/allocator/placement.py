@@ -7,14 +7,18 @@ Clusters consist of many nodes of few kinds. A node that is alike an earlier one
 at; before another is searched, its canonical form (`symmetry.py`) is looked up: a node whose form was searched before has the
 same answer. If that fitted, the earlier node costs the same and comes first by
 name, so this one need not be solved at all; if it did not, only the reasons are told anew.
+
+Where something is known of the workload, a guide (`fleet.cards`) names the devices that leave most to who comes next; they are taken
+if the claims are served as well by them as by the search's own choice.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final, Protocol
 
 from koordra.allocator.bounds import candidates_of, enough, narrow, settled
 from koordra.allocator.diagnosis import reasons_on_node
@@ -25,8 +29,8 @@ from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.relaxation import Told
-from koordra.allocator.requests import AskedClaim
-from koordra.allocator.score import RUNG, Cost
+from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
 from koordra.allocator.search import BUDGET, Search
 from koordra.allocator.solution import Outcome
 from koordra.api.parameters import PlacementPolicy
@@ -46,6 +50,8 @@ class NodeAnswer:
     fits: bool = False
 
 
+_DEFAULT: Final = policy_of("koordra")
+
 _Tried = tuple[list[Rule], tuple[object, ...]]
 """The rules of the last rung that was tried on a node that did not fit, where only what is Required is left, and the node's form."""
 
@@ -60,11 +66,26 @@ class _Rung:
     repeated: bool = False
 
 
+Candidates = Mapping[Wanted, Sequence[int]]
+"""Devices by request, as positions on the node."""
+
+
+class Guide(Protocol):
+    """Who knows better than best fit which devices to take, among those that are eligible (`fleet.cards`)."""
+
+    def __call__(
+        self, name: str, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
+    ) -> Candidates | None:
+        """The candidates to take from; None where there is nothing to say."""
+        ...
+
+
 class Placement:
     """A group of claims that is to be placed under one policy (None is first fit).
 
     `several`: more nodes than one will be asked, so that it is worth to remember what they said.
     `budget`: placements tried on one node at most.
+    `guide`: asked where the policy is the default one; what it says counts where the claim is served as well by it.
     """
 
     def __init__(
@@ -76,10 +97,12 @@ class Placement:
         inventory: Inventory,
         several: bool = True,
         budget: int = BUDGET,
+        guide: Guide | None = None,
     ) -> None:
         self.asked = asked
         self.siblings = siblings
         self.policy = None if policy is None else _said(asked, policy)
+        self.guide = guide if self.policy == _DEFAULT else None
         self.inventory = inventory
         self.several = several
         self.budget = budget
@@ -135,7 +158,7 @@ class Placement:
                 rule_for(joint, members, ladder[step], kinds)
                 for (joint, members), ladder, step in zip(joints, ladders, climb, strict=True)
             ]
-            rung = self._rung(state, joint_rules, climb)
+            rung = self._rung(name, state, joint_rules, climb)
             tried.append((joint_rules, rung))
             if rung.outcome is not None and rung.outcome.solution is not None:
                 if rung.repeated:
@@ -166,17 +189,11 @@ class Placement:
         error = refusal(self.asked[0].claim.key, Cause.POOL_INCOMPLETE, detail, node=name)
         return NodeAnswer(reasons=reasons, error=error)
 
-    def _rung(self, state: NodeState, joint_rules: Sequence[Rule], climb: tuple[int, ...]) -> _Rung:
+    def _rung(
+        self, name: str, state: NodeState, joint_rules: Sequence[Rule], climb: tuple[int, ...]
+    ) -> _Rung:
         """Bounds, then the walk; or the answer of an earlier node of the same form."""
-        search = Search(
-            self.asked,
-            state,
-            joint_rules=joint_rules,
-            objective=None if self.policy is None else Cost(state, self.policy),
-            strict=self.policy is None,
-            budget=self.budget,
-            codes=self.codes,
-        )
+        search = self._new_search(state, joint_rules)
         try:
             search.check_beforehand()
             counted = self._count(search, state, joint_rules)
@@ -188,9 +205,37 @@ class Placement:
             outcome = search.run() if counted else None
         finally:
             search.unwind()
+        if self.guide is not None and outcome is not None and outcome.solution and not search.settled:
+            outcome = self._guided(name, search, outcome, joint_rules)
         if form and search.forced_error is None:
             self.known[form] = outcome
         return _Rung(outcome, form, search.forced_error)
+
+    def _new_search(self, state: NodeState, joint_rules: Sequence[Rule]) -> Search:
+        return Search(
+            self.asked,
+            state,
+            joint_rules=joint_rules,
+            objective=None if self.policy is None else Cost(state, self.policy),
+            strict=self.policy is None,
+            budget=self.budget,
+            codes=self.codes,
+        )
+
+    def _guided(self, name: str, search: Search, best: Outcome, joint_rules: Sequence[Rule]) -> Outcome:
+        """The choice by the written cost, or the guide's where that is worth as much to the claims."""
+        assert self.guide is not None
+        chosen = self.guide(name, self.asked, search.state, search.candidates) if search.candidates else None
+        if chosen is None or chosen == search.candidates:
+            return best
+        again = self._new_search(search.state, joint_rules)
+        again.candidates = chosen
+        try:
+            found = again.run()
+        finally:
+            again.unwind()
+        worse = found.solution is None or found.cost // WORTH > best.cost // WORTH
+        return best if worse else Outcome(found.solution, found.cost, tried=best.tried + found.tried)
 
     def _count(self, search: Search, state: NodeState, joint_rules: Sequence[Rule]) -> bool:
         """Whether counting leaves a chance; the search is left with the candidates that remain."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.fabric import honors_partitions
 from koordra.allocator.features import Features
+from koordra.allocator.fleet.cards import Cards, Guide
 from koordra.allocator.fleet.ranked import KeptFleet, ranked_nodes
 from koordra.allocator.groups import (
     MAX_CONSUMERS,
@@ -60,6 +61,7 @@ def plan(
     report_errors: bool = False,
     inventory: Inventory | None = None,
     fleet: KeptFleet | None = None,
+    cards: Cards | None = None,
 ) -> Plan:
     """Allocate every pending claim among `objects` (plain Kubernetes dicts of any kinds, in any order).
 
@@ -70,6 +72,7 @@ def plan(
                 (`remove`), as a watch delivers them, and passes Nodes, DeviceClasses, Pods and ResourceClaims as `objects`:
                 then a plan costs what its claims and the nodes that changed cost. No change while a plan is made
     `fleet`     what was ranked and solved in earlier plans with the same `inventory`, and the learned table (KeptFleet)
+    `cards`     what is known of the workload, for the choice of devices inside a node alone; a `fleet` has its own
     `exclude`   per pod (`namespace/name`), nodes not to use and why
     Raises PlanError for an unknown policy or gate, and for input that upstream answers with an error when nothing else
     could be planned; with `report_errors` such errors are always reasons of their claims.
@@ -77,7 +80,13 @@ def plan(
     gates = Features.of(features)
     cluster = Cluster.of(objects, gates, inventory=inventory)
     planning = _Planning(
-        cluster, gates, policy_of(policy), exclude=exclude or {}, report_errors=report_errors, fleet=fleet
+        cluster,
+        gates,
+        policy_of(policy),
+        exclude=exclude or {},
+        report_errors=report_errors,
+        fleet=fleet,
+        cards=cards,
     )
     return planning.run()
 
@@ -94,6 +103,7 @@ class _Planning:
         exclude: Exclusions,
         report_errors: bool,
         fleet: KeptFleet | None = None,
+        cards: Cards | None = None,
     ) -> None:
         self.cluster = cluster
         self.features = features
@@ -110,6 +120,8 @@ class _Planning:
             if node and not objects.pod_is_finished(pod):
                 self._load(node, pod)
         self.ranked = ranked_nodes(cluster, policy, self.taken, self.node_load, fleet)
+        known = cards if fleet is None else fleet.cards
+        self.guide = None if known is None else Guide(known, cluster.nodes, cluster.slices, self.taken)
 
     def run(self) -> Plan:
         groups = groups_of(self.cluster.pending, self.cluster.pods, frozenset(self.cluster.allocated))
@@ -142,8 +154,7 @@ class _Planning:
             return self._refuse(group, error)
         offers = [answer.offer for answer in answers.values() if answer.offer is not None]
         if offers:
-            best = min(offers, key=lambda offer: offer.cost)
-            self._commit(group, asked, best)
+            self._commit(group, asked, self._best(offers, group, asked))
             return None
         failed = next((answer.error for answer in answers.values() if answer.error is not None), None)
         if len(group.pods) > 1 and failed is None:
@@ -173,6 +184,11 @@ class _Planning:
         for key, own in told.items():
             table[key] = own or _waiting_for(told)
         return None
+
+    def _best(self, offers: Sequence[Offer], group: Group, asked: Sequence[AskedClaim]) -> Offer:
+        if self.ranked is not None:
+            return self.ranked.best(offers, asked, group.pods)
+        return min(offers, key=lambda offer: offer.cost)
 
     def _upstreams_error(self, group: Group, asked: Sequence[AskedClaim]) -> ClaimRefused | None:
         """For a group that fits nowhere: the error with which upstream's walk ends, where it is short enough to be told.
@@ -326,6 +342,7 @@ class _Planning:
             policy=self.policy,
             inventory=self.cluster.slices,
             several=len(self.cluster.nodes) > 1,
+            guide=self.guide,
         )
 
     def _ask(self, name: str, group: Group, placement: Placement) -> NodeAnswer:

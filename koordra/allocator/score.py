@@ -40,11 +40,15 @@ if TYPE_CHECKING:
 from koordra.allocator.search import Search
 
 RUNG: Final = 10**11
-_ALTERNATIVE: Final = 10**9
-_NEARNESS: Final = 10**6
-_NVLINK: Final = 5 * 10**4
-_UNLINKED: Final = 10
-_COMPACTNESS: Final = 10**4
+
+WORTH: Final = 10**4
+"""What is below this in a cost is about the cluster, not about the claim."""
+
+ALTERNATIVE: Final = 10**9
+NEARNESS: Final = 10**6
+NVLINK: Final = 5 * 10**4
+UNLINKED: Final = 10
+COMPACTNESS: Final = 10**4
 _BROKEN: Final = 10
 
 FIRST_FIT: Final = "FirstFit"
@@ -66,13 +70,13 @@ def policy_of(name: str) -> PlacementPolicy | None:
     return _POLICIES[name]
 
 
-_COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
+COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
 """Attribute and weight of compactness."""
 
 _WHOLE: Final = (((names.ATTR_PCIE_SWITCH, names.STANDARD_PCIE_ROOT), 4), ((names.ATTR_NUMA_NODE,), 1))
 """Attributes of which the first that a GPU has names its group, and the weight of a broken group."""
 
-_PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
+PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
 
 
 @dataclass(slots=True)
@@ -91,12 +95,12 @@ class Before:
             (weight, members) for levels, weight in _WHOLE for members in _grouped(state, gpus, levels)
         ]
         candidates += [
-            (_PARTITION_WEIGHTS[len(members)], members)
+            (PARTITION_WEIGHTS[len(members)], members)
             for members in state.fabric.partitions
-            if len(members) in _PARTITION_WEIGHTS
+            if len(members) in PARTITION_WEIGHTS
         ]
         return cls(
-            groups=[(weight, _grouped(state, gpus, (attribute,))) for attribute, weight in _COMPACT],
+            groups=[(weight, _grouped(state, gpus, (attribute,))) for attribute, weight in COMPACT],
             whole=[(weight, members) for weight, members in candidates if members <= free],
             gpu_total=Decimal(max(len(gpus), 1)),
         )
@@ -132,9 +136,9 @@ class Cost:
         aware = self.device is DevicePolicy.TOPOLOGY_AWARE
         # One step per request, however many devices it has.
         chosen = {(entry.wanted.claim, entry.wanted.request): entry.wanted.index for entry in placed}
-        cost = sum(chosen.values()) * _ALTERNATIVE
-        cost += near * (_NEARNESS if aware else 1) + compact * (_COMPACTNESS if aware else 1)
-        cost += _nvlink(search.state.fabric, gpus) * (_NVLINK if aware else 1)
+        cost = sum(chosen.values()) * ALTERNATIVE
+        cost += near * (NEARNESS if aware else 1) + compact * (COMPACTNESS if aware else 1)
+        cost += _nvlink(search.state.fabric, gpus) * (NVLINK if aware else 1)
         if self.device is not DevicePolicy.SPREAD:
             cost += self._broken(gpus) * _BROKEN
         return cost + self._cards(search) + self._node(search)
@@ -189,9 +193,9 @@ def _nvlink(fabric: Fabric, gpus: Sequence[int]) -> int:
     if len(cards) < 2:
         return 0
     links = [fabric.between(a, b) for position, a in enumerate(cards) for b in cards[:position]]
-    total = sum(fabric.widest - count if count else _UNLINKED for count in links)
+    total = sum(fabric.widest - count if count else UNLINKED for count in links)
     if len(cards) in fabric.sizes and frozenset(cards) not in fabric.partitions:
-        total += _UNLINKED
+        total += UNLINKED
     return total
 
 

@@ -17,9 +17,9 @@ def show(manifests: Sequence[Mapping[str, Any]], wanted: str, output: str) -> No
     if output == "json":
         click.echo(json.dumps(found, indent=2))
     elif output == "yaml":
-        import yaml
+        from koordra.cli.yaml_text import written
 
-        click.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
+        click.echo(written(found), nl=False)
     else:
         click.echo(told(found))
 
@@ -42,5 +42,7 @@ def told(found: Mapping[str, Any]) -> str:
     proof = (
         "no fewer moves would do" if found["proven"] else f"at least {cost['atLeastPods']} moves are needed"
     )
+    gain = found["gain"]
+    lines.append(f"gain: {gain['freeAfter']} such places free at once, {gain['freeBefore']} now")
     lines.append(f"cost: {cost['pods']} pods, {cost['gpus']:g} GPUs move; {proof}")
     return "\n".join(lines)

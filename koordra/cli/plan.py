@@ -67,9 +67,9 @@ def _rendered(found: Plan, output: str) -> str:
 
         return json.dumps(found.to_dict(), indent=2) + "\n"
     if output == "yaml":
-        import yaml
+        from koordra.cli.yaml_text import written
 
-        return str(yaml.safe_dump(found.to_dict(), sort_keys=False))
+        return written(found.to_dict())
     return _table(found)
 
 

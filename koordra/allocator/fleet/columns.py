@@ -15,10 +15,10 @@ import numpy.typing as npt
 from koordra.allocator.fleet.states import WHOLE, Form, Kind, Request, State
 
 Ints = npt.NDArray[np.int64]
-Keys = npt.NDArray[np.int32]
+Keys = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-INFEASIBLE: Final = 1 << 30
+INFEASIBLE: Final = 1 << 62
 """The key of a node that cannot take the request; every real key is smaller."""
 
 NOBODY: Final = 1 << 60

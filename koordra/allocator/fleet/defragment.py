@@ -4,58 +4,47 @@ A *site* is k GPUs and j NICs of one scope; emptying it evicts every pod that us
 on what is left, the site kept free. Sites are tried in the order of their number of pods, then of the GPU share that moves.
 
     lower bound   no answer can have fewer moves than the emptiest site has pods
-    direct        the first site in order whose pods all find a place
-    with others   if sites with fewer pods failed, some other pods may be moved as well to make room: tried by exchanging up to
-                  the difference, all subsets on a small cluster
+    direct        the first site in order whose pods all find a place: an upper bound
+    with others   for every smaller number: pods elsewhere may be moved as well to make room in a site with fewer pods; all sets of
+                  them on a small cluster
     proven        every smaller number of moves was excluded; otherwise `at_least` says how far that got
 
 Finding a place for the evicted is a search: largest first, over nodes in distinct states and GPUs with distinct free shares,
-with a budget of steps. Where the budget ended a branch the answer is not called proven.
+with a budget of steps. Most sets that cannot do are seen by counting (`room`): more pieces of a size than there is room for pieces
+of that size. Where a budget ended a branch the answer is not called proven. Budgets are counted, not timed, so that the answer is
+the same everywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, NamedTuple
 
+from koordra.allocator.fleet.emptying import Pod, Shape, Site, groups_of, kept_free, sites_of, without
+from koordra.allocator.fleet.room import Room
 from koordra.allocator.fleet.states import FULL, WHOLE, Choice, Kind, Request, State, after
-from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Group
+from koordra.errors import InvalidInput
 
 STEPS: Final = 20_000
 """Placements tried for one set of evicted pods."""
 
-MOST_SETS: Final = 5_000
-"""Sets of pods whose places are searched, in all."""
+MOST_SETS: Final = 3_000
+"""Sets of pods that are counted, in all; few of them have to be searched."""
 
-_MOST_CHOICES: Final = 2_000
+MOST_LOOKS: Final = 1_000_000
+"""Nodes looked at in search of places, in all."""
+
 _NODES_PER_POD: Final = 24
 
 
-class Shape(NamedTuple):
-    """What should become free. `scope` is the widest level that may lie between its devices; SYS is the whole node."""
-
-    gpus: int
-    nics: int = 0
-    scope: Level = Level.PXB
-
-
-class Pod(NamedTuple):
-    """A pod where it is: node by number, GPUs and NICs by position."""
-
-    name: str
-    node: int
-    request: Request
-    gpus: tuple[int, ...]
-    nics: tuple[int, ...] = ()
-    movable: bool = True
-
-
 class Move(NamedTuple):
+    """A pod's new node, and its devices there as far as they are known: others with as much free do as well."""
+
     pod: Pod
     node: int
+    to: Choice = Choice(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,112 +66,92 @@ class Freed:
         return sum(move.pod.request.share for move in self.moves)
 
 
-class _Site(NamedTuple):
-    evicted: tuple[int, ...]
-    share: int
-    node: int
-    gpus: tuple[int, ...]
-    nics: tuple[int, ...]
-
-
 def defragment(
     kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod], shape: Shape
 ) -> Freed | None:
     """The fewest moves found; None where no set of moves that was tried frees the shape."""
     sites = sorted(
-        _sites(kinds, nodes, pods, shape), key=lambda site: (len(site.evicted), site.share, *site[2:])
+        sites_of(kinds, nodes, pods, shape), key=lambda site: (len(site.evicted), site.share, *site[2:])
     )
-    if not sites:
+    # Moves change where something is free, not how much.
+    free = sum(sum(state.gpus) for state in nodes if state is not None)
+    free_nics = sum(sum(state.nics) for state in nodes if state is not None)
+    if not sites or free < WHOLE * shape.gpus or free_nics < FULL * shape.nics:
         return None
     search = _Search(kinds, nodes, pods)
-    least = len(sites[0].evicted)
-    most = len(pods)
+    direct, unsure = _direct(search, sites)
+    least = at_least = len(sites[0].evicted)
     proven = True
-    for count in range(least, most + 1):
+    for count in range(least, len(pods) + 1 if direct is None else len(direct.moves)):
         for site in sites:
-            if len(site.evicted) > count:
+            if len(site.evicted) >= count or search.exhausted:
                 break
             for others in search.others(site, count - len(site.evicted)):
                 moves = search.rehoused(site, (*site.evicted, *others))
                 if moves is not None:
-                    return Freed(
-                        site.node, site.gpus, site.nics, tuple(moves), at_least=count if proven else least
-                    )
-        proven = proven and not search.gave_up
-        least = count + 1 if proven else least
-        if search.exhausted and count >= len(sites[-1].evicted):
-            return None
-    return None
+                    return _freed(site, moves, at_least=count if proven else at_least)
+        proven = proven and not (search.gave_up or search.exhausted) and count < unsure
+        if search.exhausted or (not proven and direct is None and count >= len(sites[-1].evicted)):
+            break
+        if proven:
+            at_least = count + 1
+    return None if direct is None else replace(direct, at_least=min(at_least, len(direct.moves)))
 
 
-def _sites(
-    kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod], shape: Shape
-) -> Iterator[_Site]:
-    on_node: dict[int, list[int]] = {}
-    for number, pod in enumerate(pods):
-        on_node.setdefault(pod.node, []).append(number)
-    for node, state in enumerate(nodes):
+def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
+    """The first site whose own pods find places, and the number of moves from which on that is not certain."""
+    unsure = len(search.pods) + 1
+    for site in sites:
+        moves = search.rehoused(site, site.evicted)
+        if moves is not None:
+            return _freed(site, moves, at_least=0), unsure
+        if search.gave_up:
+            unsure, search.gave_up = min(unsure, len(site.evicted)), False
+        if search.exhausted:
+            break
+    search.looks = min(search.looks, MOST_LOOKS // 2)
+    return None, unsure
+
+
+def _freed(site: Site, moves: Sequence[Move], *, at_least: int) -> Freed:
+    return Freed(site.node, site.gpus, site.nics, tuple(moves), at_least=at_least)
+
+
+def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State | None], shape: Shape) -> int:
+    """How many such shapes are free at once."""
+    total = 0
+    for state in nodes:
         if state is None:
             continue
-        users = on_node.get(node, [])
-        usable = _usable(state, [pods[number] for number in users])
-        best: dict[object, _Site] = {}
-        for group in _groups(kinds[state.kind], shape.scope):
-            gpus = [at for at in usable[0] if group.gpus >> at & 1]
-            nics = [at for at in usable[1] if group.nics >> at & 1]
-            for chosen in _choices(gpus, nics, shape, [pods[number] for number in users]):
-                evicted = tuple(
-                    number
-                    for number in users
-                    if not set(pods[number].gpus).isdisjoint(chosen[0])
-                    or not set(pods[number].nics).isdisjoint(chosen[1])
-                )
-                if all(pods[number].movable for number in evicted):
-                    share = sum(pods[number].request.share for number in evicted)
-                    site = _Site(evicted, share, node, *chosen)
-                    left = _kept_free(_emptied(state, [pods[number] for number in evicted]), site)
-                    alike = (evicted, tuple(sorted(left.gpus)), tuple(sorted(left.nics)))
-                    best.setdefault(alike, site)
-        yield from best.values()
+        for group in groups_of(kinds[state.kind], shape.scope):
+            gpus = sum(free == WHOLE and group.gpus >> at & 1 for at, free in enumerate(state.gpus))
+            nics = sum(free == FULL and group.nics >> at & 1 for at, free in enumerate(state.nics))
+            total += min(
+                gpus // shape.gpus if shape.gpus else nics, nics // shape.nics if shape.nics else gpus
+            )
+    return total
 
 
-def _usable(state: State, pods: Sequence[Pod]) -> tuple[list[int], list[int]]:
-    """GPUs and NICs that would be entirely free without these pods; what else is missing nobody can move away."""
-    gpus, nics = list(state.gpus), list(state.nics)
-    for pod in pods:
-        for at in pod.gpus:
-            gpus[at] += pod.request.milli
-        for at in pod.nics:
-            nics[at] += pod.request.percent
-    return (
-        [at for at, free in enumerate(gpus) if free >= WHOLE],
-        [at for at, free in enumerate(nics) if free >= FULL],
-    )
-
-
-def _groups(kind: Kind, scope: Level) -> Sequence[Group]:
-    if kind.shape is None or scope not in NEAR:
-        return [Group((1 << kind.gpus) - 1, -1)]
-    return kind.shape.classes[NEAR.index(scope)]
-
-
-def _choices(
-    gpus: Sequence[int], nics: Sequence[int], shape: Shape, pods: Sequence[Pod]
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Choices of devices; with too many of them only those on the devices with the fewest users."""
-    if len(gpus) < shape.gpus or len(nics) < shape.nics:
-        return
-    users = [sum(at in pod.gpus for pod in pods) for at in range(max(gpus, default=0) + 1)]
-    nic_users = [sum(at in pod.nics for pod in pods) for at in range(max(nics, default=0) + 1)]
-    ordered = sorted(gpus, key=lambda at: (users[at], at))
-    nics_ordered = sorted(nics, key=lambda at: (nic_users[at], at))
-    count = 0
-    for chosen in combinations(ordered, shape.gpus):
-        for ports in combinations(nics_ordered, shape.nics):
-            yield tuple(sorted(chosen)), tuple(sorted(ports))
-            count += 1
-            if count >= _MOST_CHOICES:
-                return
+def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:
+    """The nodes after the moves, as the search placed them. Raises InvalidInput where they do not free what they say."""
+    now = list(nodes)
+    for move in freed.moves:
+        state = now[move.pod.node]
+        assert state is not None
+        now[move.pod.node] = without(state, move.pod)
+    site = now[freed.node]
+    assert site is not None
+    kept = kept_free(site, Site((), 0, freed.node, freed.gpus, freed.nics))
+    empty = min([site.gpus[at] == WHOLE for at in freed.gpus] + [site.nics[at] == FULL for at in freed.nics])
+    now[freed.node] = kept
+    for move in freed.moves:
+        state = now[move.node]
+        assert state is not None
+        now[move.node] = after(state, move.pod.request, move.to)
+    held = [amount for state in now if state is not None for amount in (*state.gpus, *state.nics)]
+    if not empty or min(held) < 0:
+        raise InvalidInput("the moves do not free the shape", object="answer", remedy="please report it")
+    return now
 
 
 class _Search:
@@ -191,15 +160,16 @@ class _Search:
     def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod]) -> None:
         self.kinds, self.nodes, self.pods = kinds, nodes, pods
         self.gave_up = False
-        self.sets = 0
+        self.sets = self.looks = 0
         self._steps = 0
+        self._room = Room(nodes)
         self._failed: set[tuple[int, tuple[int, ...], tuple[int, ...], frozenset[int]]] = set()
 
     @property
     def exhausted(self) -> bool:
-        return self.sets >= MOST_SETS
+        return self.sets >= MOST_SETS or self.looks >= MOST_LOOKS
 
-    def others(self, site: _Site, count: int) -> Iterator[tuple[int, ...]]:
+    def others(self, site: Site, count: int) -> Iterator[tuple[int, ...]]:
         """So many more pods that might be moved as well."""
         if not count:
             yield ()
@@ -215,17 +185,20 @@ class _Search:
                 return
             yield chosen
 
-    def rehoused(self, site: _Site, evicted: Sequence[int]) -> list[Move] | None:
+    def rehoused(self, site: Site, evicted: Sequence[int]) -> list[Move] | None:
         """Places for the evicted with the site kept free; None where there are none, or none was found in time."""
         signature = (site.node, site.gpus, site.nics, frozenset(evicted))
         if signature in self._failed:
             return None
         self.sets += 1
-        states = {at: state for at, state in enumerate(self.nodes) if state is not None}
+        touched: dict[int, State] = {}
         for number in evicted:
             pod = self.pods[number]
-            states[pod.node] = _without(states[pod.node], pod)
-        states[site.node] = _kept_free(states[site.node], site)
+            touched[pod.node] = without(touched.get(pod.node) or self._state(pod.node), pod)
+        touched[site.node] = kept_free(touched.get(site.node) or self._state(site.node), site)
+        if not self._room.suffices(touched, [self.pods[number].request for number in evicted]):
+            return None
+        states = {at: state for at, state in enumerate(self.nodes) if state is not None} | touched
         order = sorted(
             evicted,
             key=lambda number: (
@@ -242,6 +215,11 @@ class _Search:
         self._failed.add(signature)
         return None
 
+    def _state(self, node: int) -> State:
+        state = self.nodes[node]
+        assert state is not None
+        return state
+
     def _place(self, left: Sequence[int], states: dict[int, State], moves: list[Move]) -> bool:
         if not left:
             return True
@@ -254,7 +232,7 @@ class _Search:
                     return False
                 before = states[node]
                 states[node] = after(state, pod.request, choice)
-                moves.append(Move(pod, node))
+                moves.append(Move(pod, node, choice))
                 if self._place(left[1:], states, moves):
                     return True
                 moves.pop()
@@ -264,6 +242,10 @@ class _Search:
     def _homes(self, pod: Pod, states: Mapping[int, State]) -> list[tuple[int, State]]:
         """One node of each distinct state that can take the pod, the fullest first."""
         seen: dict[State, int] = {}
+        self.looks += len(states)
+        if self.looks >= MOST_LOOKS:
+            self.gave_up = True
+            return []
         for node, state in states.items():
             if state.cpu < pod.request.cpu or state.memory < pod.request.memory:
                 continue
@@ -299,27 +281,3 @@ def _distinct(positions: Sequence[int], free: Sequence[int], count: int) -> Iter
         if amounts not in seen:
             seen.add(amounts)
             yield tuple(sorted(chosen))
-
-
-def _emptied(state: State, pods: Sequence[Pod]) -> State:
-    for pod in pods:
-        state = _without(state, pod)
-    return state
-
-
-def _without(state: State, pod: Pod) -> State:
-    request = pod.request
-    return after(
-        state,
-        request._replace(
-            cpu=-request.cpu, memory=-request.memory, milli=-request.milli, percent=-request.percent
-        ),
-        Choice(pod.gpus, pod.nics),
-    )._replace(tags=state.tags)
-
-
-def _kept_free(state: State, site: _Site) -> State:
-    """The site's devices are spoken for."""
-    gpus = tuple(0 if at in site.gpus else free for at, free in enumerate(state.gpus))
-    nics = tuple(0 if at in site.nics else free for at, free in enumerate(state.nics))
-    return state._replace(gpus=gpus, nics=nics)

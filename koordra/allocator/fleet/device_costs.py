@@ -11,6 +11,7 @@ for all forms at once. GPUs of a part without shape are in ascending order of wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -26,17 +27,23 @@ OFFSET: Final = 1 << 26
 _NO: Final = 2 * OFFSET << KEY_BITS
 _NEVER: Final = 1 << 20
 _SPARE_PARTS: Final = 1024
+_MOST_JOINTS: Final = 1 << 16
 
 
 class DeviceCosts:
-    """`lone`: what it costs, beside dH, to break into a GPU that nobody uses (thousandths of a milli-GPU)."""
+    """`lone`: what it costs, beside dH, to break into a GPU that nobody uses (thousandths of a milli-GPU).
 
-    def __init__(self, table: Table, classes: Classes, *, lone: int) -> None:
+    `before`: of the same table and classes, whose joint answers are taken over.
+    """
+
+    def __init__(
+        self, table: Table, classes: Classes, *, lone: int, before: DeviceCosts | None = None
+    ) -> None:
         self._hole, self._classes, self._lone = table.hole, classes, lone
         self._holes: list[int] = table.hole.tolist()
         self._nics = Lacking(table.nics)
         self._shaped = any(kind.shape is not None for kind in classes.kinds)
-        self._choices: dict[tuple[Devices, Form], Choice] = {}
+        self.joints: dict[tuple[Devices, Form], joint.Joint | None] = {} if before is None else before.joints
         self._known: dict[Devices, int] = {}
         self._listed: list[Devices] = []
         self._whole: list[int] = []
@@ -54,6 +61,7 @@ class DeviceCosts:
         self._amounts = np.zeros((64, self._width), dtype=np.int64)
         self._with_shape: set[int] = set()
         self._places: dict[int, joint.Places] = {}
+        self._worth_of: joint.Worth | None = None
 
     def part(self, devices: Devices) -> int:
         """The number of these devices."""
@@ -104,10 +112,7 @@ class DeviceCosts:
     def choose(self, devices: Devices, form: Form) -> Choice:
         shape = self._classes.kinds[devices.kind].shape
         if shape is not None:
-            known = self._choices.get((devices, form))
-            if known is not None:
-                return known
-            found = joint.best(self._worth(devices), form)
+            found = self._joint(devices, form)
             assert found is not None
             return found.choice
         if not form.gpus:
@@ -115,15 +120,9 @@ class DeviceCosts:
         if not form.shared:
             free = [position for position, left in enumerate(devices.gpus) if left >= form.milli]
             return Choice(tuple(free[: form.gpus]))
-        fitting = [
-            (self._drop_of(left, form.milli), left, position)
-            for position, left in enumerate(devices.gpus)
-            if left >= form.milli
-        ]
-        return Choice((min(fitting)[2],))
-
-    def _drop_of(self, left: int, milli: int) -> int:
-        return self._holes[left - milli] - self._holes[left] + (self._lone if left == WHOLE else 0)
+        best = fitting_best(devices.gpus, form.milli, self._holes, lone=self._lone)
+        assert best is not None
+        return Choice((best,))
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
@@ -152,9 +151,8 @@ class DeviceCosts:
         """All forms of one part."""
         devices, end = self._listed[number], self._made
         if devices.kind >= 0:
-            worth = self._worth(devices)
             for at in range(end):
-                self._fill_shaped(number, worth, at)
+                self._fill_shaped(number, at)
             return
         least, free = self._base_of(self._whole[number])
         for left in dict.fromkeys(devices.gpus):
@@ -171,7 +169,7 @@ class DeviceCosts:
         """One form of all parts."""
         count = len(self._listed)
         for number in self._with_shape:
-            self._fill_shaped(number, self._worth(self._listed[number]), at)
+            self._fill_shaped(number, at)
         plain = np.array(
             [number for number in range(count) if number not in self._with_shape], dtype=np.int64
         )
@@ -218,18 +216,39 @@ class DeviceCosts:
     def _worth(self, devices: Devices) -> joint.Worth:
         places = self._places.get(devices.kind)
         if places is None:
-            shape = self._classes.kinds[devices.kind].shape
-            assert shape is not None
-            places = self._places[devices.kind] = joint.Places(shape)
+            kind = self._classes.kinds[devices.kind]
+            assert kind.shape is not None
+            places = self._places[devices.kind] = joint.places_of(kind.shape, kind.spread)
         return joint.Worth(places, devices, self._holes, self._nics)
 
-    def _fill_shaped(self, number: int, worth: joint.Worth, at: int) -> None:
-        found = joint.best(worth, self._classes.forms[at])
+    def _joint(self, devices: Devices, form: Form) -> joint.Joint | None:
+        """Kept, since the same devices come again and again."""
+        key = devices, form
+        if key not in self.joints:
+            if len(self.joints) >= _MOST_JOINTS:
+                self.joints.clear()
+            if self._worth_of is None or self._worth_of.devices != devices:
+                self._worth_of = self._worth(devices)
+            self.joints[key] = joint.best(self._worth_of, form)
+        return self.joints[key]
+
+    def _fill_shaped(self, number: int, at: int) -> None:
+        devices = self._listed[number]
+        found = self._joint(devices, self._classes.forms[at])
         if found is None:
             self._keys[number, at] = _NO
             return
-        self._choices[worth.devices, self._classes.forms[at]] = found.choice
         self._keys[number, at] = OFFSET + found.holes << KEY_BITS | found.left
         self._extra[number, at] = found.extra
-        broken = sum(worth.devices.gpus[gpu] == WHOLE for gpu in found.choice.gpus)
+        broken = sum(devices.gpus[gpu] == WHOLE for gpu in found.choice.gpus)
         self._free[number, at] = self._whole[number] - broken
+
+
+def fitting_best(gpus: Sequence[int], milli: int, holes: Sequence[int], *, lone: int) -> int | None:
+    """The GPU for a share where nothing is known of the machine: least dH, smallest leftover, the first."""
+    fitting = [
+        (holes[left - milli] - holes[left] + (lone if left == WHOLE else 0), left, position)
+        for position, left in enumerate(gpus)
+        if left >= milli
+    ]
+    return min(fitting)[2] if fitting else None

@@ -28,11 +28,11 @@ class FirstFit:
 
     def column(self, slot: int, start: int) -> Keys:
         requests = self.classes.requests[start:]
-        return np.array([self._key(slot, request) for request in requests], dtype=np.int32)
+        return np.array([self._key(slot, request) for request in requests], dtype=np.int64)
 
     def row(self, slots: Ints, number: int) -> Keys:
         request = self.classes.requests[number]
-        return np.array([self._key(int(slot), request) for slot in slots], dtype=np.int32)
+        return np.array([self._key(int(slot), request) for slot in slots], dtype=np.int64)
 
     def choose(self, state: State, request: Request) -> Choice:
         gpus = tuple(at for at, free in enumerate(state.gpus) if free >= request.milli)[: request.gpus]

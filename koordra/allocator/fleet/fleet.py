@@ -173,7 +173,8 @@ class Fleet:
         number = self._class(request)
         row = self._keys[number]
         at = self.slot_of_node[: len(self.nodes)]
-        return np.where(at >= 0, row[at], np.int32(INFEASIBLE)).astype(np.int32)
+        found: Keys = np.where(at >= 0, row[at], INFEASIBLE)
+        return found
 
     def take(self, placement: Placement) -> None:
         """The request is placed there."""
@@ -230,7 +231,7 @@ class Fleet:
     # --- slots ------------------------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        self._keys: Keys = np.full((64, 64), INFEASIBLE, dtype=np.int32)
+        self._keys: Keys = np.full((64, 64), INFEASIBLE, dtype=np.int64)
         self._slot_of_state: dict[State, int] = {}
         self._count: list[int] = []
         self._members: list[list[int]] = []

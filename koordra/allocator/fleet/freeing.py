@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.features import Features
-from koordra.allocator.fleet.defragment import Freed, Pod, Shape, defragment
+from koordra.allocator.fleet.defragment import Freed, carried_out, defragment, shapes_free
+from koordra.allocator.fleet.emptying import Pod, Shape
 from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Request
 from koordra.allocator.fleet.view import NodeDevices, nodes_of
 from koordra.allocator.groups import claim_keys
@@ -52,7 +53,7 @@ def shape_of(text: str) -> Shape:
 
 
 def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]:
-    """The answer as a document: where, which moves, gain and cost."""
+    """The answer as a document: where, which moves, gain (such shapes that are free at once) and cost."""
     cluster = Cluster.of(manifests, Features.of(None))
     taken, loads = Taken(), _loads(cluster)
     for key, allocation in sorted(cluster.allocated.items()):
@@ -64,7 +65,14 @@ def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]
         one.state(kind, taken, loads.get(one.name, {})) for one, kind in zip(devices, numbers, strict=True)
     ]
     found = defragment(tuple(kinds), states, _units(cluster, devices), shape)
-    return _document(found, devices, shape)
+    answer = _document(found, devices, shape)
+    if found is not None:
+        kept = carried_out(states, found)
+        answer["gain"] = {
+            "freeBefore": shapes_free(tuple(kinds), states, shape),
+            "freeAfter": shapes_free(tuple(kinds), kept, shape) + 1,
+        }
+    return answer
 
 
 def _document(found: Freed | None, devices: Sequence[NodeDevices], shape: Shape) -> dict[str, Any]:

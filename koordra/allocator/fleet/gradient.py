@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koordra.allocator.fleet.columns import INFEASIBLE, Classes, Ints, Keys, Slots
-from koordra.allocator.fleet.published import Scored, View
+from koordra.allocator.fleet.published import Published, View
 from koordra.allocator.fleet.states import WHOLE, Choice, Request, State
 from koordra.allocator.fleet.workload import Popular
 
@@ -26,7 +26,7 @@ _Floats = npt.NDArray[np.float64]
 _NEVER = 1 << 20
 
 
-class Gradient(Scored):
+class Gradient(Published):
     name = "fgd"
 
     def __init__(self, target: Sequence[Popular]) -> None:
@@ -72,7 +72,7 @@ class Gradient(Scored):
     def _best(self, gains: _Floats, at: Ints, which: slice) -> Keys:
         view = View(self.slots, self.classes, at, which)
         score = _scores(gains).max(axis=2)
-        return np.where(view.fits(), -score, INFEASIBLE).astype(np.int32)
+        return np.where(view.fits(), -score, INFEASIBLE).astype(np.int64)
 
     def _gains(self, at: Ints, which: slice, positions: Sequence[int]) -> _Floats:
         """F before minus F after by (slot, class, position of a shared GPU); -inf where the share does not fit there."""

@@ -1,30 +1,35 @@
 """Which GPU and which NIC of a machine of known shape, and what the choice does to what is left.
 
-One GPU (or a share of it) with at most one NIC: every pair is looked at. The nearest level that is free on the node wins, always;
-among pairs of that level the least
+What the choice is worth to who gets it comes first, always, in the words of the written cost (`allocator.score`): the nearest
+level that is free on the node; of several GPUs also NVLink and how far they are spread. Among equal ones the least
 
     dH + dA/2 - dT/50        (`leftover`: holes, usable GPU that will lack a NIC of its group, intact switch groups)
 
-then the smallest leftover on the GPU, on the NIC, the group with the fewest free NICs, and the first in device order. Several
-GPUs or NICs: the shape's own answer (`koordra.topology.shapes`), a table look-up, of the devices that can serve.
+then the smallest leftover on the GPU, on the NIC, the group with the fewest free NICs, and the first in device order. For one GPU
+(or a share of it) with at most one NIC every pair is looked at; for several GPUs or NICs every set (`sets`).
 
-`apart` is what a pair that is not near loses, as GPU that might as well be idle: measured all-reduce bandwidth without a common
-switch is half, so half a GPU per pair; a step further costs a little more.
+In the key of a node the worth comes before everything else too (CLAIM): a node that has a near pair is taken before one that has
+only a far one, whatever either leaves. What that costs in allocation is measured by benchmarks/scale_alignment.py. The search of
+`plan()` and of the controller, whose cost is ordered like that, agrees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from koordra.allocator.fleet.lacking import Lacking
-from koordra.allocator.fleet.states import FULL, WHOLE, Choice, Devices, Form
+from koordra.allocator.fleet.sets import Sets, claims, few_enough
+from koordra.allocator.fleet.states import FULL, WHOLE, Choice, Devices, Form, Spread
+from koordra.allocator.score import COMPACT, NEARNESS, WORTH
 from koordra.topology.levels import Level
 from koordra.topology.shapes import NEAR, Chooser, Group, Shape, chooser, pair_level
 
-APART: Final = {Level.PIX: 0, Level.PXB: 10, Level.PHB: 500, Level.NODE: 600, Level.SYS: 700}
-"""Thousandths of a GPU lost per pair, by level."""
+CLAIM: Final = (1 << 20) * 10**6
+"""One unit of what a choice costs who gets it, beside the other terms of a key: more than they can ever sum up to."""
 
 _LONE: Final = 500
 _INTACT: Final = 20
@@ -41,19 +46,31 @@ class Joint(NamedTuple):
     choice: Choice
 
 
-def best(worth: Worth, form: Form) -> Joint | None:
+class Allowed(NamedTuple):
+    """Masks of the GPUs and NICs that come into question; those of them that are too full do not."""
+
+    gpus: int
+    nics: int
+
+
+ALL: Final = Allowed(-1, -1)
+
+
+def best(worth: Worth, form: Form, allowed: Allowed = ALL) -> Joint | None:
     """The best devices for the form among those free, None where they do not suffice."""
     if not form.gpus and not form.nics:
         return Joint(0, 0, 0, Choice(()))
     if form.gpus <= 1 and form.nics <= 1:
-        return min(_pairs(worth, form), default=(None,), key=lambda entry: entry[1:])[0]
-    return _several(worth, form)
+        return min(_pairs(worth, form, allowed), default=(None,), key=lambda entry: entry[1:])[0]
+    return _several(worth, form, allowed)
 
 
 class Places:
     """What is asked of a shape again and again: switch groups (within PXB), whose each device is, levels of all pairs."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, spread: Spread = ()) -> None:
+        self.shape = shape
+        self.spread = spread or _spread_of(shape)
         self.groups: Sequence[Group] = shape.classes[_GROUPS]
         numbered = list(enumerate(self.groups))
         self.of_gpu = [next(n for n, one in numbered if one.gpus >> at & 1) for at in range(shape.gpus)]
@@ -62,12 +79,41 @@ class Places:
             tuple(int(pair_level(shape, 1 << gpu, 1 << nic) or 0) for nic in range(shape.nics))
             for gpu in range(shape.gpus)
         ]
-        self._shape = shape
+        self._sets: dict[tuple[int, int], Sets] = {}
+
+    def sets(self, form: Form) -> Sets:
+        """Made when so many devices are first asked for."""
+        size = form.gpus, form.nics
+        if size not in self._sets:
+            self._sets[size] = Sets(self.shape, self.spread, gpus=form.gpus, nics=form.nics)
+        return self._sets[size]
 
     @cached_property
     def chooser(self) -> Chooser:
-        """Made when several devices are first asked for; the tables take some seconds."""
-        return chooser(self._shape)
+        """For more sets than can be written down."""
+        return chooser(self.shape)
+
+    def worth(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
+        """What these devices cost who gets them."""
+        some = np.array([[int(at in gpus) for at in range(self.shape.gpus)]], dtype=np.int64)
+        others = np.array([[int(at in nics) for at in range(self.shape.nics)]], dtype=np.int64)
+        return int(claims(self.shape, self.spread, some, others)[0])
+
+
+@lru_cache(maxsize=256)
+def places_of(shape: Shape, spread: Spread) -> Places:
+    """Of one sort of machine; the sets of devices in it are written down once."""
+    return Places(shape, spread)
+
+
+def _spread_of(shape: Shape) -> Spread:
+    """Switch groups, roots and NUMA nodes of a machine of which only the shape is known."""
+    levels = (Level.PXB, Level.PHB, Level.NODE)
+    weights = [weight for _, weight in COMPACT]
+    return tuple(
+        (weight, tuple(one.gpus for one in shape.classes[NEAR.index(level)] if one.gpus))
+        for weight, level in zip(weights, levels, strict=True)
+    )
 
 
 class Worth:
@@ -95,37 +141,47 @@ class Worth:
 
     def change(self, gpus: Sequence[int], nics: Sequence[int], form: Form) -> int:
         """dA and dT, weighted."""
-        usable: dict[int, int] = {}
-        bandwidth: dict[int, int] = {}
+        taken: dict[int, int] = {}
+        paired: dict[int, int] = {}
         for gpu in gpus:
             group = self.group_of_gpu[gpu]
-            used = form.milli * _MICRO + self.drop(gpu, form.milli)
-            usable[group] = usable.get(group, 0) + used
+            taken[group] = taken.get(group, 0) + form.milli * _MICRO + self.drop(gpu, form.milli)
         for nic in nics:
             group = self.group_of_nic[nic]
-            bandwidth[group] = bandwidth.get(group, 0) + form.percent
-        total = 0
-        for group in usable.keys() | bandwidth.keys():
-            left = self.usable[group] - usable.get(group, 0)
-            total += _LONE * (
-                self.nics.one(left, self.bandwidth[group] - bandwidth.get(group, 0)) - self.lone[group]
-            )
-            if group in usable and self.intact[group]:
-                total += _INTACT * WHOLE * _MICRO
-        return total
+            paired[group] = paired.get(group, 0) + form.percent
+        return sum(
+            self._change(group, taken.get(group, 0), paired.get(group, 0))
+            for group in taken.keys() | paired.keys()
+        )
+
+    def change_of(self, group: int, gpus: int, nics: int, form: Form) -> int:
+        """The same of one group, of which so many unused GPUs and so many NICs are taken."""
+        whole = WHOLE * _MICRO + self.holes[0] - self.holes[WHOLE]
+        return self._change(group, gpus * whole, nics * form.percent)
+
+    def _change(self, group: int, usable: int, bandwidth: int) -> int:
+        left = self.nics.one(self.usable[group] - usable, self.bandwidth[group] - bandwidth)
+        broken = usable > 0 and self.intact[group]
+        return _LONE * (left - self.lone[group]) + (_INTACT * WHOLE * _MICRO if broken else 0)
 
 
-def _pairs(worth: Worth, form: Form) -> Iterator[tuple[Joint, int, int, int, int, int, int, int]]:
+def _pairs(
+    worth: Worth, form: Form, allowed: Allowed
+) -> Iterator[tuple[Joint, int, int, int, int, int, int, int]]:
     """Candidates with what orders them; devices that are alike to everything are looked at once."""
     devices = worth.devices
     paired = bool(form.gpus and form.nics)
     levels = worth.places.levels
     gpus, nics = [-1], [-1]
     if form.gpus:
-        free_gpus = [gpu for gpu, free in enumerate(devices.gpus) if free >= form.milli]
+        free_gpus = [
+            gpu for gpu, free in enumerate(devices.gpus) if free >= form.milli and allowed.gpus >> gpu & 1
+        ]
         gpus = _unlike(free_gpus, lambda gpu: (worth.group_of_gpu[gpu], devices.gpus[gpu], levels[gpu]))
     if form.nics:
-        free_nics = [nic for nic, free in enumerate(devices.nics) if free >= form.percent]
+        free_nics = [
+            nic for nic, free in enumerate(devices.nics) if free >= form.percent and allowed.nics >> nic & 1
+        ]
         nics = _unlike(
             free_nics,
             lambda nic: (worth.group_of_nic[nic], devices.nics[nic], tuple(row[nic] for row in levels)),
@@ -139,26 +195,35 @@ def _pairs(worth: Worth, form: Form) -> Iterator[tuple[Joint, int, int, int, int
             extra = worth.change(*chosen, form)
             left_nics = worth.bandwidth[worth.group_of_gpu[gpu]] if gpu >= 0 and nic < 0 else 0
             left_on_nic = devices.nics[nic] - form.percent if nic >= 0 else 0
-            apart = APART[Level(level)] * WHOLE * _MICRO if level else 0
+            apart = CLAIM * (NEARNESS // WORTH) * (level // 10)
             found = Joint(drop, left, extra + apart, Choice(*chosen, level))
             yield found, level, 1000 * drop + extra, left, left_on_nic, left_nics, gpu, nic
 
 
-def _several(worth: Worth, form: Form) -> Joint | None:
-    devices = worth.devices
-    gpus = _mask(free >= form.milli for free in devices.gpus)
-    nics = _mask(free >= (form.percent if form.nics else FULL) for free in devices.nics)
-    found = worth.places.chooser.best(gpus, nics, form.gpus, form.nics)
-    if found is None:
-        return None
-    chosen = (_positions(found.gpus), _positions(found.nics))
+def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
+    devices, places = worth.devices, worth.places
+    gpus = allowed.gpus & _mask(free >= form.milli for free in devices.gpus)
+    nics = allowed.nics & _mask(free >= (form.percent if form.nics else FULL) for free in devices.nics)
+    if few_enough(places.shape, form):
+        sets = places.sets(form)
+        number = sets.best(worth, form, gpus, nics if form.nics else -1)
+        if number is None:
+            return None
+        apart = int(sets.worth[number])
+        chosen = (
+            tuple(map(int, sets.gpus[number].nonzero()[0])),
+            tuple(map(int, sets.nics[number].nonzero()[0])),
+        )
+    else:
+        found = places.chooser.best(gpus, nics, form.gpus, form.nics)
+        if found is None:
+            return None
+        chosen = (_positions(found.gpus), _positions(found.nics))
+        apart = places.worth(*chosen)
     drop = sum(worth.drop(gpu, form.milli) for gpu in chosen[0])
-    pairs = max(form.gpus, form.nics)
-    extra = worth.change(*chosen, form)
-    if found.level is not None:
-        extra += APART[found.level] * WHOLE * _MICRO * pairs
     left = max((devices.gpus[gpu] - form.milli for gpu in chosen[0]), default=0)
-    return Joint(drop, left, extra, Choice(*chosen, int(found.level or 0)))
+    level = pair_level(places.shape, _bits(chosen[0]), _bits(chosen[1]))
+    return Joint(drop, left, worth.change(*chosen, form) + CLAIM * apart, Choice(*chosen, int(level or 0)))
 
 
 def _unlike(devices: Sequence[int], likeness: Callable[[int], Hashable]) -> list[int]:
@@ -175,3 +240,7 @@ def _mask(bits: Iterator[bool]) -> int:
 
 def _positions(mask: int) -> tuple[int, ...]:
     return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
+
+
+def _bits(positions: Sequence[int]) -> int:
+    return sum(1 << position for position in positions)

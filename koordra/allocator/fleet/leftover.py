@@ -10,9 +10,11 @@ Of a node: g_i free thousandths of GPU i, R their sum, C free cores, M free memo
     A = sum over switch groups of lacking(U of the group, NIC bandwidth free in the group)    usable GPU without its NIC
     T = intact switch groups                       what is worth keeping for who wants several GPUs under one switch
 
-    cost = dH + dE/2 + 3 dB/10 - dP/5 + dA/2 - dT/50 + apart + U/100      (d: after minus before; U after)
+    cost = apart, then dH + dE/2 + 3 dB/10 - dP/5 + dA/2 - dT/50 + U/100      (d: after minus before; U after)
 
-`apart` is what a pair of GPU and NIC loses that is not under one switch: half a GPU and more (`joint`).
+`apart` is what the request itself loses by GPU and NIC that are not near, or GPUs that NVLink does not join: the part of the written
+cost (`allocator.score`) that is about the claim. It comes before all that is about the cluster (`joint`). The same table chooses
+the devices inside a node in `plan()` and in the controller (`cards`).
 
 Why these terms: a share of 810 leaves 190, and nothing that small comes often enough, so h[190] is nearly 190 and h[350] is not;
 a node whose cores are gone has GPU that nobody can use, counted with half its weight because a set of pods evens out; U/100
@@ -77,12 +79,13 @@ class ExpectedLeftover:
         self._part = np.zeros(len(slots.cpu), dtype=np.int64)
         self._before = np.zeros(len(slots.cpu), dtype=np.int64)
 
-    def _device_costs(self) -> DeviceCosts:
-        return DeviceCosts(self.table, self.classes, lone=BLOCKS * self.blocks.value_of_one // HOLES)
+    def _device_costs(self, before: DeviceCosts | None = None) -> DeviceCosts:
+        lone = BLOCKS * self.blocks.value_of_one // HOLES
+        return DeviceCosts(self.table, self.classes, lone=lone, before=before)
 
     def enter(self, slot: int) -> None:
         if self.devices.crowded(self.slots.used):
-            self.devices = self._device_costs()
+            self.devices = self._device_costs(self.devices)
             for other, known in enumerate(self.slots.states):
                 if known is not None and other < len(self._part):
                     self._part[other] = self.devices.part(known.devices)
@@ -185,5 +188,4 @@ class ExpectedLeftover:
         refused |= holes >= OFFSET
         refused |= ~allowed
         found[refused] = INFEASIBLE
-        answer: Keys = found.astype(np.int32)
-        return answer
+        return found

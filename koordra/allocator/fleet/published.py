@@ -19,6 +19,7 @@ normalisation to 0..100 afterwards changes no order.)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Final
 
 import numpy as np
@@ -61,8 +62,8 @@ class View:
         return found
 
 
-class Scored:
-    """A policy by a score; subclasses say which. The order of GPUs matters, so states keep it."""
+class Published(ABC):
+    """What they have in common: keys are made afresh from the columns. The order of GPUs matters, so states keep it."""
 
     name = ""
     sorts = False
@@ -72,6 +73,7 @@ class Scored:
 
     def enter(self, slot: int) -> None:
         """Nothing is kept per state."""
+        del slot
 
     def column(self, slot: int, start: int) -> Keys:
         found: Keys = self._keys(np.array([slot]), slice(start, len(self.classes)))[0]
@@ -88,12 +90,21 @@ class Scored:
             return Choice((min(fitting, key=state.gpus.__getitem__),))
         return Choice(tuple(fitting[: request.gpus]) if request.gpus else ())
 
+    @abstractmethod
+    def _keys(self, at: Ints, which: slice) -> Keys:
+        """Keys of every pair of slot and class."""
+
+
+class Scored(Published):
+    """A policy by a score; subclasses say which."""
+
+    @abstractmethod
     def score(self, view: View) -> Ints:
-        raise NotImplementedError
+        """Of every pair of slot and class, higher is better."""
 
     def _keys(self, at: Ints, which: slice) -> Keys:
         view = View(self.slots, self.classes, at, which)
-        return np.where(view.fits(), -self.score(view), INFEASIBLE).astype(np.int32)
+        return np.where(view.fits(), -self.score(view), INFEASIBLE).astype(np.int64)
 
 
 class BestFit(Scored):

@@ -6,10 +6,11 @@
     ranking.changed(name, taken, load)        one node, after something was placed there
     ranking.put(devices, taken, load)         one node that is new, or publishes something else now
     ranking.heard(request)                    one more claim of this class: what the table is learned from
+    ranking.begin_with(requests)              the claims that were there before
 
 The fleet sees devices and amounts; selectors, constraints, counters and taints of a claim are the search's to judge, so that the
 first node in the order may still refuse, and a node that is not in the order may still fit: who asks goes on until one does. What
-is known of the workload is a table, by default learned at once from the claims that are there (`learn`), if they are enough.
+is known of the workload is a table: a given one, or learned from the claims that are there and those that arrive, if they are enough.
 """
 
 from __future__ import annotations
@@ -126,13 +127,14 @@ class NodeRanking:
         usual = Counter(one.memory for one in self.devices if one.memory)
         self._memory = min(usual, key=lambda size: (-usual[size], size)) if usual else Decimal(0)
 
-    def learn(self, groups: Iterable[tuple[Sequence[AskedClaim], Sequence[Mapping[str, Any]]]]) -> None:
-        """The table from these claims with their pods, if they are enough."""
-        workload = Workload.of(
-            request for asked, pods in groups if (request := self.request(asked, pods)) is not None
-        )
-        if workload.count >= _ENOUGH:
-            self.know(expected(workload, self._capacity()))
+    def begin_with(self, requests: Iterable[Request]) -> bool:
+        """Count on from these, which were there before anybody counted. True when they were enough for a table."""
+        workload = Workload.of(requests)
+        self.online.resume(workload)
+        if workload.count < _ENOUGH:
+            return False
+        self.know(expected(workload, self._capacity()))
+        return True
 
     def heard(self, request: Request) -> bool:
         """One more claim of this class arrived. True when the table was made anew by it, and with it every key."""

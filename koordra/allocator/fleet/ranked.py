@@ -1,10 +1,12 @@
 """How `plan()` uses the fleet in a large cluster: the best node is asked first, and what was solved is not solved again.
 
-Up to RANKED_FROM nodes every node is searched and the written score compares their offers. In a larger cluster the fleet's order
-decides between nodes (policy `koordra`; claims that ask for Binpack or Spread are compared as before): nodes are asked in that
-order, and the first that fits without climbing a rung of a Preferred scope is taken. If the first TRIES say no, the claim wants
-something that the fleet does not see, and every node is asked as in a small cluster. So no placement is missed, and what cannot be
-placed has the same reasons.
+Up to RANKED_FROM nodes, while nothing is known of the workload, every node is searched and the written score compares their offers.
+In a larger cluster, and with a learned table, the fleet's order decides between nodes (policy `koordra`; claims that ask for Binpack
+or Spread are compared as before): nodes are asked in that order, and the first that fits without climbing a rung of a Preferred
+scope or a step down in a firstAvailable list is taken. If the first TRIES say no, the claim wants something that the fleet does not
+see, and every node is asked as in a small cluster: what a place is worth to the claim decides, then the fleet's key. So no placement
+is missed, and what cannot be placed has the same reasons. The controller orders its sites by the same two (controller.leftovers).
+Which cards of a node: `cards`.
 
 Who plans again and again keeps both from run to run (`KeptFleet`): then a plan costs what its claims, and the nodes that changed
 since the last one, cost. It belongs to one kept inventory, and sees by itself what has become of that.
@@ -18,14 +20,17 @@ from itertools import islice
 from typing import Any, Final
 
 from koordra.allocator.cluster import Cluster
+from koordra.allocator.fleet.cards import Cards
+from koordra.allocator.fleet.columns import INFEASIBLE
 from koordra.allocator.fleet.rank import NodeRanking
 from koordra.allocator.fleet.solved import Solved
 from koordra.allocator.fleet.table import Table
 from koordra.allocator.fleet.view import NodeDevices, node_devices
 from koordra.allocator.inventory import Inventory, Pool, Taken
+from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.requests import AskedClaim
-from koordra.allocator.score import RUNG
+from koordra.allocator.score import ALTERNATIVE, WORTH
 from koordra.api import objects
 from koordra.api.parameters import NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
@@ -55,15 +60,33 @@ class RankedNodes:
         ask: Callable[[str], NodeAnswer],
     ) -> dict[str, NodeAnswer] | None:
         """The answer of the first node in order that fits; None where every node has to be asked."""
-        for claim in asked:
-            if claim.placement.node not in {None, NodePolicy.FRAGMENTATION_AWARE}:
-                return None
+        if not _ours(asked):
+            return None
         order = self.ranking.order(asked, pods)
         for name in islice(order or (), TRIES):
             answer = ask(name)
-            if answer.offer is not None and answer.offer.cost < RUNG:
+            if answer.offer is not None and answer.offer.cost < ALTERNATIVE:
                 return {name: answer}
         return None
+
+    def best(
+        self, offers: Sequence[Offer], asked: Sequence[AskedClaim], pods: Sequence[Mapping[str, Any]]
+    ) -> Offer:
+        """The best of these offers, in the order of their nodes' names."""
+        request = self.ranking.request(asked, pods) if self.known and _ours(asked) else None
+        if request is None:
+            return min(offers, key=lambda offer: offer.cost)
+
+        def order(offer: Offer) -> tuple[int, int]:
+            key = self.ranking.key(offer.node, request)
+            return offer.cost // WORTH, INFEASIBLE if key is None else key
+
+        return min(offers, key=order)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of the workload."""
+        return self.ranking.policy.table.pods > 0
 
     def answer(
         self,
@@ -102,7 +125,8 @@ class KeptFleet:
         self.ranking = NodeRanking((), table)
         self._seen: dict[str, tuple[Sequence[Pool], object, NodeDevices]] = {}
         self._busy: set[str] = set()
-        self._solved: tuple[object, object, object, Solved] | None = None
+        self._solved: tuple[object, object, object, object, Solved] | None = None
+        self._cards: Cards | None = None
 
     def begin(self, cluster: Cluster, policy: PlacementPolicy, taken: Taken, loads: _Load) -> RankedNodes:
         """Everything as it is now. Raises PlanError for another inventory than the one that this is for."""
@@ -128,13 +152,24 @@ class KeptFleet:
                 self._busy.add(name)
         return RankedNodes(self.ranking, self._answers(cluster, policy), taken, loads, placed=self._busy)
 
+    @property
+    def cards(self) -> Cards | None:
+        """What the table says about cards; None while nothing is known."""
+        table = self.ranking.policy.table
+        if not table.pods:
+            return None
+        if self._cards is None or self._cards.table is not table:
+            self._cards = Cards(table)
+        return self._cards
+
     def _answers(self, cluster: Cluster, policy: PlacementPolicy) -> Solved:
-        """The solved answers, while they speak of the same classes, policy and kinds of pools."""
-        about = (cluster.classes, policy)
+        """The solved answers, while they speak of the same classes, policy, table and kinds of pools."""
+        about, table = (cluster.classes, policy), self.ranking.policy.table
         known = self._solved
-        if known is None or known[0] is not self.inventory.kinds or known[1:3] != about:
-            known = self._solved = (self.inventory.kinds, *about, Solved(self.inventory))
-        return known[3]
+        same = known is not None and known[0] is self.inventory.kinds and known[1] is table
+        if known is None or not same or known[2:4] != about:
+            known = self._solved = (self.inventory.kinds, table, *about, Solved(self.inventory))
+        return known[4]
 
 
 def ranked_nodes(
@@ -147,6 +182,12 @@ def ranked_nodes(
     """The ranking, where the cluster is large enough and the policy leaves the choice of node to it."""
     if policy is None or policy.node is not NodePolicy.FRAGMENTATION_AWARE:
         return None
-    if len(cluster.nodes) <= RANKED_FROM:
+    known = kept is not None and kept.ranking.policy.table.pods > 0
+    if len(cluster.nodes) <= RANKED_FROM and not known:
         return None
     return (kept or KeptFleet(cluster.slices)).begin(cluster, policy, taken, loads)
+
+
+def _ours(asked: Sequence[AskedClaim]) -> bool:
+    """Whether the claims leave the choice of the node to the default policy."""
+    return all(claim.placement.node in {None, NodePolicy.FRAGMENTATION_AWARE} for claim in asked)

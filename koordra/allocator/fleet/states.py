@@ -18,6 +18,10 @@ FULL: Final = 100
 """Percent of a NIC."""
 
 
+Spread = tuple[tuple[int, tuple[int, ...]], ...]
+"""Groups of GPUs by level of the machine, with the weight of a group more than one: ((weight, masks), ...)."""
+
+
 class Request(NamedTuple):
     """A request class: `gpus` GPUs, `milli` of each (only one GPU can be shared), `nics` NICs with `percent` of each.
 
@@ -60,13 +64,15 @@ class Form(NamedTuple):
 class Kind(NamedTuple):
     """What nodes of one sort have in common. Without a shape GPUs are interchangeable and there are no NICs.
 
-    `sets` has bit i where the nodes belong to node set i of the requests' restrictions.
+    `sets` has bit i where the nodes belong to node set i of the requests' restrictions. `spread` are the groups as published, where
+    they are; without them those of the shape.
     """
 
     model: str
     gpus: int
     shape: Shape | None = None
     sets: int = 0
+    spread: Spread = ()
 
 
 class State(NamedTuple):

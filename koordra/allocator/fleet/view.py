@@ -17,10 +17,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Request, State
+from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Request, Spread, State
 from koordra.allocator.inventory import Inventory, Offered, Pool, PoolID, Taken
 from koordra.allocator.predicates import requests_of
 from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.score import COMPACT
 from koordra.api import names, objects
 from koordra.api.devices import DeviceID
 from koordra.quantity import parse
@@ -114,6 +115,7 @@ def _of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
             model=str(gpus[0].plain.get(names.ATTR_MODEL, "")) if gpus else "",
             gpus=len(gpus),
             shape=shape if known else None,
+            spread=_spread(gpus) if known else (),
         ),
         gpus=tuple(one.id for one in gpus),
         nics=tuple(one.id for one in nics) if known else (),
@@ -182,6 +184,26 @@ def request_of(
     )
 
 
+def counted(asked: Sequence[AskedClaim]) -> bool:
+    """Whether counts say all that is asked: no alternatives, of several GPUs every one whole, NICs that ask alike."""
+    requests = [request for claim in asked for request in claim.requests]
+    if any(len(request.alternatives) > 1 for request in requests):
+        return False
+    wanted = [request.alternatives[0] for request in requests]
+    nics = [one for one in wanted if one.spec.device_class in {names.CLASS_NIC, names.CLASS_VF}]
+    if len({_percent(one) for one in nics}) > 1:
+        return False
+    gpus = [one for one in wanted if one not in nics]
+    return sum(one.spec.count for one in gpus) <= 1 or all(map(_takes_cards, gpus))
+
+
+def _takes_cards(wanted: Wanted) -> bool:
+    """Whether the request takes whole cards, whatever they are."""
+    amounts = {name.rpartition("/")[2] for name in wanted.spec.capacity or {}}
+    shared = names.CAPACITY_MEMORY in amounts or names.CAPACITY_MEMORY in wanted.percent
+    return wanted.spec.device_class == names.CLASS_GPU and (bool(wanted.whole) or not shared)
+
+
 def _share(wanted: Wanted, memory: Decimal) -> int:
     amounts = {name.rpartition("/")[2]: amount for name, amount in (wanted.spec.capacity or {}).items()}
     parts = [Decimal(part) / 100 for name, part in wanted.percent.items() if name == names.CAPACITY_MEMORY]
@@ -231,6 +253,19 @@ def _place(one: Offered) -> _Place:
 def _shape(gpus: tuple[_Place, ...], nics: tuple[_Place, ...]) -> Shape:
     """Nodes of one sort have devices at the same places: their shape is made once."""
     return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])
+
+
+def _spread(gpus: Sequence[Offered]) -> Spread:
+    """The groups of the cards by what the cost counts as spread; a card that does not say is in no group."""
+    found = []
+    for attribute, weight in COMPACT:
+        groups: dict[Any, int] = {}
+        for at, one in enumerate(gpus):
+            value = one.plain.get(attribute)
+            if value is not None:
+                groups[value] = groups.get(value, 0) | 1 << at
+        found.append((weight, tuple(groups.values())))
+    return tuple(found)
 
 
 def _memory(gpus: Sequence[Offered]) -> Decimal:

@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from koordra.allocator.fleet.defragment import Freed, Pod, Shape, defragment
+from koordra.allocator.fleet.defragment import Freed, carried_out, defragment, shapes_free
 from koordra.allocator.fleet.dlrm import nodes_of
+from koordra.allocator.fleet.emptying import Pod, Shape
 from koordra.allocator.fleet.first_fit import FirstFit
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.states import Choice, Kind, Request, State, after
@@ -131,27 +132,42 @@ def test_a_broken_device_frees_nothing() -> None:
     assert defragment(KINDS, [State(0, 0, 0, (1000, 0))], [], Shape(gpus=2)) is None
 
 
-def test_a_full_cluster_after_departures() -> None:
-    """Eight GPUs with eight NICs on one node of eight, at 90 %; the bound is the emptiest site."""
-    shape = shape_of_machine(presets.load("hgx-h100").machine(serial="a"))
-    cluster = nodes_of(shape, 8)
+@pytest.mark.parametrize("machine", ["hgx-h100", "dgx-a100"])
+@pytest.mark.parametrize("count", [16, 60, 200])
+def test_a_cluster_at_90_percent_after_departures(machine: str, count: int) -> None:
+    """Eight GPUs with eight NICs on one node; stated bound: at most one move more than no answer can be below."""
+    shape = shape_of_machine(presets.load(machine).machine(serial="a"))
+    cluster = nodes_of(shape, count)
     fleet = Fleet(cluster.kinds, cluster.nodes, FirstFit())
-    generator = np.random.default_rng(1)
-    held = []
-    for number in range(134):
+    generator = np.random.default_rng(count)
+    held, given, refused = [], 0, 0
+    while refused < 30:
         milli = (1000, 1000, 500, 250)[int(generator.integers(4))]
         nics = int(generator.integers(2))
         placed = fleet.place(Request(2000, 4096, 1, milli, (), nics, 50 * nics))
+        refused += placed is None
         if placed is not None:
-            held.append((f"p{number}", placed))
-    for _ in range(len(held) // 8):
-        fleet.release(held.pop(int(generator.integers(len(held))))[1])
+            held.append((f"p{len(held)}", placed))
+            given += milli
+    while given > 0.9 * cluster.capacity:
+        _, placed = held.pop(int(generator.integers(len(held))))
+        fleet.release(placed)
+        given -= placed.request.share
     pods = [Pod(name, one.node, one.request, one.gpus, one.nics) for name, one in held]
     wanted = Shape(gpus=8, nics=8, scope=Level.SYS)
     found = defragment(cluster.kinds, fleet.nodes, pods, wanted)
     assert found is not None
     assert found.at_least <= len(found.moves) <= found.at_least + 1
     _check([state for state in fleet.nodes if state is not None], found, wanted)
+    now = carried_out(fleet.nodes, found)
+    assert shapes_free(cluster.kinds, fleet.nodes, wanted) == 0
+    assert sum(len([free for free in state.gpus if free < 0]) for state in now if state is not None) == 0
+
+
+def test_the_answer_says_what_is_gained() -> None:
+    nodes = [State(0, 8000, 0, (1000, 1000)), State(0, 8000, 0, (0, 1000)), State(0, 8000, 0, (500, 1000))]
+    assert shapes_free(KINDS, nodes, Shape(gpus=2)) == 1
+    assert shapes_free(KINDS, nodes, Shape(gpus=1)) == 4
 
 
 def _check(nodes: Sequence[State], found: Freed, shape: Shape) -> None:

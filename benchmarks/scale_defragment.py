@@ -1,0 +1,137 @@
+"""`plan --defragment` on clusters at 90 % after departures: moves for 8 GPUs with 8 NICs, the bound, and the time.
+
+A cluster is filled by the policy `koordra` until nothing of the mix fits, then pods leave at random until 90 % of the GPUs are given
+out. Pods are shares, whole GPUs, pairs of GPU and NIC and some of several GPUs; one in twenty must not be moved. Each answer is
+carried out, so that it is seen to be right.
+
+    moves        pods that move
+    at least     what no answer can be below: every smaller number of moves was excluded, or the emptiest site's pods
+    proven       of the answers, how many are the fewest possible for sure
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks._results import table, write
+from koordra.allocator.fleet.defragment import carried_out, defragment
+from koordra.allocator.fleet.dlrm import nodes_of
+from koordra.allocator.fleet.emptying import Pod, Shape
+from koordra.allocator.fleet.fleet import Fleet
+from koordra.allocator.fleet.learning import capacity_of, expected
+from koordra.allocator.fleet.leftover import ExpectedLeftover
+from koordra.allocator.fleet.states import Kind, Request, State
+from koordra.allocator.fleet.workload import Workload
+from koordra.topology.levels import Level
+from koordra.topology.shapes import shape_of_machine
+from tests.machines import catalogue
+
+SIZES = (8, 50, 200, 1000)
+MACHINES = ("dgx-a100", "hgx-h100")
+SEEDS = range(42, 47)
+WANTED = Shape(gpus=8, nics=8, scope=Level.SYS)
+MIX = (
+    (Request(4_000, 16 << 10, 1, 300), 20),
+    (Request(6_000, 32 << 10, 1, 550, (), 1, 25), 20),
+    (Request(8_000, 64 << 10, 1, 1000, (), 1, 50), 25),
+    (Request(8_000, 64 << 10, 1, 1000), 15),
+    (Request(16_000, 128 << 10, 2, 1000, (), 2, 50), 12),
+    (Request(32_000, 256 << 10, 4, 1000, (), 4, 50), 8),
+)
+
+
+def main() -> None:
+    found = [_measured(machine, count) for machine in MACHINES for count in SIZES]
+    text = _markdown(found)
+    write("scale-defragment", {"clusters": found}, text)
+    print(text)
+
+
+def cluster_at_90(machine: str, count: int, seed: int) -> tuple[tuple[Kind, ...], list[State], list[Pod]]:
+    """Kinds, nodes and pods of a cluster from which pods have left."""
+    shape = shape_of_machine(catalogue.machine(machine))
+    generator = np.random.default_rng(seed)
+    cluster = nodes_of(shape, count)
+    workload = Workload(MIX)
+    policy = ExpectedLeftover(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
+    fleet = Fleet(cluster.kinds, cluster.nodes, policy)
+    weights = np.array([weight for _, weight in MIX], dtype=float)
+    held, refused = [], 0
+    while refused < 200:
+        for at in generator.choice(len(MIX), size=64, p=weights / weights.sum()):
+            placed = fleet.place(MIX[int(at)][0])
+            refused += placed is None
+            if placed is not None:
+                held.append(placed)
+    given = sum(one.request.share for one in held)
+    while given > 0.9 * cluster.capacity:
+        leaving = held.pop(int(generator.integers(len(held))))
+        given -= leaving.request.share
+        fleet.release(leaving)
+    pods = [
+        Pod(f"p{number}", one.node, one.request, one.gpus, one.nics, movable=number % 20 > 0)
+        for number, one in enumerate(held)
+    ]
+    return cluster.kinds, [state for state in fleet.nodes if state is not None], pods
+
+
+def _measured(machine: str, count: int) -> dict[str, Any]:
+    runs = []
+    for seed in SEEDS:
+        kinds, nodes, pods = cluster_at_90(machine, count, seed)
+        began = time.thread_time()
+        found = defragment(kinds, nodes, pods, WANTED)
+        spent = time.thread_time() - began
+        if found is not None:
+            carried_out(nodes, found)
+        runs.append(
+            {
+                "seed": seed,
+                "pods": len(pods),
+                "moves": None if found is None else len(found.moves),
+                "at_least": None if found is None else found.at_least,
+                "seconds": round(spent, 2),
+            }
+        )
+    return {"machine": machine, "nodes": count, "runs": runs}
+
+
+def _markdown(found: list[dict[str, Any]]) -> str:
+    rows = []
+    for one in found:
+        freed = [run for run in one["runs"] if run["moves"] is not None]
+        rows.append(
+            (
+                one["machine"],
+                one["nodes"],
+                round(float(np.mean([run["pods"] for run in one["runs"]]))),
+                f"{len(freed)} of {len(one['runs'])}",
+                f"{np.mean([run['moves'] for run in freed]):.1f}" if freed else "",
+                f"{np.mean([run['at_least'] for run in freed]):.1f}" if freed else "",
+                max((run["moves"] - run["at_least"] for run in freed), default=""),
+                sum(run["moves"] == run["at_least"] for run in freed),
+                f"{max(run['seconds'] for run in one['runs']):.2f}",
+            )
+        )
+    header = (
+        "machine",
+        "nodes",
+        "pods",
+        "freed",
+        "moves",
+        "at least",
+        "most above the bound",
+        "proven",
+        "s at most",
+    )
+    return "\n".join(
+        [
+            "# Defragmentation",
+            f"8 GPUs with 8 NICs on one node of a cluster at 90 % after departures; seeds {SEEDS[0]}..{SEEDS[-1]}.",
+            "",
+            table(header, rows),
+        ]
+    )

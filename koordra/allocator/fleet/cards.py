@@ -1,0 +1,149 @@
+"""Inside a node: the search's choice, guided by what was learned of the workload.
+
+The search (`allocator.search`) knows every rule of a claim and finds the best choice by the written cost, whose last part is best
+fit. The policy `koordra` knows, beside that, what a choice leaves to those who come (`leftover`, `joint`). Both are asked, and the
+claim comes first:
+
+    written cost ──▶ best choice ────────────────────────────────┐
+                                                                  ├──▶ the policy's, if it costs the claim no more
+    candidates of the search ──▶ policy ──▶ search among those ───┘
+
+The policy chooses among the devices that the search found eligible, by the same code that chooses in a replay of the fleet. Its
+choice is then searched like any other, with nothing but its devices, so that whatever the policy does not see (constraints,
+counters, scopes, partitions) still holds; where it does not hold, the written cost's choice stands.
+
+It speaks of groups that counting describes: one GPU or a share of one, or several whole ones, with NICs that all ask alike. MIG
+slices and VFs are parts of their cards. Others, and claims with a device policy of their own, are the written cost's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from koordra.allocator.fleet import joint
+from koordra.allocator.fleet.blocks import Blocks
+from koordra.allocator.fleet.device_costs import fitting_best
+from koordra.allocator.fleet.lacking import Lacking
+from koordra.allocator.fleet.leftover import BLOCKS, HOLES
+from koordra.allocator.fleet.likenesses import Likeness
+from koordra.allocator.fleet.states import Choice, Devices, Kind, Request, State
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.view import NodeDevices, counted, node_devices, request_of
+from koordra.allocator.inventory import Inventory, Taken
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.api.devices import DeviceID
+from koordra.topology.shapes import Shape
+
+Candidates = Mapping[Wanted, Sequence[int]]
+"""Device positions by request."""
+
+_MOST: Final = 1 << 14
+
+
+class Cards:
+    """What the policy would take, for one table. Without a table it would take what the written cost does, and is not asked."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._holes: list[int] = table.hole.tolist()
+        self._nics = Lacking(table.nics)
+        self._lone = BLOCKS * Blocks(table.blocks, [""]).value_of_one // HOLES
+        self._kept: dict[tuple[Kind, State, Request, joint.Allowed], Choice | None] = {}
+
+    def choose(
+        self, kind: Kind, state: State, request: Request, allowed: joint.Allowed = joint.ALL
+    ) -> Choice | None:
+        """Positions of the GPUs and NICs; None where nothing fits or it cannot be told."""
+        key = (kind, state, request, allowed)
+        if key not in self._kept:
+            if len(self._kept) >= _MOST:
+                self._kept.clear()
+            self._kept[key] = self._chosen(*key)
+        return self._kept[key]
+
+    def _chosen(self, kind: Kind, state: State, request: Request, allowed: joint.Allowed) -> Choice | None:
+        form = request.form
+        if kind.shape is None:
+            if not form.shared or form.nics:
+                return None
+            free = [left if allowed.gpus >> at & 1 else 0 for at, left in enumerate(state.gpus)]
+            best = fitting_best(free, form.milli, self._holes, lone=self._lone)
+            return None if best is None else Choice((best,))
+        stands, order = _likeness(kind.shape).ordered(state)
+        places = joint.places_of(kind.shape, kind.spread)
+        worth = joint.Worth(places, Devices(0, stands.gpus, stands.nics), self._holes, self._nics)
+        if order is None:
+            found = joint.best(worth, form, allowed)
+            return None if found is None else found.choice
+        moved = joint.Allowed(_moved(allowed.gpus, order.gpus), _moved(allowed.nics, order.nics))
+        found = joint.best(worth, form, moved)
+        if found is None:
+            return None
+        gpus = tuple(sorted(order.gpus[at] for at in found.choice.gpus))
+        nics = tuple(sorted(order.nics[at] for at in found.choice.nics))
+        return Choice(gpus, nics, found.choice.level)
+
+
+class Guide:
+    """Cards for one run of `plan()`: from the search's candidates to those that the policy would take."""
+
+    def __init__(
+        self, cards: Cards, nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory, taken: Taken
+    ) -> None:
+        self._cards, self._nodes, self._inventory, self._taken = cards, nodes, inventory, taken
+
+    def __call__(
+        self, name: str, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
+    ) -> Candidates | None:
+        """The candidates on the policy's devices; None where the policy has nothing to say."""
+        devices = node_devices(name, self._nodes[name], self._inventory)
+        request = request_of(asked, (), devices.memory)
+        if request is None or not counted(asked):
+            return None
+        sides = _sides(devices, state, candidates)
+        if sides is None:
+            return None
+        allowed = joint.Allowed(*(sum(1 << at for at in found) for found in sides))
+        now = devices.state(0, self._taken, {})._replace(cpu=0, memory=0)
+        choice = self._cards.choose(devices.kind, now, request._replace(cpu=0, memory=0), allowed)
+        if choice is None:
+            return None
+        chosen = {True: set(choice.gpus), False: set(choice.nics)}
+        return {
+            wanted: [at for at in found if _on(devices, state.devices[at].id, chosen)]
+            for wanted, found in candidates.items()
+        }
+
+
+def _sides(
+    devices: NodeDevices, state: NodeState, candidates: Candidates
+) -> tuple[set[int], set[int]] | None:
+    """Positions of the GPUs and of the NICs that the requests may get; None where requests may get different ones."""
+    sides: dict[bool, set[int]] = {}
+    for found in candidates.values():
+        parts = [devices.parts.get(state.devices[at].id) for at in found]
+        kinds = {part[0] for part in parts if part is not None}
+        if None in parts or len(kinds) != 1:
+            return None
+        side, positions = kinds.pop(), {part[1] for part in parts if part is not None}
+        if sides.setdefault(side, positions) != positions:
+            return None
+    return sides.get(True, set()), sides.get(False, set())
+
+
+def _on(devices: NodeDevices, device: DeviceID, chosen: Mapping[bool, set[int]]) -> bool:
+    is_gpu, position, _ = devices.parts[device]
+    return position in chosen[is_gpu]
+
+
+@lru_cache(maxsize=256)
+def _likeness(shape: Shape) -> Likeness:
+    return Likeness(shape)
+
+
+def _moved(mask: int, order: Sequence[int]) -> int:
+    """The mask in the positions of the ordered state."""
+    return sum(1 << place for place, at in enumerate(order) if mask >> at & 1)
