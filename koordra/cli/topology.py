@@ -1,4 +1,5 @@
-"""`koordra topology`: the GPUs and NICs of a machine, how near they are to each other, and who holds them."""
+"""`koordra topology`: the GPUs and NICs of a machine, how near they are to each other, and who holds them; or where the members of a
+job are in the network."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from koordra.cli.machine_sources import Sight
+    from koordra.topology.fabric_job import Job
 
 _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
 
@@ -29,6 +31,20 @@ _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
 )
 @click.option("--node", metavar="NAME", help="A node of the cluster, from its ResourceSlices and the claims.")
 @click.option(
+    "--job",
+    metavar="NAME",
+    help="A job that koordra placed: its members with the blocks, nodes and rails they are on. NAME or namespace/NAME; "
+    "'all' is every job.",
+)
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="With --job: YAML or JSON with the ResourceClaims ('-' is stdin). Repeatable.  [default: the cluster]",
+)
+@click.option(
     "--overlay",
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file with what sysfs does not show: an NCCL topology XML, or YAML of schema koordra.io/overlay/v1.",
@@ -39,7 +55,9 @@ _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
     help="State directory of the node's kubelet-plugin, for who holds what.  "
     "[default on this machine: /var/lib/kubelet/plugins/koordra.io]",
 )
-@click.option("--kubeconfig", help="Kubeconfig file, for --node.  [default: in-cluster, else KUBECONFIG]")
+@click.option(
+    "--kubeconfig", help="Kubeconfig file, for --node and --job.  [default: in-cluster, else KUBECONFIG]"
+)
 @click.option(
     "-o",
     "--output",
@@ -53,23 +71,29 @@ def command(
     machine: str | None,
     root: Path | None,
     node: str | None,
+    job: str | None,
+    files: tuple[str, ...],
     overlay: Path | None,
     state_dir: Path | None,
     kubeconfig: str | None,
     output: str,
 ) -> None:
-    """A machine's GPUs and RDMA NICs, the level between each pair, and who holds what.
+    """A machine's GPUs and RDMA NICs, the level between each pair, and who holds what; with --job, where a job is.
 
     Without an option it is this machine. What could not be read with certainty is reported on stderr.
     """
     from koordra.cli import machine_sources as sources
     from koordra.errors import InvalidInput
 
-    given = [name for name, value in (("--machine", machine), ("--root", root), ("--node", node)) if value]
+    sources_given = (("--machine", machine), ("--root", root), ("--node", node), ("--job", job))
+    given = [name for name, value in sources_given if value]
     if len(given) > 1:
         raise InvalidInput(
             f"{' and '.join(given)} exclude each other", object="topology", remedy="give one of them"
         )
+    if job is not None:
+        click.echo(_render_jobs(_jobs(job, files, kubeconfig=kubeconfig), output), nl=False)
+        return
     if machine is not None:
         sight = sources.of_kind(machine)
     elif node is not None:
@@ -91,9 +115,9 @@ def _render(sight: Sight, output: str) -> str:
 
             return json.dumps(_document(sight), indent=2) + "\n"
         case "yaml":
-            import yaml
+            from koordra.cli.yaml_text import written
 
-            return yaml.safe_dump(_document(sight), sort_keys=False)
+            return written(_document(sight))
         case "tree":
             from koordra.topology.outline import outline
 
@@ -117,3 +141,51 @@ def _document(sight: Sight) -> dict[str, object]:
 
     problems = [problem.to_dict() for problem in sight.problems]
     return {**document(sight.machine, sight.usage), "problems": problems}
+
+
+def _jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> list[Job]:
+    """The jobs of that name. Raises InvalidInput where there is none."""
+    from koordra.api import kinds
+    from koordra.errors import InvalidInput
+    from koordra.topology.fabric_job import jobs_of
+
+    if files:
+        from koordra.cli.manifests import read_objects
+
+        claims = [entry for entry in read_objects(files) if entry.get("kind") == "ResourceClaim"]
+    else:
+        from koordra.cli.cluster_objects import connect
+
+        claims = list(connect(kubeconfig).list(kinds.RESOURCE_CLAIMS)[0])
+    found = jobs_of(claims)
+    meant = [one for one in found if wanted in ("all", one.name, f"{one.namespace}/{one.name}")]
+    if not meant and wanted != "all":
+        known = ", ".join(f"{one.namespace}/{one.name}" for one in found) or "none"
+        raise InvalidInput(
+            "no allocated claim belongs to such a job",
+            object=f"job {wanted}",
+            remedy=f"jobs that are placed: {known}",
+        )
+    return meant
+
+
+def _render_jobs(jobs: list[Job], output: str) -> str:
+    from koordra.topology import fabric_picture as picture
+
+    match output:
+        case "json":
+            import json
+
+            return json.dumps([picture.document(job) for job in jobs], indent=2) + "\n"
+        case "yaml":
+            import yaml
+
+            return yaml.safe_dump([picture.document(job) for job in jobs], sort_keys=False)
+        case "svg":
+            return picture.svg(jobs)
+        case "dot":
+            from koordra.errors import InvalidInput
+
+            raise InvalidInput("a job has no dot picture", object="topology", remedy="use -o svg")
+        case _:
+            return "".join(picture.outline(job) for job in jobs) or "no job is placed\n"

@@ -1,0 +1,219 @@
+"""A gang of 1,000 pods on 10,000 nodes: how long the decision takes.
+
+Nodes of eight Hopper GPUs and NICs in blocks of 32 and spines of 8 blocks, as a controller knows them: what a node publishes is told
+by its likeness and read when it is first asked. On a part of the nodes devices are in use (any set of GPUs with their NICs).
+
+    cold    nothing is remembered: every kind of node is asked for the first time
+    warm    the next gang, asked of the same nodes
+
+Times are the processor's for this thread; they include the classes of members, the tables, the places of all pods and their
+AllocationResults.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks._results import table, write
+from koordra.allocator import read_inventory
+from koordra.allocator.classes import shipped_classes
+from koordra.allocator.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
+from koordra.allocator.inventory import Inventory
+from koordra.api import names
+from koordra.kubelet_plugin.discovery import discover
+from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.topology import presets
+
+Object = dict[str, Any]
+NODES, BLOCK, SPINE = 10_000, 32, 8
+CASES = (
+    ("1,000 x 8 GPUs + 8 NICs, empty cluster", 1000, 8, 0.0),
+    ("1,000 x 8 GPUs + 8 NICs, 60 % of nodes used", 1000, 8, 0.6),
+    ("1,000 x 4 GPUs + 4 NICs, 60 % of nodes used", 1000, 4, 0.6),
+    ("1,000 x 1 GPU + 1 NIC, 60 % of nodes used", 1000, 1, 0.6),
+    ("1 launcher and 999 x 8 GPUs + 8 NICs, 60 % used", 1000, -8, 0.6),
+    ("5,000 x 8 GPUs + 8 NICs, 60 % used: does not fit", 5000, 8, 0.6),
+)
+
+
+def main() -> None:
+    published = _published()
+    found = [_measured(published, *case) for case in CASES]
+    text = _markdown(found)
+    write("gang-scale", {"nodes": NODES, "cases": found}, text)
+    print(text)
+
+
+def _measured(published: list[Object], name: str, members: int, gpus: int, used: float) -> dict[str, Any]:
+    nodes = _nodes(published, used)
+    classes = {entry["metadata"]["name"]: entry for entry in shipped_classes()}
+    memory = Remembered()
+    gangs = [_gang(members, gpus, number) for number in range(2)]
+    times: list[float] = []
+    answers: list[GangAnswer] = []
+    for gang in gangs:
+        began = time.thread_time()
+        answers.append(place_gang(gang, nodes, classes, memory=memory))
+        times.append(time.thread_time() - began)
+    answer = answers[0]
+    score = answer.score if isinstance(answer, GangPlaced) else None
+    return {
+        "case": name,
+        "kinds": len({node.likeness for node in nodes.values()}),
+        "questions": memory.asked,
+        "cold_s": round(times[0], 2),
+        "warm_s": round(times[1], 2),
+        "answer": type(answer).__name__,
+        "blocks": dict(score.domains)["block"] if score else None,
+        "nodes": score.nodes if score else None,
+        "rails": score.rails if score else None,
+        "proven": answer.proven if isinstance(answer, GangPlaced) else True,
+    }
+
+
+def _published() -> list[Object]:
+    with tempfile.TemporaryDirectory() as folder:
+        presets.write_machine(presets.load("hgx-h100"), Path(folder), serial="bench")
+        machine = discover(Path(folder)).machine
+    return build_slices(machine, node_name="n", node_uid="0", mode=names.MODE_JOINT, generation=1)
+
+
+def _nodes(published: list[Object], used: float) -> dict[str, GangNode]:
+    draw = random.Random(7)
+    devices = {
+        kind: [
+            device["name"]
+            for entry in published
+            for device in entry["spec"].get("devices") or ()
+            if device["name"].startswith(f"{kind}-")
+        ]
+        for kind in ("gpu", "nic")
+    }
+    found = {}
+    for number in range(NODES):
+        name = f"node-{number:05}"
+        block = number // BLOCK
+        mask = draw.randrange(1, 256) if draw.random() < used else 0
+        held = [devices[kind][at] for at in range(8) if mask >> at & 1 for kind in devices]
+        claim = {
+            "kind": "ResourceClaim",
+            "metadata": {"name": f"held-{name}", "namespace": "d", "uid": f"held-{name}"},
+            "status": {"allocation": {"devices": {"results": [_result(name, device) for device in held]}}},
+        }
+        node = {
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": {
+                    "kubernetes.io/hostname": name,
+                    "network.topology.nvidia.com/leaf": f"block-{block}",
+                    "network.topology.nvidia.com/spine": f"spine-{block // SPINE}",
+                },
+            },
+            "status": {"allocatable": {"cpu": "192", "memory": "2Ti", "pods": "250"}},
+        }
+        inventory = partial(_inventory, published, name, {})
+        found[name] = GangNode(node, inventory, (claim,) if held else (), likeness=(0, mask))
+    return found
+
+
+def _result(node: str, device: str) -> Object:
+    return {"request": "r", "driver": names.DRIVER, "pool": node, "device": device}
+
+
+def _inventory(published: list[Object], name: str, known: dict[str, Inventory]) -> Inventory:
+    """Read when first asked for, as the controller does."""
+    if name not in known:
+        slices = []
+        for index, entry in enumerate(published):
+            spec = {**entry["spec"], "nodeName": name, "pool": {**entry["spec"]["pool"], "name": name}}
+            slices.append({"kind": "ResourceSlice", "metadata": {"name": f"{name}-{index}"}, "spec": spec})
+        known[name] = read_inventory(slices)
+    return known[name]
+
+
+def _gang(members: int, gpus: int, number: int) -> Gang:
+    launcher = gpus < 0
+    found = []
+    for index in range(members):
+        name = f"job-{number}-{index}"
+        asks = 0 if launcher and index == 0 else abs(gpus)
+        claims = [_claim(name, asks)] if asks else []
+        pod = {
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "d", "uid": f"pod-{name}"},
+            "spec": {
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": "4", "memory": "16Gi"}}}],
+                "resourceClaims": [{"name": "x", "resourceClaimName": name}] if asks else [],
+            },
+        }
+        found.append(Member(f"d/{name}", [pod], claims, index=index, needed=not asks))
+    return Gang(f"job-{number}", found, members)
+
+
+def _claim(name: str, gpus: int) -> Object:
+    return {
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "d", "uid": name},
+        "spec": {
+            "devices": {
+                "requests": [
+                    {"name": "gpu", "exactly": {"deviceClassName": names.CLASS_GPU, "count": gpus}},
+                    {"name": "nic", "exactly": {"deviceClassName": names.CLASS_NIC, "count": gpus}},
+                ],
+                "config": [
+                    {
+                        "opaque": {
+                            "driver": names.DRIVER,
+                            "parameters": {
+                                "apiVersion": "koordra.io/v1alpha1",
+                                "kind": "JointAllocation",
+                                "scope": "PCIeRoot",
+                            },
+                        }
+                    }
+                ],
+            }
+        },
+    }
+
+
+def _markdown(found: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            one["case"],
+            one["kinds"],
+            one["questions"],
+            one["cold_s"],
+            one["warm_s"],
+            one["answer"],
+            *("" if one[key] is None else one[key] for key in ("blocks", "nodes", "rails")),
+            "yes" if one["proven"] else "no",
+        )
+        for one in found
+    ]
+    header = (
+        "gang",
+        "kinds of node",
+        "questions to nodes",
+        "cold, s",
+        "warm, s",
+        "answer",
+        "blocks",
+        "nodes",
+        "rails",
+        "proven best",
+    )
+    return "\n".join(
+        [
+            "# Gangs on a large cluster",
+            f"{NODES:,} nodes of 8 GPUs and 8 NICs, blocks of {BLOCK} nodes, spines of {SPINE} blocks.",
+            "",
+            table(header, rows),
+        ]
+    )

@@ -1,0 +1,77 @@
+"""The rank map of a placed gang, as every member's allocation tells it (`koordra.api.gang_member`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.allocator.gang.asked import Fixed, GangPlaced
+from koordra.api import objects
+from koordra.api.gang_member import GangMember
+
+_GPU_PREFIX: Final = "gpu-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    key: str
+    node: str
+    rank: int
+    gpus: int
+
+
+def gang_members(
+    gang: str, answer: GangPlaced, *, fixed: Sequence[Fixed] = (), hosts: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """For each claim that is allocated now (`namespace/name`) the entry for its allocation's `devices.config`.
+
+    `hosts`: by member key, the name under which other members reach the pod; members without one are told by their key's name.
+    """
+    known = hosts or {}
+    seats = [_Seat(one.key, one.node, one.rank, _gpus(one.allocations.values())) for one in answer.members]
+    seats += [
+        _Seat(
+            one.key, one.node, one.rank if one.rank is not None else -1, _gpus(map(_allocation, one.claims))
+        )
+        for one in fixed
+    ]
+    seats.sort(key=lambda seat: (seat.rank < 0, seat.rank, seat.key))
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(seat.node for seat in seats))}
+    beside: dict[str, dict[str, int]] = {}
+    for seat in seats:
+        here = beside.setdefault(seat.node, {})
+        here[seat.key] = len(here)
+    own_host = [known.get(seat.key) or seat.key.rpartition("/")[2] for seat in seats]
+    slots = tuple(seat.gpus for seat in seats)
+    found: dict[str, dict[str, Any]] = {}
+    for member in answer.members:
+        entry = GangMember(
+            gang=gang,
+            rank=member.rank,
+            size=answer.size,
+            node_rank=nodes[member.node],
+            nodes=len(nodes),
+            local_rank=beside[member.node][member.key],
+            local_size=len(beside[member.node]),
+            domains={level: name for level, name in member.domains.items() if name},
+            rails=tuple(rail for rail in dict.fromkeys(member.rails) if rail),
+            leader=own_host[0],
+            hosts=tuple(own_host),
+            slots=slots,
+        ).entry()
+        found |= dict.fromkeys(member.allocations, entry)
+    return found
+
+
+def _allocation(claim: Mapping[str, Any]) -> Mapping[str, Any]:
+    return objects.status_of(claim).get("allocation") or {}
+
+
+def _gpus(allocations: Any) -> int:
+    """GPUs and parts of GPUs: the processes that a launcher starts in the member."""
+    return sum(
+        str(result.get("device")).startswith(_GPU_PREFIX)
+        for allocation in allocations
+        for result in (allocation.get("devices") or {}).get("results") or ()
+    )

@@ -1,0 +1,89 @@
+"""Small clusters and gangs for the tests of their placement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from koordra.allocator.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
+from koordra.allocator.gang.seen import gang_nodes
+from koordra.topology.fabric import FabricLevels
+from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
+
+Dict = dict[str, Any]
+BLOCK, SPINE, NVLINK = (f"fabric.koordra.io/{level}" for level in ("block", "spine", "nvlink"))
+
+
+def cluster(**blocks: int) -> list[Dict]:
+    """Blocks with so many nodes of 8 GPUs and 8 NICs, each NIC on its rail; nodes are named block-number."""
+    found: list[Dict] = []
+    for block, count in blocks.items():
+        for number in range(count):
+            found += node_in(f"{block}-{number}", {BLOCK: block})
+    return found
+
+
+def node_in(name: str, labels: Mapping[str, str], *, gpus: int = 8) -> list[Dict]:
+    found = machine(gpus, gpus, name=name, labels=labels)
+    for device in found[1]["spec"]["devices"]:
+        kind, _, number = device["name"].partition("-")
+        if kind == "nic":
+            device["attributes"]["rail"] = {"int": int(number)}
+    return found
+
+
+def workers(count: int, gpus: int, *, prefix: str = "w", scope: str = "Required") -> list[Member]:
+    found = []
+    for index in range(count):
+        name = f"{prefix}{index}"
+        own = claim(
+            name,
+            request("gpu", "gpu", gpus),
+            request("nic", "nic", gpus),
+            configs=[joint("PCIeRoot", enforcement=scope)],
+        )
+        found.append(Member(f"default/{name}", [pod(name, name)], [own], index=index))
+    return found
+
+
+def launcher() -> Member:
+    return Member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True)
+
+
+def placed(objects: Sequence[Dict], gang: Gang, **options: Any) -> GangPlaced:
+    answer = answered(objects, gang, **options)
+    assert isinstance(answer, GangPlaced), answer
+    return answer
+
+
+def answered(objects: Sequence[Dict], gang: Gang, *, fabric: FabricLevels | None = None) -> GangAnswer:
+    nodes, classes = gang_nodes([*device_classes(), *objects])
+    return place_gang(gang, nodes, classes, fabric=fabric)
+
+
+def written(answer: GangPlaced, members: Sequence[Member], *, gang: str = "job") -> list[Dict]:
+    """The members' claims as the controller writes them."""
+    entries = gang_members(gang, answer)
+    found = []
+    for member in members:
+        one = next((entry for entry in answer.members if entry.key == member.key), None)
+        for asked in member.claims if one else ():
+            key = f"default/{asked['metadata']['name']}"
+            assert one is not None
+            allocation: Dict = dict(one.allocations[key])
+            devices = allocation["devices"]
+            allocation["devices"] = {**devices, "config": [*devices.get("config", ()), entries[key]]}
+            obj = allocated(dict(asked), allocation)
+            obj["status"]["reservedFor"] = [
+                {"resource": "pods", "name": member.key.partition("/")[2], "uid": "u"}
+            ]
+            found.append(obj)
+    return found
+
+
+def fixed(answer: GangPlaced, claims: Sequence[Dict]) -> tuple[Fixed, ...]:
+    by_key = {f"default/{entry['metadata']['name']}": entry for entry in claims}
+    return tuple(
+        Fixed(one.key, one.node, tuple(by_key[key] for key in one.allocations), rank=one.rank)
+        for one in answer.members
+    )

@@ -1,0 +1,99 @@
+"""Gangs on the edge: nobody to place, ranks that are held, classes that differ in CPU only, hostile names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.allocator.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang
+from koordra.allocator.gang.seen import gang_nodes
+from koordra.api.gang_member import GangMember, decode_gang_member
+from koordra.errors import InvalidParameters
+from koordra.kubelet_plugin.job_files import variables
+from tests.unit.allocator.machines import device_classes
+from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
+
+
+def test_a_gang_of_which_all_are_placed_asks_for_nothing() -> None:
+    answer = answered(cluster(a=2), Gang("g", [], 1, fixed=(Fixed("f", "a-0", rank=0),)))
+    assert isinstance(answer, GangPlaced)
+    assert (answer.members, answer.size) == ((), 1)
+
+
+def test_a_gang_without_anybody_and_with_a_minimum_does_not_fit() -> None:
+    answer = answered(cluster(a=2), Gang("g", [], 2, fixed=(Fixed("f", "a-0", rank=0),)))
+    assert isinstance(answer, GangUnsatisfiable)
+    assert answer.most == 1
+
+
+def test_slices_of_nobody_are_refused() -> None:
+    answer = answered(cluster(a=2), Gang("g", workers(2, 8), 2, slice_size=0, slice_level="block"))
+    assert isinstance(answer, GangUnsatisfiable)
+
+
+def test_no_new_member_gets_the_rank_of_one_that_stays() -> None:
+    stays = Fixed("f", "a-0", rank=1, index=0)
+    answer = placed(cluster(a=2, b=2), Gang("g", workers(3, 8)[1:], 3, fixed=(stays,)))
+    assert sorted(one.rank for one in answer.members) == [0, 2]
+
+
+def test_classes_that_ask_the_same_of_devices_are_one_question() -> None:
+    members = workers(8, 1)
+    for number, member in enumerate(members):
+        spec: Any = member.pods[0]["spec"]
+        spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": str(number % 4 + 1)}}}]
+    nodes, classes = gang_nodes([*device_classes(), *cluster(a=1)])
+    memory = Remembered()
+    answer = place_gang(Gang("g", members, 8), nodes, classes, memory=memory)
+    assert isinstance(answer, GangPlaced)
+    devices = [
+        result["device"]
+        for one in answer.members
+        for allocation in one.allocations.values()
+        for result in allocation["devices"]["results"]
+    ]
+    assert len(devices) == len(set(devices)) == 16
+    assert memory.asked == 8
+
+
+def test_inventories_that_are_gone_are_not_remembered_for_ever() -> None:
+    memory = Remembered()
+    for _ in range(80):
+        nodes, classes = gang_nodes([*device_classes(), *cluster(a=1)])
+        place_gang(Gang("g", workers(1, 8), 1), nodes, classes, memory=memory)
+    assert len(memory._inventories) <= 2 + 64 + 1
+
+
+@pytest.mark.parametrize(
+    "host", ["a\nb", "a,evil", "a:8", "", "a b", "-a", "x\u2028y", "$(reboot)", "a" * 300]
+)
+def test_a_hostile_host_is_refused(host: str) -> None:
+    entry = GangMember("g", 0, 1, hosts=(host,), slots=(8,)).to_dict()
+    with pytest.raises(InvalidParameters):
+        decode_gang_member(entry, object="claim", field="f")
+
+
+def test_slots_below_nothing_are_refused() -> None:
+    entry = GangMember("g", 0, 1, hosts=("a",), slots=(-1,)).to_dict()
+    with pytest.raises(InvalidParameters):
+        decode_gang_member(entry, object="claim", field="f")
+
+
+def test_a_level_named_like_a_variable_does_not_replace_it() -> None:
+    member = GangMember(
+        "g", 3, 4, domains={"hosts": "evil", "rank": "9", "block": "b"}, hosts=("a",), slots=(8,)
+    )
+    found = variables(member, "uid")
+    names = [name for name, _ in found]
+    assert len(names) == len(set(names))
+    assert dict(found)["KOORDRA_RANK"] == "3"
+    assert dict(found)["KOORDRA_HOSTS"] == "a:8"
+    assert dict(found)["KOORDRA_BLOCK"] == "b"
+
+
+def test_of_five_thousand_members_hosts_are_left_out_and_ranks_are_not() -> None:
+    hosts = tuple(f"worker-{number}.job" for number in range(5000))
+    entry = GangMember("g", 4999, 5000, leader=hosts[0], hosts=hosts, slots=(8,) * 5000).to_dict()
+    read = decode_gang_member(entry, object="claim", field="f")
+    assert (read.rank, read.size, read.hosts, read.leader) == (4999, 5000, (), "worker-0.job")
