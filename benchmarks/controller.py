@@ -8,10 +8,15 @@ process, so that the figures are the controller's own. Four parts of its work ar
     encode   the JSON of what is written
     write    the double's answer to it (over HTTP this is the server's time and the network's)
 
+CPU is told by what was done in it; latency, from a claim's creation to its allocation, by what its controller did in the
+meantime (koordra.controller.stages, as in `koordra_controller_stage_seconds`): the four parts of one claim add up.
+
 burst       all claims are there at once, as after a failover or an outage
-arrivals    claims come at a steady rate; latency is from a claim's arrival to its allocation
+arrivals    claims come at a steady rate
 relist      1,000 slices listed anew: decoded, compared, and read by the allocator again
 plain       the ratio that can be compared between machines: `plan()` over all nodes for each claim, over decide+encode
+
+CPU is the process's own time, whatever else the machine does; latencies are by the wall clock, so a busy machine shows in them.
 """
 
 from __future__ import annotations
@@ -20,18 +25,23 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _results
 from koordra.allocator import plan, read_inventory
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
 from koordra.controller.reconciler import Reconciler
+from koordra.controller.run import collect_seldom
 from koordra.controller.snapshot import Cluster
+from koordra.controller.stages import PARTS, Stages
 from koordra.controller.writes import Writer
+from koordra.kube import encoded
 from koordra.kubelet_plugin.discovery import discover
 from koordra.kubelet_plugin.resourceslice import build_slices
 from koordra.topology import presets
@@ -79,11 +89,15 @@ class Bench:
             self.api.create(NODES, node(name))
             for index, entry in enumerate(published):
                 self.api.create(RESOURCE_SLICES, renamed(entry, name, index))
+        self.ways: list[Mapping[str, float]] = []
+        """Each allocated claim's way, by part."""
+        self.stages = Stages(clock=time.perf_counter, observe=self.ways.append)
         self.reconciler = Reconciler(
             self.cluster,
             Writer(self, may_write=lambda: True, now=lambda: "2026-11-21T00:00:00Z"),
             planner=plan,
             clock=time.monotonic,
+            stages=self.stages,
         )
 
     # the API, as the writer sees it
@@ -106,9 +120,9 @@ class Bench:
         content_type: str = "application/merge-patch+json",
     ) -> Object:
         del namespace
-        with self.clocks.on("encode"):
-            json.dumps(body, separators=(",", ":")).encode()
-        with self.clocks.on("write"):
+        with self.clocks.on("encode"), self.stages.on("encode"):
+            encoded(body)
+        with self.clocks.on("write"), self.stages.on("write"):
             answer = self.api.patch(kind, name, body, subresource, content_type)
         if subresource == "status":
             self.allocated[name] = time.perf_counter()
@@ -151,8 +165,8 @@ class Bench:
     def arrive(self, number: int) -> str:
         """One pod with one claim of one of three kinds."""
         name = f"c{number:05d}"
-        self.api.create(RESOURCE_CLAIMS, claim(name, number))
-        self.api.create(PODS, pod(f"p{number:05d}", name))
+        self.stages.heard(RESOURCE_CLAIMS, "ADDED", self.api.create(RESOURCE_CLAIMS, claim(name, number)))
+        self.stages.heard(PODS, "ADDED", self.api.create(PODS, pod(f"p{number:05d}", name)))
         return name
 
 
@@ -235,74 +249,103 @@ def pod(name: str, claim_name: str) -> Object:
     }
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Milliseconds of CPU per claim, and seconds from arrival to allocation, p50 and p99, by part."""
+
+    claims: int
+    cpu: dict[str, float]
+    latency: dict[str, tuple[float, float]]
+
+    @classmethod
+    def of(cls, bench: Bench, claims: int) -> Measured:
+        told = {"all": [sum(way.values()) for way in bench.ways]}
+        told |= {part: [way[part] for way in bench.ways] for part in PARTS}
+        return cls(
+            claims,
+            {part: round(1000 * spent / claims, 3) for part, spent in bench.clocks.spent.items()},
+            {part: (_percentile(found, 50), _percentile(found, 99)) for part, found in told.items()},
+        )
+
+    @property
+    def rate(self) -> float:
+        """Claims that decide+encode take on in a second of CPU."""
+        return 1000 / (self.cpu["decide"] + self.cpu["encode"])
+
+    def split(self, scale: float, form: str) -> str:
+        """p50 and p99 of the whole way and of each part; those of the parts need not add up."""
+        return ", ".join(
+            f"{part} p50 {scale * usual:{form}} p99 {scale * slow:{form}}"
+            for part, (usual, slow) in self.latency.items()
+        )
+
+
 def burst() -> Bench:
     bench = Bench()
     bench.one_pass()
     bench.clocks.spent = dict.fromkeys(bench.clocks.spent, 0.0)
     for number in range(CLAIMS):
         bench.arrive(number)
-    cpu, started, passes = time.process_time(), time.perf_counter(), 0
+    cpu, passes = time.process_time(), 0
     while len(bench.allocated) < CLAIMS and passes < 20:
         bench.one_pass()
         passes += 1
     cpu = time.process_time() - cpu
-    done = len(bench.allocated)
-    spent = bench.clocks.spent
-    latencies = sorted(moment - started for moment in bench.allocated.values())
+    found = Measured.of(bench, len(bench.allocated))
     print(
-        f"  burst: {done} of {CLAIMS} claims on {NODES_NUMBER} nodes in {passes} passes, {cpu:.1f} s of CPU"
+        f"  burst: {found.claims} of {CLAIMS} claims on {NODES_NUMBER} nodes in {passes} passes, {cpu:.1f} s of CPU"
     )
-    print("    per claim: " + ", ".join(f"{part} {1000 * spent[part] / done:.3f} ms" for part in spent))
-    rate = done / (spent["decide"] + spent["encode"])
-    asked = bench.reconciler.placing.offers.asked / done
-    print(f"    decide+encode: {rate:.0f} claims/s; {asked:.2f} questions to the allocator per claim")
-    print(f"    latency: p50 {_percentile(latencies, 50):.2f} s, p99 {_percentile(latencies, 99):.2f} s")
+    print("    per claim: " + ", ".join(f"{part} {spent:.3f} ms" for part, spent in found.cpu.items()))
+    asked = bench.reconciler.placing.offers.asked / found.claims
+    print(f"    decide+encode: {found.rate:.0f} claims/s; {asked:.2f} questions to the allocator per claim")
+    print(f"    latency in s: {found.split(1.0, '.2f')}")
     return bench
 
 
-def arrivals(rate: int, number: int) -> None:
+def arrivals(rate: int, number: int) -> Measured:
     bench = Bench()
     for warm in range(20):
         bench.arrive(90_000 + warm)
     bench.one_pass()
     bench.clocks.spent = dict.fromkeys(bench.clocks.spent, 0.0)
-    created: dict[str, float] = {}
+    bench.ways.clear()
+    created: list[str] = []
     started = time.perf_counter()
     while len(created) < number or any(name not in bench.allocated for name in created):
         due = min(number, int((time.perf_counter() - started) * rate))
-        for index in range(len(created), due):
-            created[bench.arrive(index)] = started + index / rate
+        created += [bench.arrive(index) for index in range(len(created), due)]
         bench.one_pass()
         time.sleep(0.001)
-    latencies = sorted(bench.allocated[name] - moment for name, moment in created.items())
-    spent = bench.clocks.spent
-    parts = ", ".join(f"{part} {1000 * spent[part] / number:.2f}" for part in spent)
-    print(
-        f"  arrivals at {rate}/s ({number} claims): latency p50 {1000 * _percentile(latencies, 50):.0f} ms, "
-        f"p99 {1000 * _percentile(latencies, 99):.0f} ms; ms per claim: {parts}"
-    )
+    assert len(bench.ways) == number
+    found = Measured.of(bench, number)
+    parts = ", ".join(f"{part} {spent:.2f}" for part, spent in found.cpu.items())
+    print(f"  arrivals at {rate}/s ({number} claims): ms of CPU per claim: {parts}")
+    print(f"    latency in ms: {found.split(1000.0, '.0f')}")
+    return found
 
 
-def relist(bench: Bench) -> None:
+def relist(bench: Bench) -> str:
     entries = list(bench.api.objects[RESOURCE_SLICES.plural].values())
     text = json.dumps({"items": entries}).encode()
-    started = time.perf_counter()
+    started = time.process_time()
     fresh = {str(item["metadata"]["name"]): item for item in json.loads(text)["items"]}
-    decoded = time.perf_counter()
+    decoded = time.process_time()
     bench.cache[RESOURCE_SLICES.plural] = fresh
     offers = bench.reconciler.placing.offers
     offers.look(bench.cluster())
-    looked = time.perf_counter()
+    looked = time.process_time()
     for site in offers.sites.by_name.values():
         offers.sites.inventory_of(site).pools(site.node)
-    read = time.perf_counter()
-    print(
-        f"  relist of {len(entries)} slices ({len(text) / 1e6:.1f} MB): decode {decoded - started:.2f} s, "
+    read = time.process_time()
+    told = (
+        f"relist of {len(entries)} slices ({len(text) / 1e6:.1f} MB): decode {decoded - started:.2f} s, "
         f"compare {looked - decoded:.2f} s, read all anew {read - looked:.2f} s"
     )
+    print(f"  {told}")
+    return told
 
 
-def plain(bench: Bench) -> None:
+def plain(bench: Bench) -> float:
     """What the same decisions cost without remembering anything: all slices read, all nodes asked."""
     cluster = bench.cluster()
     holders = [entry for entry in cluster.claims if (entry.get("status") or {}).get("allocation")]
@@ -312,24 +355,45 @@ def plain(bench: Bench) -> None:
         name = f"plain-{number}"
         mine = bench.api.create(RESOURCE_CLAIMS, claim(name, number))
         waiting = bench.api.create(PODS, pod(f"plain-{number}", name))
-        started = time.perf_counter()
+        started = time.process_time()
         inventory = read_inventory(cluster.slices)
         found = plan([*shown, mine, waiting], report_errors=True, inventory=inventory)
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
         assert objects.key(mine) in {**found.allocations, **found.unsatisfiable}
     spent = bench.clocks.spent
     own = (spent["decide"] + spent["encode"]) / max(1, len(bench.allocated))
     usual = statistics.median(times)
     print(f"  plain plan() over everything: {usual:.2f} s a claim, {usual / own:.0f} times as long")
+    return usual / own
 
 
-def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+def _percentile(found: list[float], percent: int) -> float:
+    return sorted(found)[min(len(found) - 1, len(found) * percent // 100)]
 
 
 def main() -> None:
+    collect_seldom()
     bench = burst()
-    plain(bench)
-    relist(bench)
+    found = {f"{CLAIMS} at once": Measured.of(bench, len(bench.allocated))}
+    ratio, listed = plain(bench), relist(bench)
     for rate in RATES:
-        arrivals(rate, rate * 5)
+        found[f"{rate} a second"] = arrivals(rate, rate * 5)
+    rows = [
+        [
+            name,
+            one.claims,
+            *(f"{one.cpu[part]:.2f}" for part in PARTS),
+            f"{one.rate:.0f}",
+            *(f"{1000 * usual:.0f} / {1000 * slow:.0f}" for usual, slow in one.latency.values()),
+        ]
+        for name, one in found.items()
+    ]
+    header = ["arrival", "claims", *(f"{part}, ms of CPU" for part in PARTS), "decide+encode, claims/s"]
+    header += [f"{part}, p50 / p99 ms" for part in ("all", *PARTS)]
+    text = (
+        f"# The controller: claims on {NODES_NUMBER} nodes\n\n{_results.table(header, rows)}\n\n"
+        f"CPU and latency are per claim. A claim that comes at once with all others waits for them. {listed[0].upper()}{listed[1:]} "
+        f"(CPU). plan() over everything for each claim costs {ratio:.0f} times as much.\n\n`python -m benchmarks controller`"
+    )
+    figures = {name: {**asdict(one), "claims_per_second": round(one.rate)} for name, one in found.items()}
+    _results.write("controller", {"found": figures, "relist": listed, "times_of_plain": round(ratio)}, text)

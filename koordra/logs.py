@@ -34,7 +34,13 @@ def configure(*, level: str = "info", json: bool = False, process: str = "") -> 
     if json:
         rendered: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        rendered = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False)]
+        # Plain tracebacks: the default one may print local variables, and those hold whole claims.
+        plain = structlog.dev.plain_traceback
+        rendered = [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), sort_keys=False, exception_formatter=plain
+            )
+        ]
     if process:
         shared.insert(0, lambda _logger, _method, event: {"process": process, **event})
     structlog.configure(

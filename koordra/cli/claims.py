@@ -44,9 +44,9 @@ def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output
     if output == "json":
         click.echo(json.dumps({"claims": shown}, indent=2))
     elif output == "yaml":
-        import yaml
+        from koordra.cli.yaml_text import written
 
-        click.echo(yaml.safe_dump({"claims": shown}, sort_keys=False), nl=False)
+        click.echo(written({"claims": shown}), nl=False)
     else:
         _show(shown, wide=output == "wide")
 

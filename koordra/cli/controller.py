@@ -57,6 +57,33 @@ LEVELS = ("debug", "info", "warning", "error")
     is_flag=True,
     help="Evict pods of lower priority where a pod fits nowhere otherwise.",
 )
+@click.option(
+    "--elastic-gpu",
+    is_flag=True,
+    help="Serve Elastic GPU's classes and claims (elasticgpu.io; deploy/kustomize/elastic).",
+)
+@click.option(
+    "--legacy-pods",
+    is_flag=True,
+    help="Rewrite pods that ask for devices under other stacks' names (needs the webhook; deploy/kustomize/legacy).",
+)
+@click.option(
+    "--legacy-settings",
+    type=click.Path(exists=True),
+    help="File, or directory of .yaml files: what this cluster calls things, as for koordra convert --settings.",
+)
+@click.option(
+    "--legacy-template-grace",
+    type=click.FloatRange(min=1),
+    default=600.0,
+    show_default=True,
+    help="Seconds for which a rewritten pod's template outlives its last use.",
+)
+@click.option(
+    "--peer-annotations",
+    is_flag=True,
+    help="Write on pods that came through the shim what readers of their old stack look for (device-allocated, ...).",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @click.option("--log-json", is_flag=True, help="One JSON object a line.")
 def command(
@@ -68,6 +95,11 @@ def command(
     metrics_address: str,
     starvation_after: float,
     preemption: bool,
+    elastic_gpu: bool,
+    peer_annotations: bool,
+    legacy_pods: bool,
+    legacy_settings: str | None,
+    legacy_template_grace: float,
     webhook_address: str,
     webhook_certificates: str | None,
     webhook_host: str,
@@ -95,6 +127,11 @@ def command(
     from koordra.controller.webhook.run import WebhookSettings, start_webhook
     from koordra.kube import KubeClient
 
+    legacy = None
+    if legacy_pods:
+        from koordra.cli.legacy_settings import read_legacy_settings
+
+        legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace)
     logs.configure(level=log_level, json=log_json, process="controller")
     settings = Settings(
         identity=identity or f"{socket.gethostname()}_{secrets.token_hex(4)}",
@@ -102,6 +139,9 @@ def command(
         lease_namespace=lease_namespace,
         starves_after=starvation_after,
         preemption=preemption,
+        elastic_gpu=elastic_gpu,
+        peer_annotations=peer_annotations,
+        legacy=legacy,
     )
     counted, readiness = metrics.Metrics(), Readiness()
     server = metrics.serve(counted, metrics_address, ready=readiness)
@@ -112,7 +152,7 @@ def command(
         certificates=Path(webhook_certificates) if webhook_certificates else None,
         host=webhook_host,
     )
-    start_webhook(client, webhook, metrics=counted, stop=stop)
+    start_webhook(client, webhook, metrics=counted, stop=stop, legacy=legacy)
     try:
         run(client, settings, planner=plan, stop=stop, metrics=counted, readiness=readiness)
     finally:

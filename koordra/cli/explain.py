@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from koordra.allocator import Plan, Reason
+    from koordra.api.objects import Object
     from koordra.kube import KubeClient
 
 
@@ -44,24 +46,60 @@ def command(
     """Why each claim waits: per node and device the clause that failed, with both figures, and the nearest miss.
 
     CLAIM is a name or namespace/name; without one, every pending claim is explained: of the files, or of the cluster.
-    For a cluster it also says what the controller said last: it knows of nodes that are left out after a refusal, kept free
-    for others, or barred by ports, spread and affinity between pods, which are not worked out here.
+    For a cluster the controller's next pass is worked out, without writing: also nodes that are left out after a refusal of
+    kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and affinity between pods.
+    What the controller said last is told beside it.
     """
     from koordra.allocator import plan
     from koordra.cli.cluster_objects import connect, read_cluster
     from koordra.cli.manifests import read_objects
 
     client = None if files else connect(kubeconfig)
-    manifests = read_objects(files) if client is None else read_cluster(client)
+    manifests: list[Any] = read_objects(files) if client is None else read_cluster(client)
     found = plan(manifests, policy=policy, features=features, report_errors=True)
     told = [entry for entry in explained(found) if not claims or _is_meant(entry, claims)]
     if client is not None:
-        _add_last_words(told, manifests, client)
+        events = _events(client)
+        _foretell(told, manifests, events, client)
+        _add_last_words(told, manifests, events)
     _complain_about_unknown(claims, told)
+    gangs = _waiting_gangs(manifests, client) if not claims else []
     if output == "json":
-        click.echo(json.dumps({"claims": told}, indent=2))
+        click.echo(json.dumps({"claims": told} | ({"gangs": gangs} if gangs else {}), indent=2))
     else:
-        click.echo("\n\n".join(_text(entry) for entry in told) or "no claim is waiting for devices")
+        lines = [*(_text(entry) for entry in told), *(_gang_text(entry) for entry in gangs)]
+        click.echo("\n\n".join(lines) or "no claim is waiting for devices")
+
+
+def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
+    """Gangs in which somebody waits, and how many of each would fit (docs/gangs.md)."""
+    from koordra.allocator import plan, read_inventory
+    from koordra.allocator.gang import place_gang
+    from koordra.cli.cluster_objects import as_cluster, read_around
+    from koordra.controller.gangs.forecast import gangs_ahead
+    from koordra.controller.gangs.marks import mark_of
+
+    if not any(obj.get("kind") == "Pod" and mark_of(obj) is not None for obj in manifests):
+        return []
+    cluster = as_cluster([*manifests, *([] if client is None else read_around(client))])
+    found = gangs_ahead(cluster, planner=plan, read_inventory=read_inventory, place=place_gang)
+    return [ahead.to_dict() for ahead in found if ahead.stage != "Whole"]
+
+
+def _gang_text(entry: dict[str, Any]) -> str:
+    least = f", {entry['least']} have to start together" if entry["least"] is not None else ""
+    lines = [
+        f"gang {entry['gang']}: {entry['stage']}, {entry['members']} members{least}",
+        f"  {entry['text']}",
+    ]
+    for member, reasons in entry["lacking"].items():
+        nearest = [
+            f"{reason['node'] or 'everywhere'}: {reason['reason']}: {reason['detail']}"
+            for reason in reasons[:2]
+        ]
+        more = f" (and {len(reasons) - 2} more reasons)" if len(reasons) > 2 else ""
+        lines.append(f"    {member}: {'; '.join(nearest)}{more}")
+    return "\n".join(lines)
 
 
 def explained(found: Plan) -> list[dict[str, Any]]:
@@ -90,18 +128,59 @@ def explained(found: Plan) -> list[dict[str, Any]]:
     return entries
 
 
-def _add_last_words(
-    told: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], client: KubeClient
-) -> None:
-    """What the controller's newest Event says of each claim; nothing where Events may not be read."""
-    from koordra.api import kinds, objects
-    from koordra.cli.claims import last_words
+def _events(client: KubeClient) -> list[Object]:
+    """Nothing where Events may not be read."""
+    from koordra.api import kinds
     from koordra.errors import ApiError
 
     try:
-        words = last_words(client.list(kinds.EVENTS)[0])
+        return client.list(kinds.EVENTS)[0]
     except ApiError:
-        return
+        return []
+
+
+def _foretell(
+    told: Iterable[dict[str, Any]], manifests: list[Object], events: Iterable[Object], client: KubeClient
+) -> None:
+    """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
+    from koordra.allocator import plan, read_inventory
+    from koordra.cli.cluster_objects import as_cluster, read_around
+    from koordra.controller.claims import consumers
+    from koordra.controller.forecast import forecast, refusals
+
+    now = datetime.now(UTC)
+    cluster = as_cluster([*manifests, *read_around(client)])
+    found = forecast(
+        cluster, planner=plan, read_inventory=read_inventory, refused=refusals(events, now), now=now
+    )
+    users = consumers(list(cluster.pods))
+    for entry in told:
+        key = f"{entry['namespace']}/{entry['name']}"
+        ahead = found.get(key)
+        if ahead is not None:
+            status = "Fits" if ahead.node else "Undecided" if ahead.undecided else "DoesNotFit"
+            reasons = [reason.to_dict() for reason in ahead.reasons]
+            entry |= {"status": status, "node": ahead.node, "level": ahead.level, "reasons": reasons}
+        elif not users.get(key):
+            entry["waits"] = "no pod uses the claim yet; it is placed together with its pod"
+        elif entry["status"] == "Fits":
+            entry["waits"] = f"{_pods(users[key])} cannot be planned yet: see its other claims, or its gang"
+
+
+def _pods(pods: Sequence[Mapping[str, Any]]) -> str:
+    from koordra.api import objects
+
+    return "pod " + ", ".join(sorted(objects.key(pod) for pod in pods)[:3])
+
+
+def _add_last_words(
+    told: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], events: Iterable[Object]
+) -> None:
+    """What the controller's newest Event says of each claim."""
+    from koordra.api import objects
+    from koordra.cli.claims import last_words
+
+    words = last_words(events)
     uids = {objects.key(obj): objects.uid(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
     for entry in told:
         said = words.get(uids.get(f"{entry['namespace']}/{entry['name']}", ""))
@@ -143,4 +222,7 @@ def _text(entry: dict[str, Any]) -> str:
 
 
 def _last_word(entry: dict[str, Any]) -> list[str]:
-    return [f"  the controller said last: {entry['controller']}"] if entry.get("controller") else []
+    lines = [f"  but {entry['waits']}"] if entry.get("waits") else []
+    if entry.get("controller"):
+        lines.append(f"  the controller said last: {entry['controller']}")
+    return lines

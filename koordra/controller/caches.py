@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from koordra.api.kinds import (
     DEVICE_CLASSES,
@@ -18,25 +18,45 @@ from koordra.api.kinds import (
     RESOURCE_SLICES,
     Kind,
 )
+from koordra.api.objects import Object
+from koordra.controller.gangs.kinds import POD_GROUPS
 from koordra.controller.snapshot import Cluster
+from koordra.controller.stages import Stages
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
-from koordra.watch import WatchCache
+from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
 
 NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
-OPTIONAL: Final = (DEVICE_TAINT_RULES, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES)
+OPTIONAL: Final = (
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    *POD_GROUPS,
+)
 """Kinds that a server may not serve, or not to us: they are looked for once, at the start of the term. What
-depends on them (taint rules, affinity across namespaces, volumes) is then left to kube-scheduler."""
+depends on them (taint rules, affinity across namespaces, volumes, the pod groups of others) is then left to
+kube-scheduler."""
 
 
 class Caches:
-    """`changed` is set whenever anything has changed; `stop` ends the term."""
+    """`changed` is set whenever anything has changed, and so are those of `others`; `stop` ends the term."""
 
-    def __init__(self, client: KubeClient, *, changed: threading.Event, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        changed: threading.Event,
+        stop: threading.Event,
+        others: Sequence[threading.Event] = (),
+        stages: Stages | None = None,
+    ) -> None:
+        self._others = tuple(others)
+        self._stages = stages
         self._client = client
         self._stop = stop
         self._changed = changed
@@ -45,7 +65,11 @@ class Caches:
     def start(self) -> None:
         """List and watch, one thread per kind, until `stop`."""
         kinds = [*NEEDED, *(kind for kind in OPTIONAL if self._is_served(kind))]
-        self._by_kind = {kind: WatchCache(self._client, kind, on_change=self._on_change) for kind in kinds}
+        self._by_kind = {
+            kind: WatchCache(self._client, kind, on_change=self._listener(kind)) for kind in kinds
+        }
+        if self._stages is not None:
+            self._stages.begin_term()
         for kind, cache in self._by_kind.items():
             spawn(_follow(cache, self._stop), name=f"watch-{kind.plural}")
 
@@ -71,6 +95,7 @@ class Caches:
             namespaces=found.get(NAMESPACES, ()),
             volume_claims=found.get(PERSISTENT_VOLUME_CLAIMS, ()),
             volumes=found.get(PERSISTENT_VOLUMES, ()),
+            pod_groups=[group for kind in POD_GROUPS for group in found.get(kind, ())],
         )
 
     def _is_served(self, kind: Kind) -> bool:
@@ -87,9 +112,15 @@ class Caches:
                 return True
         return False
 
-    def _on_change(self, event: str, obj: dict[str, Any], /) -> None:
-        del event, obj
-        self._changed.set()
+    def _listener(self, kind: Kind) -> Listener:
+        def on_change(event: str, obj: Object, /) -> None:
+            if self._stages is not None:
+                self._stages.heard(kind, event, obj)
+            self._changed.set()
+            for other in self._others:
+                other.set()
+
+        return on_change
 
 
 def _follow(cache: WatchCache, stop: threading.Event) -> Callable[[], None]:

@@ -3,18 +3,21 @@
 koordra_controller_leading                        1 while this replica holds the lease
 koordra_controller_happenings_total{reason}       what was told in Events, alarms included
 koordra_controller_claims{state}                  waiting, allocated, in_doubt
+koordra_controller_gangs{stage}                   gangs by stage (gangs/stages.py)
 koordra_controller_pass_seconds                   one pass of the reconciler
 koordra_controller_plan_seconds                   its planning step
-koordra_controller_allocation_seconds             from a claim's (or its pod's) creation to its allocation
+koordra_controller_allocation_seconds             from a claim's creation (known to the second) to its allocation
+koordra_controller_stage_seconds{part}            from its arrival to its allocation: watch, decide, encode, write (stages.py)
 koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
 koordra_controller_write_errors_total{resource,code}
 koordra_controller_alarms{reason}                 what nobody but koordra should do, now (see guards.py)
+koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives out none there
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -24,8 +27,10 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller import guards
 from koordra.controller.happenings import ALLOCATED, Happening
+from koordra.controller.stages import ENCODE, PARTS, WRITE, Stages
 from koordra.controller.writes import MERGE_PATCH, WritingApi
 from koordra.errors import ApiError
+from koordra.kube import encoded
 from koordra.metrics import Metrics
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -43,12 +48,21 @@ class Figures:
         )
         for reason in guards.ALARMS:
             self._alarms.labels(reason)
+        self.refused_nodes = metrics.gauge(
+            part + "refused_nodes", "Nodes whose GPUs another device plugin or driver gives out too"
+        )
         self._claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
+        self._gangs = metrics.gauge(part + "gangs", "Gangs by stage", ["stage"])
         self._pass = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
         self._plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
         self._allocation = metrics.histogram(
             part + "allocation_seconds", "From a claim's creation to its allocation", buckets=_LATENCY
         )
+        stage = metrics.histogram(
+            part + "stage_seconds", "From a claim's arrival to its allocation, by part", ["part"]
+        )
+        self._stages = {name: stage.labels(name) for name in PARTS}
+        self.stages = Stages(clock=time.perf_counter, observe=self._through_stages)
         self._writes = metrics.histogram(
             part + "write_seconds", "Requests that change something", ["verb", "resource"]
         )
@@ -63,9 +77,17 @@ class Figures:
             if waited is not None:
                 self._allocation.observe(waited)
 
+    def _through_stages(self, seconds: Mapping[str, float]) -> None:
+        for part, spent in seconds.items():
+            self._stages[part].observe(spent)
+
     def count_claims(self, *, waiting: int, allocated: int, in_doubt: int) -> None:
         for state, number in (("waiting", waiting), ("allocated", allocated), ("in_doubt", in_doubt)):
             self._claims.labels(state).set(number)
+
+    def count_gangs(self, by_stage: Mapping[str, int]) -> None:
+        for stage, number in by_stage.items():
+            self._gangs.labels(stage).set(number)
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:
@@ -76,15 +98,16 @@ class Figures:
         self._plan.observe(seconds)
 
     def counting(self, api: WritingApi) -> WritingApi:
-        """The same API, with its writes counted and timed."""
-        return _CountingApi(api, self._writes, self._errors)
+        """The same API (a KubeClient), with its writes counted and timed."""
+        return _CountingApi(api, self._writes, self._errors, self.stages)
 
 
 class _CountingApi:
-    def __init__(self, api: WritingApi, writes: Any, errors: Any) -> None:
+    def __init__(self, api: WritingApi, writes: Any, errors: Any, stages: Stages) -> None:
         self._api = api
         self._writes = writes
         self._errors = errors
+        self._stages = stages
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         return self._api.get(kind, name, namespace=namespace)
@@ -115,18 +138,21 @@ class _CountingApi:
         subresource: str | None = None,
         content_type: str = MERGE_PATCH,
     ) -> Object:
+        with self._stages.on(ENCODE):
+            data = encoded(body)
         return self._timed(
             "patch",
             _resource(kind, subresource),
             lambda: self._api.patch(
-                kind, name, body, namespace=namespace, subresource=subresource, content_type=content_type
+                kind, name, data, namespace=namespace, subresource=subresource, content_type=content_type
             ),
         )
 
     def _timed(self, verb: str, resource: str, send: Callable[[], Object]) -> Object:
         started = time.perf_counter()
         try:
-            return send()
+            with self._stages.on(WRITE):
+                return send()
         except ApiError as error:
             self._errors.labels(resource, str(error.code or "none")).inc()
             raise

@@ -9,7 +9,8 @@ and a metric); koordra never guesses its way around it.
     ForeignClass         a DeviceClass of somebody else (or one without selectors) that matches a joint device
     ForeignWriter        an allocation of a joint device that another field manager wrote
     OverCommitted        a device that is given out beyond what it has, whoever did it
-    TwoDrivers           another driver publishes a device at the same PCI address on the same node
+    TwoDrivers           another driver publishes a device at the same PCI address, or with the same UUID, on the same node
+    ForeignPlugin        another device plugin offers GPUs of the same node (peers/foreign.py)
     StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a pool that
                          is not the node's
 """
@@ -38,7 +39,16 @@ FOREIGN_WRITER: Final = "ForeignWriter"
 OVER_COMMITTED: Final = "OverCommitted"
 TWO_DRIVERS: Final = "TwoDrivers"
 STRANGE_SLICE: Final = "StrangeSlice"
-ALARMS: Final = (UNGUARDED_CLASS, FOREIGN_CLASS, FOREIGN_WRITER, OVER_COMMITTED, TWO_DRIVERS, STRANGE_SLICE)
+FOREIGN_PLUGIN: Final = "ForeignPlugin"
+ALARMS: Final = (
+    UNGUARDED_CLASS,
+    FOREIGN_CLASS,
+    FOREIGN_WRITER,
+    OVER_COMMITTED,
+    TWO_DRIVERS,
+    STRANGE_SLICE,
+    FOREIGN_PLUGIN,
+)
 
 FIELD_MANAGER: Final = "koordra-controller"
 _GUARD: Final = re.compile(
@@ -100,12 +110,79 @@ def joint_devices(slices: Iterable[Object]) -> list[DeviceFacts]:
     return list(found.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """One of koordra's devices that another driver publishes too; `entry` is that driver's slice."""
+
+    node: str
+    device: str
+    is_gpu: bool
+    identity: str
+    entry: Object
+    driver: str
+    other: str
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.identity} is published by koordra.io ({self.device}) and by {self.driver} ({self.other}); "
+            "both would give it out. Leave the device to one driver"
+        )
+
+
+def contests(slices: Iterable[Object]) -> list[Contest]:
+    """The devices that two drivers publish, told apart by PCI address and UUID; each once for a driver."""
+    ours: dict[tuple[str, str], Mapping[str, Any]] = {}
+    theirs: dict[tuple[str, str, str], tuple[Object, str]] = {}
+    for entry in slices:
+        spec = objects.spec_of(entry)
+        node, driver = str(spec.get("nodeName") or ""), str(spec.get("driver"))
+        for device in spec.get("devices") or () if node else ():
+            for identity in identities(device):
+                if driver == names.DRIVER:
+                    ours[node, identity] = device
+                else:
+                    theirs.setdefault((node, identity, driver), (entry, str(device.get("name"))))
+    found: dict[tuple[str, str, str], Contest] = {}
+    for (node, identity, driver), (entry, other) in sorted(theirs.items(), key=lambda item: item[0]):
+        mine = ours.get((node, identity))
+        if mine is not None:
+            name = str(mine.get("name"))
+            is_gpu = str(_attribute(mine, "type")) in (names.TYPE_GPU, names.TYPE_MIG)
+            contest = Contest(node, name, is_gpu, identity, entry, driver, other)
+            found.setdefault((node, name, driver), contest)
+    return list(found.values())
+
+
+def identities(device: Mapping[str, Any]) -> list[str]:
+    """By what a device is known whatever its driver: `PCI device 0000:1f:00.0`, `UUID gpu-...`."""
+    address = pci_address(device)
+    found = [f"PCI device {address}"] if address else []
+    body = device.get("basic") or device
+    for name, value in (body.get("attributes") or {}).items():
+        text = str(value.get("string") or "").strip().lower()
+        if str(name).rpartition("/")[2].lower() == "uuid" and text:
+            found.append(f"UUID {text}")
+    return found
+
+
+def publishes_gpus(slices: Iterable[Object]) -> frozenset[str]:
+    """Nodes whose GPUs koordra publishes."""
+    return frozenset(
+        str(objects.spec_of(entry).get("nodeName"))
+        for entry in slices
+        if objects.spec_of(entry).get("driver") == names.DRIVER
+        and any(
+            str(_attribute(device, "type")) in (names.TYPE_GPU, names.TYPE_MIG)
+            for device in objects.spec_of(entry).get("devices") or ()
+        )
+    )
+
+
 def slice_alarms(cluster: Cluster) -> list[Alarm]:
     """Slices in our name that are not ours, and devices that two drivers publish."""
     nodes = {objects.name(node): node for node in cluster.nodes}
     found = []
-    ours: dict[tuple[str, str], str] = {}
-    theirs: dict[tuple[str, str], tuple[Object, str]] = {}
     for entry in cluster.slices:
         spec = objects.spec_of(entry)
         node = str(spec.get("nodeName") or "")
@@ -113,23 +190,10 @@ def slice_alarms(cluster: Cluster) -> list[Alarm]:
             pool = str((spec.get("pool") or {}).get("name"))
             if pool != node:
                 found.append(_strange(entry, node, pool))
-        for device in spec.get("devices") or ():
-            address = pci_address(device)
-            if not address or not node:
-                continue
-            if spec.get("driver") == names.DRIVER:
-                ours[node, address] = str(device.get("name"))
-            else:
-                theirs.setdefault((node, address), (entry, str(device.get("name"))))
-    for (node, address), (entry, other) in sorted(theirs.items()):
-        if (node, address) in ours:
-            driver = objects.spec_of(entry).get("driver")
-            text = (
-                f"node {node}: PCI device {address} is published by koordra.io ({ours[node, address]}) and by {driver} "
-                f"({other}); both would give it out. Leave the device to one driver"
-            )
-            about = (entry, nodes[node]) if node in nodes else (entry,)
-            found.append(Alarm(TWO_DRIVERS, f"{node}/{address}/{driver}", about, text))
+    for one in contests(cluster.slices):
+        about = (one.entry, nodes[one.node]) if one.node in nodes else (one.entry,)
+        key = f"{one.node}/{one.device}/{one.driver}"
+        found.append(Alarm(TWO_DRIVERS, key, about, f"node {one.node}: {one.text}"))
     return found
 
 

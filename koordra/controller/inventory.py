@@ -33,7 +33,7 @@ class InventoryWatch:
         self._epoch = 0
         self._published: frozenset[tuple[str, str]] = frozenset()
         self._faces: dict[str, tuple[str, str]] = {}
-        self._held: frozenset[tuple[str, str]] = frozenset()
+        self._held: set[tuple[str, str]] = set()
         self._known: dict[str, tuple[Object, tuple[str, str]]] = {}
         self._bound: frozenset[str] = frozenset()
 
@@ -45,7 +45,7 @@ class InventoryWatch:
             for entry in group
         )
         faces = {objects.name(node): self._face(node) for node in cluster.nodes}
-        held = frozenset(self._holdings(cluster.claims))
+        held = set(self._holdings(cluster.claims))
         bound = frozenset(
             objects.uid(pod) for pod in cluster.pods if is_bound(pod) and not objects.pod_is_finished(pod)
         )
@@ -67,7 +67,7 @@ class InventoryWatch:
     def given_out(self, claim: Mapping[str, Any]) -> None:
         """An allocation was written since the last look: its end will make room, even if it comes before the
         next look."""
-        self._held |= {_holding(claim)}
+        self._held.add(_holding(claim))
 
     def _holdings(self, claims: Iterable[Object]) -> list[tuple[str, str]]:
         """What each allocated claim holds; of a claim that is the same value as before it is known."""

@@ -141,7 +141,8 @@ class LeaderLease:
             return
         version = objects.resource_version(lease)
         if self._seen is None or self._seen[0] != version:
-            self._seen = (version, started)
+            # Counted from the answer: the process may have stood still while the request was under way.
+            self._seen = (version, self._clock())
         if started < self._seen[1] + self._wait_for(_holder(lease)):
             return
         try:

@@ -8,9 +8,10 @@ asked with the table learned from the claims that have arrived:
     sites that changed ──▶ fleet (kept between passes) ──▶ key of a request on a site ──▶ order of the sites (offers.py)
     claims that arrive ──▶ counts by class ──▶ table, made anew whenever the count grew by a quarter: a new `epoch`
 
-Before 32 claims were counted there is no table and every key is 0: then the rest of the written cost decides. So it does for
+Before 32 claims were counted there is no table and no key: then the rest of the written cost decides. So it does for
 claims that ask for Binpack or Spread, and for those whose classes cannot be counted in devices. A claim is counted once, when
-the allocator is first asked for it.
+the allocator is first asked for it. A controller that finds nothing that an earlier one has kept begins with the claims that have
+their devices already. The same table chooses the devices inside a node (`cards`, given to the allocator).
 
 Sites of one kind publish the same devices under pools of their own names. They are read once per kind, with the own pool's name
 left out. Table and counts outlive the process (leftover_store.py).
@@ -18,11 +19,12 @@ left out. Table and counts outlive the process (leftover_store.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from koordra.allocator.features import Features
+from koordra.allocator.fleet.cards import Cards
 from koordra.allocator.fleet.columns import INFEASIBLE
 from koordra.allocator.fleet.rank import NodeRanking, read_node
 from koordra.allocator.fleet.states import Request
@@ -38,15 +40,13 @@ from koordra.api.devices import DeviceID
 from koordra.api.objects import Object
 from koordra.api.parameters import NodePolicy
 from koordra.controller import claims as claims_of
+from koordra.controller.request_class import request_class
 from koordra.controller.sites import Site, Sites
-from koordra.controller.snapshot import Group
+from koordra.controller.snapshot import Group, PodClaims
 from koordra.errors import KoordraError, PlanError
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
-
-WORTH: Final = 10**4
-"""What is below this in a written cost is about the cluster, not about the claim (allocator.score)."""
 
 _MOST_CLASSES: Final = 1024
 
@@ -57,6 +57,22 @@ class Learned:
 
     table: Table = field(default_factory=Table)
     workload: Workload = field(default_factory=Workload)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a site's claims hold; the pool `unnamed` is counted without its name."""
+
+    unnamed: str | None
+    claims: tuple[Object, ...] = ()
+    taken: Taken = field(default_factory=Taken)
+
+    def is_part_of(self, claims: Sequence[Object], unnamed: str | None) -> bool:
+        return (
+            self.unnamed == unnamed
+            and len(self.claims) <= len(claims)
+            and all(mine is theirs for mine, theirs in zip(self.claims, claims, strict=False))
+        )
 
 
 class Leftovers:
@@ -74,10 +90,22 @@ class Leftovers:
         self._numbering = -1
         self._of_kind: dict[int, NodeDevices] = {}
         self._published: dict[str, tuple[Any, Object]] = {}
-        self._held: dict[str, dict[str, tuple[Object, tuple[DeviceResult, ...]]]] = {}
+        self._held: dict[str, _Held] = {}
         self._heard: set[str] = set()
         self._requests: dict[str, Request | None] = {}
         self._memory = self._ranking.memory
+        self._begun = known.workload.count > 0
+        self._cards: Cards | None = None
+
+    @property
+    def cards(self) -> Cards | None:
+        """What is known, for the choice of devices inside a node; None while nothing is."""
+        table = self._ranking.policy.table
+        if not table.pods:
+            return None
+        if self._cards is None or self._cards.table is not table:
+            self._cards = Cards(table)
+        return self._cards
 
     @property
     def learned(self) -> Learned:
@@ -109,12 +137,27 @@ class Leftovers:
             self._memory = self._ranking.memory
             self._requests.clear()
 
+    def begin(self, claims: Sequence[Object], pods: Sequence[Object], classes: Mapping[str, Object]) -> None:
+        """Once, where nothing was counted before: what is in use already is what was asked for until now."""
+        if self._begun or not self._ranking.memory:
+            return
+        self._begun = True
+        found = list(_in_use(claims, pods))
+        self._heard |= {uid for group in found for uid in _uids(group)}
+        asked = (self._request(request_class(group), group, classes) for group in found)
+        if self._ranking.begin_with(request for request in asked if request is not None):
+            self.epoch += 1
+            log.info("leftover_table_learned", claims=self._ranking.policy.table.pods, of="claims in use")
+
+    def is_new(self, group: Group) -> bool:
+        """Whether some of the claims were not counted yet."""
+        return bool(self._ranking.memory) and not _uids(group) <= self._heard
+
     def heard(self, kind: str, group: Group, classes: Mapping[str, Object]) -> None:
         """These claims wait; those that are new are counted."""
-        uids = {objects.uid(claim) or objects.key(claim) for claim in group.pending}
-        if uids <= self._heard or not self._ranking.memory:
+        if not self.is_new(group):
             return
-        self._heard |= uids
+        self._heard |= _uids(group)
         request = self._request(kind, group, classes)
         if request is not None and self._ranking.heard(request):
             self.epoch += 1
@@ -125,13 +168,13 @@ class Leftovers:
         if len(self._heard) > 2 * len(claims) + 100:
             self._heard &= {objects.uid(claim) or objects.key(claim) for claim in claims}
 
-    def key(self, kind: str, group: Group, site: Site, classes: Mapping[str, Object]) -> int:
-        """Smaller is better for what is to come; 0 for all where nothing is known."""
+    def key(self, kind: str, group: Group, site: Site, classes: Mapping[str, Object]) -> int | None:
+        """Smaller is better for what is to come; None for all where nothing is known, or the request cannot be counted."""
         if not self._ranking.policy.table.pods:
-            return 0
+            return None
         request = self._request(kind, group, classes)
         if request is None:
-            return 0
+            return None
         found = self._ranking.key(site.name, request)
         return INFEASIBLE if found is None else found
 
@@ -142,18 +185,7 @@ class Leftovers:
     # sites
 
     def _take_over(self, site: Site, sites: Sites) -> None:
-        taken = Taken()
-        held = self._held.get(site.name, {})
-        kept = self._held[site.name] = {}
-        for claim in site.holders:
-            uid = objects.uid(claim) or objects.key(claim)
-            before = held.get(uid)
-            kept[uid] = (
-                before
-                if before is not None and before[0] is claim
-                else (claim, _results(claim, unnamed=site.name if site.kind is not None else None))
-            )
-            taken.add(kept[uid][1], holder=uid)
+        taken = self._taken(site)
         published = (site.kind if site.kind is not None else site.inventory, site.node)
         before_of_site = self._published.get(site.name)
         if (
@@ -169,6 +201,16 @@ class Leftovers:
             site.kind if site.kind is not None else site.inventory,
             site.node,
         )
+
+    def _taken(self, site: Site) -> Taken:
+        """What the site's claims hold. Those that only came are added to what was there."""
+        held, unnamed = self._held.get(site.name), site.name if site.kind is not None else None
+        if held is None or not held.is_part_of(site.holders, unnamed):
+            held = self._held[site.name] = _Held(unnamed)
+        for claim in site.holders[len(held.claims) :]:
+            held.taken.add(_results(claim, unnamed=unnamed), holder=objects.uid(claim) or objects.key(claim))
+        held.claims = site.holders
+        return held.taken
 
     def _devices(self, site: Site, sites: Sites) -> NodeDevices:
         known = None if site.kind is None else self._of_kind.get(site.kind)
@@ -216,6 +258,27 @@ def _asked(group: Group, classes: Mapping[str, Object]) -> list[AskedClaim]:
         resolve(ResourceClaim.from_dict(claim), position=at, classes=read, features=Features.of(None))
         for at, claim in enumerate(group.pending)
     ]
+
+
+def _uids(group: Group) -> set[str]:
+    return {objects.uid(claim) or objects.key(claim) for claim in group.pending}
+
+
+def _in_use(claims: Sequence[Object], pods: Sequence[Object]) -> Iterator[Group]:
+    """The claims that have their devices, by pod, as they were when they waited; those without a pod one by one."""
+    held = {
+        objects.key(claim): {**claim, "status": {}}
+        for claim in claims
+        if claims_of.holds_koordra_devices(claim)
+    }
+    for pod in pods:
+        names = [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values()]
+        own = [held.pop(name) for name in names if name in held]
+        if own:
+            spec = {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}
+            yield Group((PodClaims({**pod, "spec": spec}, tuple(own)),))
+    for claim in held.values():
+        yield Group((), claim)
 
 
 def _results(claim: Object, *, unnamed: str | None) -> tuple[DeviceResult, ...]:

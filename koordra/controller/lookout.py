@@ -56,11 +56,13 @@ class Lookout:
         self._quarantined: dict[str, int] = {}
         self._told: dict[tuple[str, str], float] = {}
 
-    def look(self, cluster: Cluster, *, now: float) -> list[Happening]:
-        """What is to be told now."""
+    def look(self, cluster: Cluster, *, now: float, also: Sequence[Alarm] = ()) -> list[Happening]:
+        """What is to be told now; `also`: alarms that were found elsewhere."""
         anew = self._look_at_published(cluster)
         self._look_at_claims(cluster, anew=anew)
-        alarms = {(alarm.reason, alarm.key): alarm for alarm in (*self._of_published, *self._of_claims)}
+        alarms = {
+            (alarm.reason, alarm.key): alarm for alarm in (*self._of_published, *self._of_claims, *also)
+        }
         due = [place for place in sorted(alarms) if self._told.get(place, -REPEAT) + REPEAT <= now]
         self._told = {place: at for place, at in self._told.items() if place in alarms}
         self._told.update(dict.fromkeys(due, now))

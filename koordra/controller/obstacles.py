@@ -20,7 +20,6 @@ VolumeRestrictions.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,10 +31,19 @@ from koordra.api import objects
 from koordra.api.classic_nodes import SUITABLE_NODES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.pod_terms import (
+    REQUIRED,
+    clashes,
+    counts_for_spread,
+    host_ports,
+    label_selector_matches,
+    parsed_selector,
+    volume_claim_names,
+    with_label_keys,
+)
 from koordra.controller.sites import Site
 from koordra.controller.snapshot import Cluster, Group, is_living
 
-_ANY_ADDRESS: Final = "0.0.0.0"
 _DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _ZONE_LABELS: Final = (
     "topology.kubernetes.io/zone",
@@ -88,8 +96,8 @@ class Obstacles:
         if ports:
             yield from self._port_clashes(ports, mine)
         affinity = spec.get("affinity") or {}
-        yield from self._affinity_unmet(pod, (affinity.get("podAffinity") or {}).get(_REQUIRED) or (), mine)
-        repelled = (affinity.get("podAntiAffinity") or {}).get(_REQUIRED) or ()
+        yield from self._affinity_unmet(pod, (affinity.get("podAffinity") or {}).get(REQUIRED) or (), mine)
+        repelled = (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ()
         yield from self._repelled(pod, repelled, mine)
         yield from self._repelling_guests(pod, mine)
         spread = [
@@ -113,7 +121,7 @@ class Obstacles:
                 if objects.uid(guest) in mine:
                     continue
                 taken = next(
-                    (port for port in host_ports(objects.spec_of(guest)) if _clashes(port, ports)), None
+                    (port for port in host_ports(objects.spec_of(guest)) if clashes(port, ports)), None
                 )
                 if taken is not None:
                     yield name, f"host port {taken[1]}/{taken[2]} is taken by pod {objects.key(guest)}"
@@ -186,7 +194,7 @@ class Obstacles:
                 for site in self.sites.values()
                 for guest in site.guests
                 if (affinity := (guest.get("spec") or {}).get("affinity"))
-                for term in (affinity.get("podAntiAffinity") or {}).get(_REQUIRED) or ()
+                for term in (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ()
             ]
         for term, guest in self._repelling:
             key = str(term.get("topologyKey"))
@@ -203,7 +211,7 @@ class Obstacles:
 
     def _selects(self, owner: Object, term: Mapping[str, Any], other: Object) -> bool:
         """Whether a term of `owner` means the pod `other`."""
-        selector = _with_label_keys(owner, term)
+        selector = with_label_keys(owner, term)
         if selector is None or not label_selector_matches(selector, objects.labels_of(other)):
             return False
         namespaces, by_label = term.get("namespaces") or (), term.get("namespaceSelector")
@@ -230,11 +238,12 @@ class Obstacles:
     ) -> Iterable[tuple[str, str]]:
         """`keys`: those of all constraints of the pod; a node that lacks one of them counts for none."""
         key = str(constraint.get("topologyKey"))
-        selector = _with_label_keys(pod, constraint)
+        selector = with_label_keys(pod, constraint)
         eligible = {
             name: labels[key]
             for name, site in self.sites.items()
-            if keys <= (labels := objects.labels_of(site.node)).keys() and _counts(site.node, pod, constraint)
+            if keys <= (labels := objects.labels_of(site.node)).keys()
+            and counts_for_spread(site.node, pod, constraint)
         }
         counts: Counter[str] = Counter(dict.fromkeys(eligible.values(), 0))
         for name, domain in eligible.items():
@@ -259,7 +268,7 @@ class Obstacles:
     # volumes
 
     def _volumes_elsewhere(self, pod: Object, mine: set[str]) -> Iterable[tuple[str, str]]:
-        for claim_name in _volume_claim_names(pod):
+        for claim_name in volume_claim_names(pod):
             volume = self._volume_of(f"{objects.namespace(pod)}/{claim_name}")
             if volume is None:
                 continue
@@ -285,7 +294,7 @@ class Obstacles:
 
     def _in_use(self, pod: Object, claim_name: str, mine: set[str]) -> Iterable[tuple[str, str]]:
         for guest in self._guests(mine):
-            if objects.namespace(guest.pod) == objects.namespace(pod) and claim_name in _volume_claim_names(
+            if objects.namespace(guest.pod) == objects.namespace(pod) and claim_name in volume_claim_names(
                 guest.pod
             ):
                 for name in self.sites:
@@ -316,116 +325,8 @@ class Obstacles:
             if not text:
                 continue
             if text not in self._selectors:
-                self._selectors[text] = _parsed(text)
+                self._selectors[text] = parsed_selector(text)
             selector = self._selectors[text]
             for name, site in self.sites.items():
                 if not selector_matches(selector, site.node):
                     yield name, f"DeviceClass {class_name}: the node is not among its suitable nodes"
-
-
-_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-
-
-def host_ports(spec: Mapping[str, Any]) -> list[tuple[str, str, int]]:
-    """(ip, protocol, port) of every host port the pod asks for; containers and restartable init containers."""
-    found = []
-    sidecars = [entry for entry in spec.get("initContainers") or () if entry.get("restartPolicy") == "Always"]
-    for container in (*(spec.get("containers") or ()), *sidecars):
-        for port in container.get("ports") or ():
-            number = int(
-                port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0) or 0
-            )
-            if number > 0:
-                found.append((port.get("hostIP") or _ANY_ADDRESS, port.get("protocol") or "TCP", number))
-    return found
-
-
-def _clashes(taken: tuple[str, str, int], wanted: Sequence[tuple[str, str, int]]) -> bool:
-    return any(
-        taken[1:] == port[1:] and (taken[0] == port[0] or _ANY_ADDRESS in (taken[0], port[0]))
-        for port in wanted
-    )
-
-
-def label_selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """meta/v1 LabelSelector; an empty one matches everything."""
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    for entry in selector.get("matchExpressions") or ():
-        value, values = labels.get(str(entry.get("key"))), entry.get("values") or ()
-        operator = entry.get("operator")
-        holds = {
-            "In": value in values,
-            "NotIn": value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }.get(str(operator), False)
-        if not holds:
-            return False
-    return True
-
-
-def _with_label_keys(pod: Object, term: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The term's selector with matchLabelKeys and mismatchLabelKeys of the pod; None selects nothing. Newer API
-    servers have merged them into the selector already, which changes nothing here."""
-    selector = term.get("labelSelector")
-    if selector is None:
-        return None
-    labels = objects.labels_of(pod)
-    added = [
-        {"key": key, "operator": operator, "values": [labels[key]]}
-        for field_name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
-        for key in term.get(field_name) or ()
-        if key in labels
-    ]
-    if not added:
-        return dict(selector)
-    return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *added]}
-
-
-def _counts(node: Object, pod: Object, constraint: Mapping[str, Any]) -> bool:
-    """Whether the node's pods and domain count for a spread constraint."""
-    spec = objects.spec_of(pod)
-    if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
-        labels = objects.labels_of(node)
-        if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-            return False
-        required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
-        if required is not None and not selector_matches(required, node):
-            return False
-    if constraint.get("nodeTaintsPolicy", "Ignore") == "Honor":
-        return not any(
-            taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerates(spec, taint)
-            for taint in objects.spec_of(node).get("taints") or ()
-        )
-    return True
-
-
-def _tolerates(spec: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    return any(
-        entry.get("effect") in (None, "", taint.get("effect"))
-        and entry.get("key") in (None, "", taint.get("key"))
-        and (entry.get("operator") == "Exists" or entry.get("value", "") == taint.get("value", ""))
-        for entry in spec.get("tolerations") or ()
-    )
-
-
-def _volume_claim_names(pod: Object) -> list[str]:
-    """PersistentVolumeClaims by name; those of ephemeral volumes are named after pod and volume."""
-    found = []
-    for volume in objects.spec_of(pod).get("volumes") or ():
-        if (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-            found.append(str(volume["persistentVolumeClaim"]["claimName"]))
-        elif volume.get("ephemeral"):
-            found.append(f"{objects.name(pod)}-{volume.get('name')}")
-    return found
-
-
-def _parsed(text: str) -> Mapping[str, Any]:
-    """The annotation's node selector; one that cannot be read suits no node, which is said, rather than all."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, Mapping) else {}

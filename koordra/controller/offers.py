@@ -31,10 +31,11 @@ from typing import Final
 from koordra.allocator.inventory import Inventory as InventoryOfAllocator
 from koordra.allocator.predicates import requests_of, unsuitable
 from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.score import WORTH
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.leftovers import WORTH, Learned, Leftovers
+from koordra.controller.leftovers import Learned, Leftovers
 from koordra.controller.request_class import (
     SPEAKS_OF_ONE,
     for_other_names,
@@ -88,9 +89,10 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Book:
-    """One request class. `read`: how many of the sites' changes are in it; `told`: why nothing fits, with the keys
-    that it speaks of."""
+    """One request class. `shared`: one site's answer holds for those alike; `read`: how many of the sites' changes are
+    in it; `told`: why nothing fits, with the keys that it speaks of."""
 
+    shared: bool
     read: int = 0
     entries: dict[str, _Entry] = field(default_factory=dict)
     best: list[tuple[_Order, str, int]] = field(default_factory=list)
@@ -128,6 +130,14 @@ class Offers:
             self._forget()
             self.sites.changes.clear()
         self.leftovers.follow(self.sites)
+        self.leftovers.begin(cluster.claims, cluster.pods, self._classes)
+
+    def hear(self, groups: Iterable[Group]) -> None:
+        """All that waits counts before the first of them is planned: a pass has one table, and asks no site twice for a newer
+        one."""
+        for group in groups:
+            if not group.placed and self.leftovers.is_new(group):
+                self.leftovers.heard(request_class(group), group, self._classes)
 
     def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
         self.sites.given_out(claim, pods)
@@ -140,13 +150,12 @@ class Offers:
         kind = request_class(group)
         self.leftovers.follow(self.sites)
         self.leftovers.heard(kind, group, self._classes)
-        book = self._book(kind)
+        book = self._book(kind, group)
         self._bring_up_to_date(book, kind, group)
         found = _best_of(book, kept_off)
         if found is None:
             return self._nowhere_by_book(group, book, kept_off)
-        exemplar = book.entries[found].exemplar
-        assert exemplar is not None
+        exemplar = self._newest(book, kind, group, found)
         if exemplar.node == found and exemplar.group is group:
             return Offered(found, exemplar.answer.allocations, exemplar.answer.levels)
         return for_other_names(exemplar, group, found)
@@ -163,7 +172,12 @@ class Offers:
         self.asked += 1
         try:
             shown = self._shown(group, site, without)
-            found = self._planner(shown, report_errors=True, inventory=self.sites.inventory_of(site))
+            inventory, cards = self.sites.inventory_of(site), self.leftovers.cards
+            found = (
+                self._planner(shown, report_errors=True, inventory=inventory)
+                if cards is None
+                else self._planner(shown, report_errors=True, inventory=inventory, cards=cards)
+            )
         except KoordraError as error:
             return refused(keys, error)
         except Exception as error:  # noqa: BLE001 (a defect met by one claim must not stop the others)
@@ -226,8 +240,8 @@ class Offers:
         self._exemplars.clear()
         self.leftovers.forget_classes()
 
-    def _book(self, kind: str) -> _Book:
-        book = self._books.pop(kind, None) or _Book()
+    def _book(self, kind: str, group: Group) -> _Book:
+        book = self._books.pop(kind, None) or _Book(not SPEAKS_OF_ONE.search(self._words(kind, group)))
         if len(self._books) >= MOST_CLASSES:
             del self._books[next(iter(self._books))]
         self._books[kind] = book
@@ -243,7 +257,7 @@ class Offers:
             if site is None:
                 book.entries.pop(name, None)
             elif known is None or known.version != site.version:
-                entry = book.entries[name] = self._entry(kind, group, site)
+                entry = book.entries[name] = self._entry(book, kind, group, site)
                 if entry.score is not None and book.epoch == self.leftovers.epoch:
                     heapq.heappush(
                         book.best, (self._order(kind, group, site, entry.score), name, site.version)
@@ -259,21 +273,40 @@ class Offers:
             heapq.heapify(book.best)
 
     def _order(self, kind: str, group: Group, site: Site, score: int) -> _Order:
-        """What the site's answer is worth to the claims, what it leaves of the cluster, and the rest of the score."""
-        return -score // WORTH, self.leftovers.key(kind, group, site, self._classes), -score
+        """What the site's answer is worth to the claims, then what it leaves of the cluster or, where nothing is known of that,
+        the rest of the score."""
+        key = self.leftovers.key(kind, group, site, self._classes)
+        return -score // WORTH, key or 0, -score if key is None else 0
 
-    def _entry(self, kind: str, group: Group, site: Site) -> _Entry:
+    def _entry(self, book: _Book, kind: str, group: Group, site: Site) -> _Entry:
         unsuited = self._unsuitable(group, site, frozenset())
         if unsuited:
             return _Entry(site.version, unsuitable=unsuited)
-        shared = site.likeness is not None and not SPEAKS_OF_ONE.search(self._words(kind, group))
+        shared = site.likeness is not None and book.shared
         place = (kind, site.likeness)
         exemplar = self._exemplars.get(place) if shared else None
         if exemplar is None:
-            exemplar = Exemplar(self._of_allocator(group, site), group, site.name)
+            exemplar = Exemplar(self._of_allocator(group, site), group, site.name, self.leftovers.epoch)
             if shared and not exemplar.answer.broken:
                 self._exemplars[place] = exemplar
         return _Entry(site.version, exemplar)
+
+    def _newest(self, book: _Book, kind: str, group: Group, name: str) -> Exemplar:
+        """The site's answer by what is known now: an older table may have chosen other devices there."""
+        entry, site, epoch = book.entries[name], self.sites.by_name[name], self.leftovers.epoch
+        assert entry.exemplar is not None
+        if entry.exemplar.epoch == epoch:
+            return entry.exemplar
+        place = (kind, site.likeness)
+        known = self._exemplars.get(place) if book.shared and site.likeness is not None else None
+        if known is None or known.epoch != epoch:
+            known = Exemplar(self._of_allocator(group, site), group, name, epoch)
+            if known.answer.score is None:
+                return entry.exemplar
+            if book.shared and site.likeness is not None:
+                self._exemplars[place] = known
+        book.entries[name] = _Entry(entry.version, known)
+        return known
 
     def _words(self, kind: str, group: Group) -> str:
         """Everything that is said in a request: the claims' own words and their classes'."""

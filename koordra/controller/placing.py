@@ -1,9 +1,9 @@
 """The planning step of a pass: groups that wait, most urgent first, each against all writes so far.
 
 A waiting group is planned again only when its *basis* changed: the inventory's epoch (something that could make
-room), its own pods and claims, or the nodes it is kept off. What keeps it off nodes comes from four sides:
-refusals by the scheduler (exclusions), predicates over several pods (obstacles), nodes kept free for groups that
-come first (reservations), and, in the allocator, the node's own predicates.
+room), its own pods and claims, or the nodes it is kept off. What keeps it off nodes comes from five sides: others
+who give out the same cards (peers/foreign), refusals by the scheduler (exclusions), predicates over several pods
+(obstacles), nodes kept free for groups that come first (reservations), and, in the allocator, the node's own predicates.
 
 A shared claim can be reserved for 256 pods. Consumers beyond that number are not planned for and are told
 ReservedForFull.
@@ -22,17 +22,21 @@ from koordra.controller import claims as claims_of
 from koordra.controller import happenings, snapshot
 from koordra.controller.claims import Owner
 from koordra.controller.exclusions import Exclusions
+from koordra.controller.gangs.course import Entries, Gangs
+from koordra.controller.gangs.planning import Place
 from koordra.controller.inventory import InventoryWatch
 from koordra.controller.leftovers import Learned
 from koordra.controller.obstacles import Obstacles
 from koordra.controller.offers import KeptOff, Offers
 from koordra.controller.order import urgency
+from koordra.controller.peers.foreign import Foreign
 from koordra.controller.planning import MOST_CONSUMERS, Decision, decide, unplannable
 from koordra.controller.preemption import preemption_for
 from koordra.controller.reservations import Reservations
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Site
 from koordra.controller.snapshot import Group, PodClaims
+from koordra.controller.stages import Stages
 from koordra.controller.working import CONFLICT_PAUSE, REFUSED_PAUSE, Working
 from koordra.controller.writes import Outcome, Written
 from koordra.logs import get_logger
@@ -64,16 +68,30 @@ class Placing:
         read_inventory: object,
         starves_after: float,
         preemption: bool,
+        place_gang: Place | None = None,
+        gang_entries: Entries | None = None,
         learned: Learned | None = None,
+        stages: Stages | None = None,
     ) -> None:
         self._working = working
         self._exclusions = exclusions
         self._preemption = preemption
+        self._stages = stages
         self._inventory = InventoryWatch()
         self.offers = Offers(planner, read_inventory, learned=learned)  # type: ignore[arg-type]
         self.reservations = Reservations(starves_after=starves_after)
+        self.foreign = Foreign()
         self._considered: dict[str, _Considered] = {}
         self._obstacles = Obstacles(working.cluster, {})
+        self.gangs = Gangs(
+            working,
+            self.offers,
+            given_out=self._given_out,
+            kept_off=lambda group: self._kept_off(group, working.clock()),
+            starves_after=starves_after,
+            place=place_gang,
+            entries=gang_entries,
+        )
         self.waiting = 0
         """Groups that waited after the last pass."""
         self.took = 0.0
@@ -86,16 +104,22 @@ class Placing:
         for node in change.nodes:
             self._exclusions.retry_node(node, now)
         self.offers.look(working.cluster)
+        self.foreign.look(working.cluster)
         self._obstacles = Obstacles(working.cluster, self.offers.sites.by_name)
         members = list(working.pods().open)
         self._tell_unplannable(members)
-        waiting = snapshot.groups(self._within_limits(members), immediate=self._immediate())
+        alone = self.gangs.others(self._within_limits(members))
+        waiting = snapshot.groups(alone, immediate=self._immediate())
         self._reserve(waiting, now)
+        self.offers.hear(waiting)
+        self.gangs.begin(change.epoch)
         considered: dict[str, _Considered] = {}
         for group in waiting:
+            self.gangs.until(group.urgency)
             entry = self._consider(group, change.epoch, now)
             if entry is not None:
                 considered[group.key] = entry
+        self.gangs.until(None)
         self._considered = considered
         self.waiting, self.took = len(considered), self._working.clock() - now
 
@@ -109,7 +133,7 @@ class Placing:
             return before
         users = self._working.users()
         decision = decide(group, ask=lambda some: self.offers.best(some, kept_off), users=users)
-        pause = self._carry_out(group, decision, now)
+        pause = self._carry_out(group, decision, now, at_once=before is None)
         if pause is None:
             return None
         until = None if pause < 0 else now + pause
@@ -117,27 +141,28 @@ class Placing:
         return _Considered(basis, until)
 
     def _kept_off(self, group: Group, now: float) -> KeptOff:
-        found: dict[str, Reason] = {}
+        found: dict[str, Reason] = self.foreign.kept_off(group)
         cause = Cause.NODE_UNSUITABLE.value
         for pod in group.pods:
             for node, why in self._exclusions.active(objects.uid(pod), now).items():
                 text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
                 found.setdefault(node, Reason(node, None, None, cause, text))
-        for side in (self._obstacles.of(group), self.reservations.kept_off(group)):
+        kept_free = self.gangs.kept_off(group)
+        for side in (self._obstacles.of(group), self.reservations.kept_off(group), kept_free):
             for node, reason in side.items():
                 found.setdefault(node, reason)
         return found
 
     # carrying out
 
-    def _carry_out(self, group: Group, decision: Decision, now: float) -> float | None:
+    def _carry_out(self, group: Group, decision: Decision, now: float, *, at_once: bool) -> float | None:
         """Write the decision. Returns for how long the group need not be planned again: None not at all,
-        UNTIL_THE_BASIS_CHANGES, otherwise seconds at most."""
+        UNTIL_THE_BASIS_CHANGES, otherwise seconds at most. `at_once`: it did not have to wait before."""
         working = self._working
         if decision.broken:
             log.error("allocator_defect", group=_label(group), traceback=decision.broken)
         if decision.allocations:
-            return self._write(group, decision)
+            return self._write(group, decision, at_once=at_once)
         for held in decision.give_back:
             working.give_back(held, why="the pod's other claims cannot be placed beside it")
         for claim in group.pending:
@@ -150,22 +175,31 @@ class Placing:
         again = decision.undecided or (self._preemption and not self._preempt(group, now))
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
 
-    def _write(self, group: Group, decision: Decision) -> float | None:
+    def _write(self, group: Group, decision: Decision, *, at_once: bool) -> float | None:
         working = self._working
         for key in sorted(decision.allocations):
-            claim = working.cluster.claims_by_key[key]
+            claim = working.claim(key)
+            if claim is None:
+                return None
             written = working.settled(working.writer.allocate(claim, decision.allocations[key]))
             pods = _users(group, claim)
             if not written.ok or written.obj is None:
                 return self._not_written(claim, pods, written)
-            self._inventory.given_out(written.obj)
-            self.offers.given_out(written.obj, pods)
-            self._obstacles.came(pods)
-            working.grants.remember(written.obj, pods, now=working.clock())
-            log.info("claim_allocated", claim=key, node=claims_of.node_of(written.obj))
-            working.announce.allocated(written.obj, pods, level=decision.levels.get(key))
+            if self._stages is not None and at_once:
+                self._stages.allocated(claim, pods)
+            self._given_out(written.obj, pods, decision.levels.get(key))
         self.reservations.placed(group)
         return None
+
+    def _given_out(self, claim: Object, pods: tuple[Object, ...], level: str | None) -> None:
+        """What follows from an allocation that was written."""
+        working = self._working
+        self._inventory.given_out(claim)
+        self.offers.given_out(claim, pods)
+        self._obstacles.came(pods)
+        working.grants.remember(claim, pods, now=working.clock())
+        log.info("claim_allocated", claim=objects.key(claim), node=claims_of.node_of(claim))
+        working.announce.allocated(claim, pods, level=level)
 
     def _not_written(self, claim: Object, pods: tuple[Object, ...], written: Written) -> float | None:
         log.info(

@@ -4,8 +4,9 @@ pure modules.
     1. end doubts            repeat allocations whose outcome is unknown
     2. take answers          the scheduler's noes: give the pod's devices back, exclude the node
     3. free the useless      all consumers are gone, or a pod's claims are pinned to different nodes
+       and of the gangs      what a cut-off pass has left of one (gangs/)
     4. plan                  groups that wait, most urgent first, each against all writes so far (placing.py)
-    5. lift gates            of pods whose claims are all allocated
+    5. lift gates            of pods whose claims are all allocated, of gangs as a whole
     6. tell the stuck        pods that a shared claim pins to a node they cannot use
     7. look out              for what nobody should do: foreign writers, classes, drivers (lookout.py)
 
@@ -28,6 +29,8 @@ from koordra.controller import happenings, snapshot
 from koordra.controller.answers import pod_scheduled
 from koordra.controller.exclusions import Exclusions
 from koordra.controller.figures import Figures
+from koordra.controller.gangs.course import Entries
+from koordra.controller.gangs.planning import Place
 from koordra.controller.grants import Refusal
 from koordra.controller.happenings import Witness
 from koordra.controller.leftovers import Learned
@@ -38,6 +41,7 @@ from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Inventory
 from koordra.controller.snapshot import Cluster
+from koordra.controller.stages import Stages
 from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
 from koordra.controller.writes import Outcome, Writer
 from koordra.logs import get_logger
@@ -64,7 +68,10 @@ class Reconciler:
         read_inventory: ReadInventory = read_of_allocator,
         starves_after: float = STARVES_AFTER,
         preemption: bool = False,
+        place_gang: Place | None = None,
+        gang_entries: Entries | None = None,
         learned: Learned | None = None,
+        stages: Stages | None = None,
     ) -> None:
         self._exclusions = Exclusions()
         self._working = Working(
@@ -77,8 +84,12 @@ class Reconciler:
             read_inventory=read_inventory,
             starves_after=starves_after,
             preemption=preemption,
+            place_gang=place_gang,
+            gang_entries=gang_entries,
             learned=learned,
+            stages=stages,
         )
+        self._stages = stages
         self._lookout = Lookout()
         self._lifted: set[str] = set()
 
@@ -88,12 +99,16 @@ class Reconciler:
         Raises ApiUnreachable.
         """
         working = self._working
+        if self._stages is not None:
+            self._stages.pass_begins()
         working.begin()
         self._end_doubts()
         self._take_answers()
         self._free_the_useless()
+        self.placing.gangs.look()
         self.placing.plan()
         self._lift_gates()
+        self.placing.gangs.lift()
         self._tell_the_stuck()
         self._look_out()
         self._forget_the_gone()
@@ -165,6 +180,8 @@ class Reconciler:
             member = snapshot.claims_of_pod(pod, working.cluster)
             if uid in self._lifted or member is None or member.pending or member.refused:
                 continue
+            if self.placing.gangs.has(uid):
+                continue
             written = working.settled(working.writer.lift_gate(pod))
             if written.ok:
                 self._lifted.add(uid)
@@ -202,7 +219,9 @@ class Reconciler:
 
     def _look_out(self) -> None:
         working = self._working
-        for happening in self._lookout.look(working.cluster, now=working.clock()):
+        for happening in self._lookout.look(
+            working.cluster, now=working.clock(), also=self.placing.foreign.alarms()
+        ):
             working.announce.tell(happening)
         for node, seen in self._lookout.quarantines(working.cluster):
             written = working.writer.see_quarantine(node, seen)
@@ -221,6 +240,8 @@ class Reconciler:
             in_doubt=len(self._working.assumed.doubts()),
         )
         figures.planned(self.placing.took)
+        figures.refused_nodes.set(self.placing.foreign.refused)
+        figures.count_gangs(self.placing.gangs.counts())
 
     def _forget_the_gone(self) -> None:
         cluster = self._working.cluster

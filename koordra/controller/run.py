@@ -11,6 +11,7 @@ because only what is read after the lease was taken is known to include the pred
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
@@ -19,13 +20,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from koordra.allocator.gang import place_gang
+from koordra.allocator.gang.ranking import gang_members
 from koordra.controller.caches import Caches
 from koordra.controller.classes.run import start_classes
+from koordra.controller.elastic.run import start_elastic
 from koordra.controller.events import EventRecorder
 from koordra.controller.figures import Figures
-from koordra.controller.happenings import Witness
+from koordra.controller.happenings import Happening, Witness
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore
+from koordra.controller.legacy.run import start_legacy
+from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.peers.writing import PeerAnnotations, start_peer_annotations
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
@@ -38,6 +45,9 @@ from koordra.process import spawn
 
 log = get_logger(__name__)
 
+COLLECT_AFTER: Final = 50_000
+"""Objects made before Python looks for cycles among them (its default is 700). Lists and watches make dicts by the
+hundred thousand, none of which is part of a cycle."""
 LEASE_NAME: Final = "koordra-controller"
 GATHER: Final = 0.02
 """Seconds that changes are gathered before a pass; a burst of events is one pass."""
@@ -48,7 +58,9 @@ LONGEST_BACKOFF: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`identity` is unique among living processes. Without `leader_elect` this process must be the only
-    replica. `starves_after` and `preemption` as reservations.py and preemption.py tell."""
+    replica. `starves_after` and `preemption` as reservations.py and preemption.py tell. `legacy`: templates of
+    rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
+    GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's readers look for."""
 
     identity: str
     leader_elect: bool = True
@@ -56,6 +68,9 @@ class Settings:
     times: LeaseTimes = field(default_factory=LeaseTimes)
     starves_after: float = STARVES_AFTER
     preemption: bool = False
+    legacy: LegacySettings | None = None
+    elastic_gpu: bool = False
+    peer_annotations: bool = False
 
 
 class Readiness:
@@ -83,6 +98,10 @@ class _Office:
     figures: Figures
     readiness: Readiness
 
+    def tell(self, happening: Happening, /) -> None:
+        for witness in self.witnesses:
+            witness(happening)
+
 
 def run(
     client: KubeClient,
@@ -96,6 +115,7 @@ def run(
 ) -> None:
     """Until `stop` is set. `client.timeout` has to be `settings.times.timeout` (or less) for the fence to
     hold."""
+    collect_seldom()
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
     writing = spawn(lambda: recorder.run(stop), name="events")
     figures = Figures(metrics or Metrics())
@@ -176,11 +196,28 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         may_write=may_write,
         stop=stop,
     )
-    changed = threading.Event()
-    caches = Caches(office.client, changed=changed, stop=stop)
+    if office.settings.legacy is not None:
+        start_legacy(office.client, office.settings.legacy, tell=office.tell, may_write=may_write, stop=stop)
+    changed, beside, annotating = threading.Event(), threading.Event(), threading.Event()
+    caches = Caches(
+        office.client, changed=changed, stop=stop, others=(beside, annotating), stages=office.figures.stages
+    )
     caches.start()
     if not caches.wait_synced():
         return
+    if office.settings.elastic_gpu:
+        start_elastic(
+            office.client,
+            observe=caches.cluster,
+            changed=beside,
+            now=wall_clock,
+            may_write=may_write,
+            tell=office.tell,
+            stop=stop,
+        )
+    if office.settings.peer_annotations:
+        writer = PeerAnnotations(office.client, may_write=may_write)
+        start_peer_annotations(writer, observe=caches.cluster, changed=annotating, stop=stop)
     store = LeftoverStore(
         office.client,
         namespace=office.settings.lease_namespace,
@@ -195,7 +232,10 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         witnesses=office.witnesses,
         starves_after=office.settings.starves_after,
         preemption=office.settings.preemption,
+        place_gang=place_gang,
+        gang_entries=gang_members,
         learned=store.read(),
+        stages=office.figures.stages,
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
     store.keep(reconciler.placing.offers.leftovers, now=True)
@@ -240,6 +280,11 @@ def _wait(changed: threading.Event, stop: threading.Event, pause: float | None) 
         if rest <= 0:
             return
         changed.wait(rest)
+
+
+def collect_seldom() -> None:
+    """Have the cycle collector run as rarely as suits a process whose memory is watch caches."""
+    gc.set_threshold(COLLECT_AFTER, 20, 50)
 
 
 def wall_clock() -> str:

@@ -42,7 +42,12 @@ class Planner(Protocol):
     """`koordra.allocator.plan`. Raises PlanError or InvalidInput for input that cannot be meant."""
 
     def __call__(
-        self, objects: Iterable[Any], *, report_errors: bool = False, inventory: Inventory = None
+        self,
+        objects: Iterable[Any],
+        *,
+        report_errors: bool = False,
+        inventory: Inventory = None,
+        cards: Any = None,
     ) -> Plan: ...
 
 
@@ -60,11 +65,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """An answer of the allocator, and the group and node that it was given for."""
+    """An answer of the allocator, and the group and node that it was given for. `epoch`: by which table (leftovers)."""
 
     answer: Answer
     group: Group
     node: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ class Sites:
         self.numbering = 0
         """Goes up when kinds get other numbers."""
         self._read_inventory = read_inventory
+        self._versions = 0
+        """Counted over all sites, so that a node that went and came back has no version that it had before."""
         self._rules: Sequence[Object] = ()
         self._joint: dict[str, tuple[Object, Object]] = {}
         self._asked: dict[str, tuple[object, Load]] = {}
@@ -119,19 +121,20 @@ class Sites:
 
     def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
         """An allocation was written: it holds devices, and its pods will come."""
-        for name in self._places_of(claim):
-            for site in self.by_name.values() if name == _EVERYWHERE else self._named(name):
-                known = [entry for entry in site.holders if objects.uid(entry) != objects.uid(claim)]
-                self._change(site, holders=(*known, claim))
-        here = claims_of.node_of(claim)
-        for site in self._named(here or ""):
-            known_pods = {objects.uid(pod) for pod in site.guests}
-            new = [pod for pod in pods if objects.uid(pod) not in known_pods]
-            if new:
-                self._change(site, guests=(*site.guests, *new))
+        here, places, uid = claims_of.node_of(claim), self._places_of(claim), objects.uid(claim)
+        everywhere = _EVERYWHERE in places
+        touched = self.by_name if everywhere else [name for name in {*places, here} if name in self.by_name]
+        for name in touched:
+            site = self.by_name[name]
+            others = (entry for entry in site.holders if objects.uid(entry) != uid)
+            holders = (*others, claim) if everywhere or name in places else None
+            self._change(site, holders=holders, guests=_joined(site, pods) if name == here else None)
 
-    def _named(self, name: str) -> list[Site]:
-        return [self.by_name[name]] if name in self.by_name else []
+    def put_back(self, name: str, *, holders: tuple[Object, ...], guests: tuple[Object, ...]) -> None:
+        """The site has these holders and guests (again): what was given out to try something is undone."""
+        site = self.by_name.get(name)
+        if site is not None and not (_alike(site.holders, holders) and _alike(site.guests, guests)):
+            self._change(site, holders=holders, guests=guests)
 
     def _settle(
         self,
@@ -170,34 +173,47 @@ class Sites:
         guests: tuple[Object, ...] | None = None,
     ) -> None:
         """Take over what is new; a change that the site's answer cannot depend on makes no new version."""
+        devices = (holders is None and guests is None) or (
+            holders is not None and not self._hold_alike(site.holders, holders)
+        )
+        room = False
         if holders is not None:
-            same = [self._held(claim) for claim in site.holders] == [self._held(claim) for claim in holders]
             site.holders = holders
-            if same:
-                return
         if guests is not None:
-            site.guests = guests
-            load: Load = {}
-            for pod in guests:
-                add_load(load, self._requests(pod))
-            if load == site.load:
-                return
-            site.load = load
-        site.version += 1
-        site.likeness = self._likeness(site)
-        self.changes.append(site.name)
+            load = self._load(site, guests)
+            room = load != site.load
+            site.guests, site.load = guests, load
+        if devices:
+            site.likeness = self._likeness(site)
+        if devices or room:
+            self._versions += 1
+            site.version = self._versions
+            self.changes.append(site.name)
+
+    def _hold_alike(self, before: Sequence[Object], after: Sequence[Object]) -> bool:
+        return len(before) == len(after) and all(
+            self._held(mine) == self._held(theirs) for mine, theirs in zip(before, after, strict=True)
+        )
+
+    def _load(self, site: Site, guests: Sequence[Object]) -> Load:
+        """What the guests ask for together; those that only came are added to what was there."""
+        stayed = len(site.guests)
+        grown = stayed <= len(guests) and _alike(site.guests, guests[:stayed])
+        load = dict(site.load) if grown else {}
+        for pod in guests[stayed:] if grown else guests:
+            add_load(load, self._requests(pod))
+        return load
 
     def _likeness(self, site: Site) -> Hashable:
         """None where it cannot be told: slices that are not one node's own."""
         if site.kind is None:
             return None
-        held = []
-        for claim in site.holders:
-            for pool, device, shared, consumed in self._held(claim):
-                held.append(
-                    (device, shared, consumed) if pool == site.name else (pool, device, shared, consumed)
-                )
-        return (site.kind, honors_partitions(objects.labels_of(site.node)), tuple(sorted(held, key=repr)))
+        held = [
+            ("" if pool == site.name else pool, device, shared, consumed)
+            for claim in site.holders
+            for pool, device, shared, consumed in self._held(claim)
+        ]
+        return (site.kind, honors_partitions(objects.labels_of(site.node)), tuple(sorted(held)))
 
     def _kind_of(self, slices: Sequence[Object]) -> int | None:
         """A number for what is published; sites of the same number publish the same."""
@@ -318,6 +334,13 @@ def destination(pod: Object, claims: Mapping[str, Object]) -> str | None:
         if claim is not None and (node := claims_of.node_of(claim)):
             return node
     return None
+
+
+def _joined(site: Site, pods: Iterable[Object]) -> tuple[Object, ...] | None:
+    """The site's guests with these pods; None where all of them are there already."""
+    known = {objects.uid(pod) for pod in site.guests}
+    new = [pod for pod in pods if objects.uid(pod) not in known]
+    return (*site.guests, *new) if new else None
 
 
 def add_load(load: Load, asked: Mapping[str, Decimal]) -> None:

@@ -38,6 +38,7 @@ class Cluster:
     namespaces: Sequence[Object] = ()
     volume_claims: Sequence[Object] = ()
     volumes: Sequence[Object] = ()
+    pod_groups: Sequence[Object] = ()
     claims_by_key: Mapping[str, Object] = field(init=False, hash=False, compare=False)
     classes_by_name: Mapping[str, Object] = field(init=False, hash=False, compare=False)
 
@@ -45,13 +46,9 @@ class Cluster:
         object.__setattr__(self, "claims_by_key", {objects.key(claim): claim for claim in self.claims})
         object.__setattr__(self, "classes_by_name", {objects.name(entry): entry for entry in self.classes})
 
-    def with_claim(self, claim: Object) -> Cluster:
-        """The same with a newer state of one claim; nothing changes where this incarnation is not known."""
-        key = objects.key(claim)
-        before = self.claims_by_key.get(key)
-        if before is None or objects.uid(before) != objects.uid(claim):
-            return self
-        return self._with_claims({**self.claims_by_key, key: claim})
+    def with_claims(self, newer: Mapping[str, Object]) -> Cluster:
+        """The same with a newer state of some claims, by key. One copy, however many they are."""
+        return self._with_claims({**self.claims_by_key, **newer})
 
     def without_claim(self, claim: Object) -> Cluster:
         """The same without a claim that is known to be gone; a new claim of its name stays."""

@@ -1,8 +1,9 @@
 """What one controller knows and has written: the state that all steps of a pass share.
 
 `cluster` is the caches as they were when the pass began, with our own writes laid over, the latest included; so
-every step sees what the steps before it did. `settled` is the one place where the outcome of a write is taken
-over.
+every step sees what the steps before it did. It is put together when it is asked for: who writes thousands of
+claims one after the other looks at them one by one (`claim`). `settled` is the one place where the outcome of a
+write is taken over.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Working:
         self.assumed = AssumedWrites()
         self.grants = Grants(refusals=refusals)
         self.membership = Membership()
-        self.cluster = Cluster()
+        self._cluster = Cluster()
+        self._newer: dict[str, Object] = {}
         self._conflicts = 0
         self._conflicts_before = 0
         self._wake_at: float | None = None
@@ -64,8 +66,20 @@ class Working:
         seen = self._observe()
         laid_over = self.assumed.laid_over(seen.claims)
         same = all(mine is theirs for mine, theirs in zip(laid_over, seen.claims, strict=True))
-        self.cluster = seen if same else replace(seen, claims=laid_over)
+        self._cluster = seen if same else replace(seen, claims=laid_over)
+        self._newer = {}
         self._stale, self._looked = True, False
+
+    @property
+    def cluster(self) -> Cluster:
+        """Everything, after all writes so far."""
+        if self._newer:
+            self._cluster, self._newer = self._cluster.with_claims(self._newer), {}
+        return self._cluster
+
+    def claim(self, key: str) -> Object | None:
+        """One claim, after all writes so far."""
+        return self._newer.get(key) or self._cluster.claims_by_key.get(key)
 
     def end(self) -> float | None:
         """Seconds after which another pass is due even if nothing changes, None for never."""
@@ -108,15 +122,16 @@ class Working:
     def take_over(self, claim: Object) -> None:
         """The server has answered with this state of a claim."""
         self.assumed.assume(claim)
-        changed = self.cluster.with_claim(claim)
-        if changed is not self.cluster:
-            self.cluster = changed
+        key = objects.key(claim)
+        before = self.claim(key)
+        if before is not None and objects.uid(before) == objects.uid(claim):
+            self._newer[key] = claim
             self._stale = True
 
     def lose(self, claim: Object) -> None:
         """The server does not have this claim any more, whatever the caches show."""
         self.assumed.forget(objects.uid(claim))
-        self.cluster = self.cluster.without_claim(claim)
+        self._cluster = self.cluster.without_claim(claim)
         self._stale = True
 
     def give_back(self, claim: Object, *, why: str) -> None:

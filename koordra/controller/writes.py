@@ -4,11 +4,12 @@
                 2. status.allocation = plan + timestamp          if the version is the one answered by 1
     give back   status.allocation = null                         if the version is one that is unreserved
     lift gate   remove spec.schedulingGates[i]                   if entry i is koordra's and the pod the same
+    let go      the same for a member of a gang, and mark it     if the pod's version is the one planned on
 
 Killed after 1: a finalizer without an allocation, which kube-controller-manager takes off when the claim is
 deleted. Killed after 2: the claims of the pod are allocated, the next controller lifts the gate. The
 finalizer comes first because with it kube-controller-manager frees the claim after its last pod, with or
-without koordra. allocationTimestamp is written here because kube-scheduler would add it later, which the API
+without koordra; a claim that is to be retained carries koordra's own instead (koordra.controller.elastic). allocationTimestamp is written here because kube-scheduler would add it later, which the API
 server refuses as a change of an immutable field: the pod would stay Pending for ever.
 
 The server's answer is compared with what was sent: a server whose feature gates are off drops fields silently
@@ -156,6 +157,25 @@ class Writer:
         ]
         return self._send(PODS, pod, steps, content_type=JSON_PATCH)
 
+    def let_go(self, pod: Object, annotations: Mapping[str, str]) -> Written:
+        """Remove koordra's gate and write annotations, in one write that holds only for this version of the pod."""
+        rest = [
+            gate
+            for gate in objects.spec_of(pod).get("schedulingGates") or ()
+            if gate.get("name") != names.JOINT_GATE
+        ]
+        condition = {"resourceVersion": objects.resource_version(pod), "uid": objects.uid(pod)}
+        body = {
+            "metadata": {**condition, "annotations": dict(annotations)},
+            "spec": {"schedulingGates": rest or None},
+        }
+        return self._send(PODS, pod, body)
+
+    def hold(self, pod: Object, annotations: Mapping[str, str]) -> Written:
+        """Annotations for this version of the pod; afterwards no earlier write that depends on that version can land."""
+        condition = {"resourceVersion": objects.resource_version(pod), "uid": objects.uid(pod)}
+        return self._send(PODS, pod, {"metadata": {**condition, "annotations": dict(annotations)}})
+
     def evict(self, pod: Object) -> Written:
         """Ask for the pod's end through the eviction API; a PodDisruptionBudget may say no (UNREACHABLE or
         REFUSED here: not now)."""
@@ -197,7 +217,7 @@ class Writer:
 
     def _protect(self, claim: Object) -> Written:
         finalizers = [str(entry) for entry in objects.metadata(claim).get("finalizers") or ()]
-        if names.DELETE_PROTECTION in finalizers:
+        if names.DELETE_PROTECTION in finalizers or names.RETAIN_FINALIZER in finalizers:
             return Written(Outcome.WRITTEN, claim)
         return self._patch_claim(claim, {"metadata": {"finalizers": [*finalizers, names.DELETE_PROTECTION]}})
 
@@ -262,6 +282,8 @@ def _no_allocation(claim: Object) -> dict[str, Any]:
 def dropped_fields(sent: Any, stored: Any, path: str = "allocation") -> list[str]:
     """Paths that were sent and are not in what the server stored. Values are not compared: defaulting may
     add, not drop."""
+    if sent == stored:
+        return []
     if isinstance(sent, Mapping):
         if not isinstance(stored, Mapping):
             return [path]

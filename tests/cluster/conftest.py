@@ -29,6 +29,9 @@ from tests.cluster.installation import Installation, account_kubeconfig, free_po
 from tests.cluster.waiting import NODES, eventually
 
 NAMESPACE = "koordra-test"
+STARTS_WITHIN = 300.0
+"""For the devcluster to start, and for the controller to serve and to put its authority into the webhooks: a minute each on
+a busy machine."""
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +43,17 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("devcluster")
     path = folder / "kubeconfig"
     command = [sys.executable, "-m", "koordra", "devcluster", "control-plane", "--dir", str(folder)]
-    server = subprocess.Popen([*command, "--port", "0", "--kubeconfig", str(path)], stderr=subprocess.DEVNULL)
+    log = folder / "log"
+    with log.open("wb") as sink:
+        server = subprocess.Popen([*command, "--port", "0", "--kubeconfig", str(path)], stderr=sink)
     try:
-        eventually(path.exists, "the devcluster's kubeconfig")
+        eventually(
+            lambda: path.exists() or server.poll() is not None,
+            f"the devcluster's kubeconfig; see {log}",
+            timeout=STARTS_WITHIN,
+        )
+        died = server.poll()
+        assert died is None, f"the devcluster ended with {died}:\n{log.read_text()[-3000:]}"
         yield str(path)
     finally:
         server.terminate()
@@ -59,7 +70,7 @@ def client(kubeconfig: str) -> KubeClient:
         except ApiError:
             return None
 
-    print(f"\ncluster under test: {eventually(answers, 'the API server')}")
+    print(f"\ncluster under test: {eventually(answers, 'the API server', timeout=STARTS_WITHIN)}")
     return client
 
 
@@ -152,7 +163,7 @@ def _keep_alive(client: KubeClient, stop: threading.Event) -> None:
 @pytest.fixture(scope="session")
 def installed(client: KubeClient, webhook_port: int) -> Iterator[Installation]:
     """What deploy/kustomize ships, but for the workloads: CRDs, classes, policies, RBAC, webhook configurations."""
-    found = Installation(client, webhook_port)
+    found = Installation(client, webhook_port, more=("legacy", "elastic", "node-labels"))
     found.apply()
     yield found
     found.remove_webhooks()
@@ -179,15 +190,25 @@ def controller(
     own = account_kubeconfig(client, kubeconfig, folder / "kubeconfig", account="koordra-controller")
     address = f"127.0.0.1:{installed.webhook_port}"
     command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", str(own)]
-    command += ["--webhook-address", address, "--webhook-host", "127.0.0.1"]
+    command += [
+        "--webhook-address",
+        address,
+        "--webhook-host",
+        "127.0.0.1",
+        "--elastic-gpu",
+        "--peer-annotations",
+    ]
+    command += ["--legacy-pods", "--legacy-template-grace", "5"]
     with log.open("wb") as sink:
         process = subprocess.Popen(command, stderr=sink, stdout=sink)
     try:
         eventually(
-            lambda: installed.webhook_answers() or process.poll() is not None,
+            lambda: process.poll() is not None or installed.webhook_answers(),
             f"the webhook; see {log}",
-            timeout=60,
+            timeout=STARTS_WITHIN,
         )
+        died = process.poll()
+        assert died is None, f"the controller ended with {died}:\n{log.read_text()[-3000:]}"
         yield
         died = process.poll()
     finally:

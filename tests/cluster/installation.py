@@ -40,6 +40,9 @@ _CLUSTER_WIDE: Final = frozenset(
         "CustomResourceDefinition",
         "DeviceClass",
         "ResourceClass",
+        "ElasticGPUClass",
+        "ElasticGPU",
+        "GPU",
         "MutatingWebhookConfiguration",
         "ValidatingWebhookConfiguration",
         "ValidatingAdmissionPolicy",
@@ -83,24 +86,33 @@ def documents(*, folders: tuple[str, ...] | None = None) -> Iterator[tuple[Path,
                 yield path, obj
 
 
-def shipped() -> list[Object]:
+def shipped(more: tuple[str, ...] = ()) -> list[Object]:
     """What every cluster with koordra has: base and what it lists, in an order that works."""
     found = [
         obj
         for _, obj in documents(
-            folders=("base", "crds", "policies", "webhook", "controller", "kubelet-plugin")
+            folders=(
+                "base",
+                "crds",
+                "policies",
+                "gangs",
+                "webhook",
+                "controller",
+                "kubelet-plugin",
+                *more,
+            )
         )
     ]
     return sorted(found, key=lambda obj: _ORDER.index(obj["kind"]) if obj["kind"] in _ORDER else len(_ORDER))
 
 
 class Installation:
-    """What was applied; `webhook_port` is where the suite's controller serves."""
+    """What was applied; `webhook_port` is where the suite's controller serves, `more` are components besides base."""
 
-    def __init__(self, client: KubeClient, webhook_port: int) -> None:
+    def __init__(self, client: KubeClient, webhook_port: int, more: tuple[str, ...] = ()) -> None:
         self.client = client
         self.webhook_port = webhook_port
-        self.applied = [self._adapted(obj) for obj in shipped() if obj["kind"] not in WORKLOADS]
+        self.applied = [self._adapted(obj) for obj in shipped(more) if obj["kind"] not in WORKLOADS]
 
     def apply(self) -> None:
         """Created, or replaced by what is shipped; unknown fields are refused."""
@@ -134,12 +146,15 @@ class Installation:
         )
 
     def _apply_webhooks(self) -> None:
+        """Made where they are missing. Those that an earlier, killed run left name a port where nobody listens: replaced."""
         for obj in self.applied:
             if obj["kind"] in WEBHOOKS:
                 try:
                     self.client.create(kind_of(obj), obj, strict=True)
                 except Conflict:
-                    continue
+                    current = self.client.get(kind_of(obj), objects.name(obj))
+                    if _addresses(current) != _addresses(obj):
+                        _put(self.client, obj)
 
     def _adapted(self, obj: Object) -> Object:
         if obj["kind"] not in WEBHOOKS:
@@ -150,6 +165,10 @@ class Installation:
             url = f"https://127.0.0.1:{self.webhook_port}{path}"
             entries.append({**entry, "clientConfig": {"url": url}})
         return {**obj, "webhooks": entries}
+
+
+def _addresses(configuration: Object) -> list[str | None]:
+    return [entry["clientConfig"].get("url") for entry in configuration["webhooks"]]
 
 
 def _put(client: KubeClient, obj: Object) -> None:

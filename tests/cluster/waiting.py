@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 NODES = ("koordra-test-a", "koordra-test-b")
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 T = TypeVar("T")
 

@@ -5,7 +5,9 @@ answers, histories and caches can hand them out without copying. The rules are t
 writes, write-once allocation, finalizers, gates that can only go away); a write that changes nothing makes no
 new version, as on the real server.
 
-`Client` is what one process sees of the server; the world decides the fate of each of its requests.
+`Client` is what one process sees of the server; the world decides the fate of each of its requests. It also knows which
+versions of a claim the process has seen: a change that lands on one that it had not seen when it sent the change was
+decided on something else, and that is an error, whatever comes of it.
 """
 
 from __future__ import annotations
@@ -137,10 +139,22 @@ class Client:
     def __init__(self, api: ModelApi, deliver: Callable[[Request, str], Object]) -> None:
         self._api = api
         self._deliver = deliver
+        self._seen: dict[str, int] = {}
+        self.allocates = False
+        """Whether the last change of a claim that was sent gives devices out."""
+
+    def saw(self, claim: Object) -> None:
+        """A state of a claim has come to the process: by a watch, a list or an answer."""
+        metadata = claim["metadata"]
+        version = int(metadata["resourceVersion"])
+        self._seen[metadata["uid"]] = max(version, self._seen.get(metadata["uid"], 0))
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         del namespace
-        return self._deliver(lambda: self._api.get(kind, name), "read")
+        found = self._deliver(lambda: self._api.get(kind, name), "read")
+        if kind is RESOURCE_CLAIMS:
+            self.saw(found)
+        return found
 
     def create(
         self,
@@ -183,9 +197,26 @@ class Client:
         content_type: str = "application/merge-patch+json",
     ) -> Object:
         del namespace
-        return self._deliver(
-            lambda: self._api.patch(kind, name, body, subresource, content_type), kind.plural
-        )
+        if kind is not RESOURCE_CLAIMS:
+            return self._deliver(
+                lambda: self._api.patch(kind, name, body, subresource, content_type), kind.plural
+            )
+        self.allocates = bool((body.get("status") or {}).get("allocation"))
+        seen = dict(self._seen)
+
+        def change() -> Object:
+            before = self._api.get(kind, name)
+            after = self._api.patch(kind, name, body, subresource, content_type)
+            known, version = (
+                seen.get(before["metadata"]["uid"], 0),
+                int(before["metadata"]["resourceVersion"]),
+            )
+            assert after is before or version <= known, f"{name} was changed by who had not seen what it was"
+            return after
+
+        answer = self._deliver(change, kind.plural)
+        self.saw(answer)
+        return answer
 
     def delete(
         self,

@@ -6,13 +6,16 @@ seed.
                       paused while the world goes on
     users             pods with claims of their own, from templates, or shared; deletions, also forced ones
     kube-controller-manager   makes template claims, drops consumers that are gone, frees and deletes claims
-    kube-scheduler    reserves and binds in separate steps; says no by a condition, or by erasing
+    kube-scheduler    decides, reserves and binds in separate steps; says no by a condition, or by erasing. What it
+                      decided it carries out although the claim may have moved in the meantime: the pod is then bound
+                      where it has no devices (`misled`), its node refuses it, and it has to go
     nodes             prepare bound pods and refuse what would over-commit a card, run, end, unprepare; a pod
                       that was deleted by force goes on running for a while
     administrators    cards come, go and fall ill, classes vanish and return, nodes are cordoned or removed
 
 `check_bound` holds after every step: a pod that has its node keeps its claims, allocated there and reserved for it.
 `check_lifted`: a gate goes only when the pod's claims have got their devices.
+`check_fence`: no allocation is sent by a process whose last renewal, as the world saw it sent, is too long ago.
 `check_claims` holds after every step while every write arrived in its time. Once a request of a process that had
 lost its lease has landed (`beyond`), claims may overlap, and what is left is that no node prepares beyond a
 card's capacity, which `prepare` asserts. `become_quiet` ends all disturbance, at last the scheduler's noes that nobody
@@ -22,9 +25,11 @@ else sees: until then a pod that is refused on one node has to get to another on
 
 from __future__ import annotations
 
+import math
 import random
 from bisect import bisect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -45,7 +50,7 @@ from koordra.controller.reconciler import Reconciler
 from koordra.controller.site_answers import Planner
 from koordra.controller.snapshot import Cluster
 from koordra.controller.writes import Writer
-from koordra.errors import ApiUnreachable
+from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.joint_cluster import device_class, gpu_slice, node
 from tests.fakes.model_api import Client, Killed, ModelApi, Request, unreachable
 from tests.fakes.model_planner import CARD, amount_of, results_of
@@ -76,13 +81,31 @@ FATES: tuple[tuple[int, Fate], ...] = (
 )
 
 
-class Caches:
-    """Watch caches of one term: listed at its start, then as far behind as the schedule has them."""
+@dataclass(frozen=True)
+class InFlight:
+    """A request that its sender gave up for lost. It arrives before its time limit, or never."""
 
-    def __init__(self, api: ModelApi) -> None:
+    sent: float
+    sender: str
+    request: Request
+    what: str
+
+    @property
+    def deadline(self) -> float:
+        return self.sent + TIMES.timeout
+
+
+class Caches:
+    """Watch caches of one term: listed at its start, then as far behind as the schedule has them. `saw` is told of
+    each claim that comes in."""
+
+    def __init__(self, api: ModelApi, saw: Callable[[Object], None]) -> None:
         self.api = api
+        self.saw = saw
         self.at = {kind.plural: len(api.history.get(kind.plural, ())) for kind in WATCHED}
         self.objects = {kind.plural: dict(api.objects.get(kind.plural, {})) for kind in WATCHED}
+        for claim in self.objects[RESOURCE_CLAIMS.plural].values():
+            saw(claim)
 
     def deliver(self, kind: Kind, events: int | None = None, *, again: int = 0) -> None:
         """The next events of a kind (None: all there are); `again`: the last ones come twice."""
@@ -95,6 +118,8 @@ class Caches:
                 table.pop(key, None)
             else:
                 table[key] = obj
+                if kind is RESOURCE_CLAIMS:
+                    self.saw(obj)
         self.at[kind.plural] = end
 
     def cluster(self) -> Cluster:
@@ -122,6 +147,8 @@ class Controller:
     def start_process(self) -> None:
         self.world.processes += 1
         self.identity = f"controller-{self.world.processes}"
+        self.renewed = -math.inf
+        """When it sent the last request for the Lease that was answered; the world's own knowledge."""
         self.client = Client(self.world.api, self.send)
         self.lease = LeaderLease(
             self.client,
@@ -139,7 +166,12 @@ class Controller:
         return self.world.now + self.skew
 
     def send(self, request: Request, what: str) -> Object:
-        return self.world.carry(self, request, what)
+        sent, sender = self.world.now, self.identity
+        self.world.check_fence(self, what)
+        answer = self.world.carry(self, request, what)
+        if what == LEASES.plural and sender == self.identity:
+            self.renewed = sent
+        return answer
 
     def look_at_lease(self) -> None:
         try:
@@ -153,8 +185,9 @@ class Controller:
             self.reconciler = self.caches = None
 
     def start_term(self) -> None:
-        self.caches = Caches(self.world.api)
+        self.caches = Caches(self.world.api, self.client.saw)
         self.reconciler = self.world.new_reconciler(self)
+        self.world.term = (self.identity, self.world.now)
 
     def reconcile(self) -> None:
         if self.reconciler is None or self.busy:
@@ -185,8 +218,13 @@ class World:
         self.calm = False
         self.refusals = 0
         self.made = 0
-        self.in_flight: list[tuple[float, Request]] = []
+        self.in_flight: list[InFlight] = []
+        self.term = ("", 0.0)
+        """The process that listed last, and when."""
         self.blocked: set[tuple[str, str]] = set()
+        self.cycles: dict[str, tuple[str, str]] = {}
+        """What the scheduler has decided and not written yet: uid of a pod -> its name and its node."""
+        self.misled: set[str] = set()
         self.prepared: dict[str, dict[str, Object]] = {}
         self.running: dict[str, dict[str, Object]] = {}
         self.trace: list[str] = []
@@ -195,6 +233,7 @@ class World:
             self.add_node(f"n{number}")
         self.controllers = [Controller(self, 0), Controller(self, 1)]
         self.fuse = self.random.randrange(1, 14)
+        self.next_fate: Fate = ""
         self.starves_after = 20.0 if self.random.random() < 0.2 else 0.0
         self.preemption = self.random.random() < 0.15
         self.observes_generation = self.random.random() < 0.5
@@ -214,6 +253,8 @@ class World:
             (self.schedule_step, 10),
             (self.node_step, 8),
             (self.pass_time, 6),
+            (self.neglect_lease, 1),
+            (self.finish_cycle, 4),
             (self.change_card, 2),
             (self.change_class, 1),
             (self.change_node, 1),
@@ -269,7 +310,8 @@ class World:
         if self.fuse > 0:
             return self.land(sender, request, what)
         self.fuse = self.random.randrange(2, 20)
-        fate = self.random.choices([fate for _, fate in FATES], [weight for weight, _ in FATES])[0]
+        drawn = self.random.choices([fate for _, fate in FATES], [weight for weight, _ in FATES])[0]
+        fate, self.next_fate = self.next_fate or drawn, ""
         self.trace.append(f"  {fate}: {what} of {sender.identity}")
         if fate in {"lost", "throttled"}:
             raise unreachable(fate)
@@ -277,7 +319,7 @@ class World:
             raise Killed
         if fate in {"late", "killed, late"}:
             if what != "read":
-                self.in_flight.append((self.now + TIMES.timeout, request))
+                self.in_flight.append(InFlight(self.now, sender.identity, request, what))
             raise Killed if fate == "killed, late" else unreachable(fate)
         if fate == "paused before":
             self.go_on_without(sender)
@@ -330,14 +372,22 @@ class World:
             self.random.choice((self.step, self.reconcile_step, self.schedule_step, self.node_step))()
 
     def land_late(self) -> None:
-        """Requests that their senders gave up for lost arrive, or never do; none later than its time limit."""
+        """Requests that their senders gave up for lost arrive, now or later, or never do; none after its time limit."""
         waiting, self.in_flight = self.in_flight, []
-        for deadline, request in waiting:
-            if self.now <= deadline and self.random.random() < 0.7:
+        for late in waiting:
+            if self.now <= late.deadline:
+                if self.random.random() < 0.5:
+                    self.in_flight.append(late)
+                    continue
                 try:
-                    request()
-                except Exception as error:  # noqa: BLE001 (nobody is there to hear the answer)
+                    late.request()
+                except KoordraError as error:  # nobody is there to hear the answer
                     self.trace.append(f"  late: {error}")
+                    continue
+                leader, since = self.term
+                told = f"{late.sender} changed a claim after {leader} had listed them"
+                foreign = late.what == RESOURCE_CLAIMS.plural and late.sender != leader
+                assert not foreign or late.sent > since, told
 
     # --- controllers
 
@@ -369,7 +419,35 @@ class World:
 
     def pass_time(self) -> None:
         self.now += self.random.choice((0.5, 1.0, 2.0, 2.0, 6.0, 25.0))
-        self.in_flight = [entry for entry in self.in_flight if entry[0] >= self.now]
+        self.in_flight = [entry for entry in self.in_flight if entry.deadline >= self.now]
+
+    def neglect_lease(self) -> None:
+        """The leader works on and does not come to renew its lease, while the others look at it all the time; what it
+        sends last is under way for as long as a request may be."""
+        leading = [one for one in self.controllers if one.reconciler is not None and not one.busy]
+        if not leading or self.depth:
+            return
+        leader = self.random.choice(leading)
+        leader.look_at_lease()
+        for _ in range(self.random.randrange(2, 6)):
+            self.wait_beside(leader, self.random.choice((1.0, 2.0, 3.0)))
+        self.create_pod()
+        self.claim_controller()
+        if leader.caches is not None:
+            for kind in WATCHED:
+                leader.caches.deliver(kind)
+        self.fuse, self.next_fate = 1, self.random.choice(("late", "killed, late"))
+        leader.reconcile()
+        for _ in range(4):
+            self.wait_beside(leader, self.random.choice((0.5, 1.0, 2.0)))
+            self.land_late()
+            self.check_claims()
+
+    def wait_beside(self, leader: Controller, seconds: float) -> None:
+        self.now += seconds
+        for controller in self.controllers:
+            if controller is not leader:
+                controller.look_at_lease()
 
     # --- users
 
@@ -588,6 +666,8 @@ class World:
     def schedule(self, pod: Object) -> None:
         if pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"):
             return
+        if pod["metadata"]["uid"] in self.cycles:
+            return
         claims = self.claims_of(pod)
         if claims is None:
             return
@@ -599,15 +679,35 @@ class World:
         if target is None or not self.accepts(pod, target):
             self.refuse(pod, claims)
             return
+        self.cycles[pod["metadata"]["uid"]] = (pod["metadata"]["name"], target["metadata"]["name"])
+        if self.calm or self.random.random() < 0.75:
+            self.write_cycle(pod["metadata"]["uid"])
+
+    def finish_cycle(self) -> None:
+        """A decision that was made a while ago is written now."""
+        if self.cycles:
+            self.write_cycle(self.random.choice(sorted(self.cycles)))
+
+    def write_cycle(self, uid: str) -> None:
+        """Reserve and bind as was decided. The scheduler reads a claim again when it has changed, and does not ask then
+        where it is allocated now; without an allocation the server refuses."""
+        name, where = self.cycles.pop(uid)
+        pod = self.api.find(PODS, name)
+        if pod is None or pod["metadata"]["uid"] != uid or pod["metadata"].get("deletionTimestamp"):
+            return
+        claims = self.claims_of(pod)
+        if claims is None:
+            return
         for claim in claims:
-            if not self.reserve(pod, claim):
+            if not results_of(claim) or not self.reserve(pod, claim):
                 return
             if not self.calm and self.random.random() < 0.1:
                 return
-        if not self.calm and self.random.random() < 0.15:
+        if self.api.find(NODES, where) is None or (not self.calm and self.random.random() < 0.15):
             return
-        spec = {**pod["spec"], "nodeName": target["metadata"]["name"]}
-        self.api.change(PODS, pod["metadata"]["name"], spec=spec)
+        if {result["pool"] for claim in claims for result in results_of(claim)} != {where}:
+            self.misled.add(uid)
+        self.api.change(PODS, name, spec={**pod["spec"], "nodeName": where})
 
     def claims_of(self, pod: Object) -> list[Object] | None:
         statuses = {
@@ -692,6 +792,8 @@ class World:
             reserved = [entry["uid"] for entry in claim["status"].get("reservedFor") or ()]
             if pod["metadata"]["uid"] not in reserved or not results_of(claim):
                 return False
+            if {result["pool"] for result in results_of(claim)} != {node_name}:
+                return False
         for claim in claims:
             uid = claim["metadata"]["uid"]
             if uid in prepared:
@@ -761,12 +863,18 @@ class World:
         over = {card: amount for card, amount in used.items() if amount > CARD}
         assert not over, f"allocated beyond capacity: {over}"
 
+    def check_fence(self, sender: Controller, what: str) -> None:
+        """A request that gives devices out ends before its sender's lease does."""
+        if what == RESOURCE_CLAIMS.plural and sender.client.allocates:
+            end = sender.renewed + TIMES.lease - TIMES.timeout
+            assert self.now < end, f"{sender.identity} allocates although its lease may be over"
+
     def check_bound(self) -> None:
         """Nobody takes from a pod that has its node what it was bound with."""
         table = self.api.table(RESOURCE_CLAIMS)
         for pod in self.pods():
             where, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
-            if not where or pod["status"].get("phase") in {"Succeeded", "Failed"}:
+            if not where or pod["status"].get("phase") in {"Succeeded", "Failed"} or uid in self.misled:
                 continue
             for name in _claim_names(pod):
                 claim = table.get(f"default/{name}") or {}
@@ -792,6 +900,8 @@ class World:
         """No more disturbance: everybody works until nothing changes and nothing is to come."""
         self.calm = True
         self.in_flight.clear()
+        while self.cycles:
+            self.finish_cycle()
         if self.api.find(DEVICE_CLASSES, names.CLASS_GPU) is None:
             self.change_class()
         for name in ("n0", "n1"):
@@ -820,15 +930,22 @@ class World:
         for _ in range(NOES_ROUNDS):
             self.round_of_work()
             self.now += 20.0
+            if not any(self.is_refused(pod, blocked) for pod in self.pods()):
+                return
         for pod in self.pods():
-            uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
             own = self.claims_of(pod)
-            if uid not in blocked or pod["spec"].get("nodeName") or own is None:
+            if own is None or not self.is_refused(pod, blocked):
                 continue
-            if any(claim["status"].get("reservedFor") for claim in own) or self.are_shared(pod):
-                continue
+            name = pod["metadata"]["name"]
             for where in ("n0", "n1"):
                 assert not self.would_take(where, pod, own), f"{name} is refused and not tried on {where}"
+
+    def is_refused(self, pod: Object, blocked: set[str]) -> bool:
+        """Whether it still waits with claims of its own that it could take elsewhere."""
+        if pod["metadata"]["uid"] not in blocked or pod["spec"].get("nodeName") or self.are_shared(pod):
+            return False
+        own = self.claims_of(pod) or []
+        return bool(own) and not any(claim["status"].get("reservedFor") for claim in own)
 
     def are_shared(self, pod: Object) -> bool:
         """Whether others name the pod's claims too."""
@@ -879,11 +996,10 @@ class World:
 
     def evict_refused(self) -> None:
         """A bound pod that its node cannot serve is evicted; its owner makes a new one."""
-        if not self.beyond:
-            return
         for pod in self.pods():
             if (
-                pod["spec"].get("nodeName")
+                (self.beyond or pod["metadata"]["uid"] in self.misled)
+                and pod["spec"].get("nodeName")
                 and pod["status"].get("phase") == "Pending"
                 and self.random.random() < 0.5
             ):

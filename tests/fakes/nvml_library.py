@@ -69,6 +69,15 @@ class FakeNvml:
         with self.control.open("a") as file:
             file.write(f"xid {nvml_bus_id(bus_id)} {number}\n")
 
+    def processes(self, *lines: tuple[str, str, int, int | None]) -> None:
+        """The control file becomes a list of processes: UUID of the GPU or MIG device, compute, mps or graphics, pid, bytes."""
+        self.order(
+            *(
+                f"process {uuid} {kind} {pid} {'-' if used is None else used}"
+                for uuid, kind, pid, used in lines
+            )
+        )
+
     def run(self, code: str, *arguments: str) -> Any:
         """What a fresh interpreter prints as JSON when it runs ``code`` against the library."""
         done = subprocess.run(

@@ -2,13 +2,16 @@
 
 `tests/fakes/model_world` has the world and what must hold. Most schedules run with a small exact allocator, so
 that many fit into a minute; some run with the real one. `KOORDRA_EXAMPLES=N` (make soak) runs N further
-schedules with seeds of their own; `KOORDRA_SEED=N` runs one and prints what happened in it.
+schedules with seeds of their own: drawn ones, or, with `KOORDRA_SOAK_FILE=PATH`, those that follow the number in that file,
+which is kept up to date, so that a soak can be stopped at any time and goes on where it was. `KOORDRA_SEED=N` runs one schedule
+and prints what happened in it.
 """
 
 from __future__ import annotations
 
 import os
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +23,9 @@ SCHEDULES = 10_000
 BLOCKS = 20
 REAL_SCHEDULES = 300
 STEPS = 36
+FIRST_OF_SOAK = 10_000_000
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
+SOAK_FILE = Path(os.environ["KOORDRA_SOAK_FILE"]) if "KOORDRA_SOAK_FILE" in os.environ else None
 SEED = os.environ.get("KOORDRA_SEED")
 
 
@@ -53,9 +58,15 @@ def test_the_same_with_the_real_allocator() -> None:
 
 @pytest.mark.skipif(EXAMPLES is None, reason="make soak sets KOORDRA_EXAMPLES")
 def test_many_more_schedules() -> None:
-    start = int.from_bytes(os.urandom(4), "big") * 1_000_000
-    for seed in range(start, start + int(EXAMPLES or 0)):
+    if SOAK_FILE is None:
+        start = int.from_bytes(os.urandom(4), "big") * 1_000_000
+    else:
+        start = int(SOAK_FILE.read_text()) if SOAK_FILE.exists() else FIRST_OF_SOAK
+    end = start + int(EXAMPLES or 0)
+    for seed in range(start, end):
         one_schedule(seed)
+        if SOAK_FILE is not None and ((seed + 1) % 100 == 0 or seed + 1 == end):
+            SOAK_FILE.write_text(f"{seed + 1}\n")
 
 
 @pytest.mark.skipif(SEED is None, reason="KOORDRA_SEED names a schedule to replay")

@@ -37,6 +37,7 @@ EARLIER_RUN = ".koordra-demo"
     type=click.Path(path_type=Path),
     help="Your manifests instead of ours.",
 )
+@click.option("--jobs", is_flag=True, help="Three gangs on six nodes in two blocks: one waits, one grows.")
 @click.option("--keep", is_flag=True, help="Leave it running and print the KUBECONFIG; Ctrl-C ends it.")
 @click.option("--timeout", default=140.0, show_default=True, help="Seconds after which waiting ends.")
 @click.option("-o", "--output", default="table", type=click.Choice(["table", "json"]), show_default=True)
@@ -47,6 +48,7 @@ def command(
     nodes: int,
     preset: str,
     files: tuple[Path, ...],
+    jobs: bool,
     keep: bool,
     timeout: float,
     output: str,
@@ -54,13 +56,18 @@ def command(
 ) -> None:
     """A whole cluster on this machine: made-up GPUs and NICs, real sockets, every koordra component.
 
+    With --jobs the nodes, manifests and what has to happen are those of deploy/examples/three-jobs.
     Ends with exit code 0 only if everything that is not annotated koordra.io/demo-expect=Pending was placed and prepared.
     """
     from koordra.process import stop_on_signals
 
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = stop_on_signals()
+    from dataclasses import replace
+
     from koordra.cli.demo import manifests, report
+    from koordra.cli.demo.jobs import NODES, node_labels
+    from koordra.cli.demo.jobs_run import run_jobs, seen_of_jobs, shipped_jobs
     from koordra.cli.demo.run import Demo
     from koordra.errors import InvalidInput
     from koordra.topology import presets
@@ -76,7 +83,10 @@ def command(
         if files
         else manifests.shipped(manifests.deploy_folder())
     )
-    layout = _layout(folder, tuple(f"node-{number}" for number in range(nodes)))
+    if jobs:
+        documents, nodes = shipped_jobs(), NODES
+    names = tuple(f"node-{number}" for number in range(nodes))
+    layout = replace(_layout(folder, names), labels=node_labels(names) if jobs else {})
     demo = Demo(
         layout, preset=preset, timeout=timeout, stop=stop, say=lambda text: click.echo(text, err=True)
     )
@@ -86,13 +96,17 @@ def command(
         )
         client = demo.up()
         demo.say(f"API server at {client.server}")
-        outcome = demo.wait(client, demo.apply(client, documents))
+        outcome = (
+            run_jobs(demo, client, documents) if jobs else demo.wait(client, demo.apply(client, documents))
+        )
         shown = report.document(
             outcome.observation,
             outcome.refused,
             nodes=dict.fromkeys(layout.nodes, preset),
             folders=[layout.node(name) for name in layout.nodes],
         )
+        if jobs:
+            shown |= seen_of_jobs(client, outcome.observation)
         _show(shown, output)
         for sentence in outcome.missing:
             click.echo(f"koordra demo: {sentence}", err=True)

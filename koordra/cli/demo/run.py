@@ -13,13 +13,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.cli.demo import manifests, report
+from koordra.cli.demo.jobs import Story
 from koordra.cli.demo.processes import ProcessGroup, Program
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube import KubeClient
@@ -37,6 +38,7 @@ class Layout:
 
     folder: Path
     nodes: tuple[str, ...]
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     @property
     def kubeconfig(self) -> Path:
@@ -91,6 +93,7 @@ class Demo:
         self._say = say
         self._started = time.monotonic()
         self._port = _free_port()
+        self._said: set[str] = set()
 
     def up(self) -> KubeClient:
         """Write the machines and start every process; returns a client once the API server answers."""
@@ -104,7 +107,9 @@ class Demo:
             self.processes.start(program)
         return client
 
-    def apply(self, client: KubeClient, documents: Sequence[Object]) -> list[manifests.Refused]:
+    def apply(
+        self, client: KubeClient, documents: Sequence[Object], *, classes: bool = True
+    ) -> list[manifests.Refused]:
         """koordra's DeviceClasses, then what is to be shown. The API server may be killed meanwhile."""
 
         def rest() -> None:
@@ -112,23 +117,27 @@ class Demo:
                 raise ClusterError("the API server does not answer")
             self.rest(POLL)
 
-        classes = manifests.apply(client, manifests.device_classes(manifests.deploy_folder()), rest=rest)
         if classes:
-            raise ClusterError(f"koordra's own classes were refused: {classes[0].message}")
+            own = manifests.device_classes(manifests.deploy_folder())
+            if refused := manifests.apply(client, own, rest=rest):
+                raise ClusterError(f"koordra's own classes were refused: {refused[0].message}")
         return manifests.apply(client, documents, rest=rest)
 
-    def wait(self, client: KubeClient, refused: Sequence[manifests.Refused]) -> Outcome:
-        """Until everything expected has happened, or cannot happen. Raises ClusterError at the time limit."""
-        said: set[str] = set()
+    def wait(
+        self, client: KubeClient, refused: Sequence[manifests.Refused], *, story: Story | None = None
+    ) -> Outcome:
+        """Until everything expected has happened, or cannot happen, or the time is over.
+
+        `story`: what has to happen instead, one thing after the other; then a no of plan() is not the end."""
         hopeless_since: float | None = None
         while True:
             observation = self._observe(client)
-            self._tell_new(observation, said)
-            missing = report.outstanding(observation)
+            self._tell_new(observation)
+            missing = report.outstanding(observation) if story is None else story.look(observation)
             complaints = [*report.broken_expectations(observation), *(entry.message for entry in refused)]
             if not missing:
                 return Outcome(observation, refused, complaints)
-            if not self._all_publish(observation) or not _hopeless(observation):
+            if story is not None or not self._all_publish(observation) or not _hopeless(observation):
                 hopeless_since = None
             elif hopeless_since is None:
                 hopeless_since = time.monotonic()
@@ -139,6 +148,15 @@ class Demo:
                     observation, refused, [*missing, *complaints, f"{self._timeout:.0f} s are over"]
                 )
             self.rest(POLL if hopeless_since is None else 1.0)
+
+    def wait_for(self, client: KubeClient, done: Callable[[report.Observation], bool]) -> None:
+        """Until something is seen, or the time is over."""
+        while self._elapsed() < self._timeout:
+            observation = self._observe(client)
+            self._tell_new(observation)
+            if done(observation):
+                return
+            self.rest(POLL)
 
     def rest(self, seconds: float) -> None:
         """Pause, keeping the processes alive. Raises DemoStopped after Ctrl-C."""
@@ -189,10 +207,10 @@ class Demo:
         publishing = {entry["spec"].get("nodeName") for entry in observation.slices}
         return publishing.issuperset(self.layout.nodes)
 
-    def _tell_new(self, observation: report.Observation, said: set[str]) -> None:
+    def _tell_new(self, observation: report.Observation) -> None:
         for line in _progress(observation):
-            if line not in said:
-                said.add(line)
+            if line not in self._said:
+                self._said.add(line)
                 self.say(line)
 
 
@@ -211,7 +229,18 @@ def node_programs(layout: Layout) -> list[Program]:
         state = folder / "kubelet" / "plugins" / "koordra.io"
         # Without it, a container created before the hook has registered would be made without the hook.
         required = ("--required-nri-plugin", "koordra")
-        kubelet = ("devcluster", "kubelet", "--node-name", name, "--dir", str(folder), *access, *required)
+        labels = tuple(part for label in layout.labels.get(name, ()) for part in ("--label", label))
+        kubelet = (
+            "devcluster",
+            "kubelet",
+            "--node-name",
+            name,
+            "--dir",
+            str(folder),
+            *access,
+            *required,
+            *labels,
+        )
         plugin = ("kubelet-plugin", "--node-name", name, "--root", str(folder / "machine"), *access)
         places = ("--kubelet-root", str(folder / "kubelet"), "--cdi-dir", str(folder / "cdi"))
         hook = ("nri", "--node-name", name, "--state-dir", str(state), "--socket", str(folder / "nri.sock"))

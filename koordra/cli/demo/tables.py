@@ -16,7 +16,9 @@ _SHOWN_ENV = ("CUDA_VISIBLE_DEVICES", "NCCL_IB_HCA", "NVIDIA_VISIBLE_DEVICES", "
 
 
 def show(shown: Mapping[str, Any]) -> None:
-    """Who has what, where and how near; what each container got; who waits and why."""
+    """Who has what, where and how near; what each container got; who waits and why; jobs, where there are any."""
+    if "jobs" in shown:
+        _jobs(shown)
     _heading("Claims")
     columns.show(
         ("CLAIM", "POD", "NODE", "LEVEL", "DEVICES"),
@@ -58,6 +60,28 @@ def show(shown: Mapping[str, Any]) -> None:
             click.echo(f"  {place}: {reason['reason']}: {reason['detail']}")
         if len(claim["reasons"]) > MOST_REASONS:
             click.echo(f"  ... and {len(claim['reasons']) - MOST_REASONS} more")
+
+
+def _jobs(shown: Mapping[str, Any]) -> None:
+    _heading("Jobs")
+    columns.show(
+        ("JOB", "POD", "RANK", "NODE", "BLOCK", "PHASE"),
+        [
+            (
+                job["name"],
+                pod["pod"],
+                "-" if pod["rank"] is None else str(pod["rank"]),
+                pod["node"] or "-",
+                pod["block"] or "-",
+                pod["phase"],
+            )
+            for job in shown["jobs"]
+            for pod in job["pods"]
+        ],
+    )
+    _heading("What was told of them")
+    for event in shown["events"]:
+        click.echo(f"{event['at'][11:19]}  {event['reason']}: {event['message']}")
 
 
 def _heading(text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.controller.gangs.admission import refusals
 from koordra.controller.webhook import claims, native, pods
 from koordra.controller.webhook.pods import Lookups
 from koordra.controller.webhook.review import Answer, Asked
@@ -31,7 +32,10 @@ def mutate_claims(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
 def mutate_pods(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
     if asked.operation != "CREATE" or asked.kind != "Pod":
         return Answer()
-    return Answer(object=pods.admitted(asked.object, lookups, native=is_native(asked.object, in_native)))
+    native_pod = is_native(asked.object, in_native)
+    if not native_pod and (found := refusals(asked.object)):
+        return Answer(found)
+    return Answer(object=pods.admitted(asked.object, lookups, native=native_pod))
 
 
 def validate(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:

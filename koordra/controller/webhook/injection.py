@@ -1,6 +1,6 @@
 """`caBundle` in the webhook configurations: without it the API server trusts nobody and every call fails.
 
-Only the entries of koordra's own two configurations are touched, and only when the bundle is another one. Each write is
+Only the entries of koordra's own configurations are touched (that of legacy pods is installed by choice), and only when the bundle is another one. Each write is
 conditional on the resourceVersion, since replicas inject side by side.
 """
 
@@ -23,6 +23,8 @@ CONFIGURATIONS: Final = (
 )
 NAME: Final = "koordra"
 """Of both configurations."""
+LEGACY: Final = "koordra-legacy"
+"""Of the mutating configuration for legacy pods."""
 
 
 class Client(Protocol):
@@ -32,16 +34,19 @@ class Client(Protocol):
     def patch(self, kind: Kind, name: str, body: Any, *, content_type: str) -> Object: ...
 
 
-def inject(client: Client, bundle: bytes) -> bool:
-    """True once both configurations that exist carry the bundle. Raises ApiError."""
+def inject(client: Client, bundle: bytes, *, legacy: bool = False) -> bool:
+    """True once all configurations that exist carry the bundle. Raises ApiError."""
     encoded = base64.b64encode(bundle).decode()
-    carried = [_inject(client, kind, encoded) for kind in CONFIGURATIONS]  # both, also when the first failed
+    wanted = [(kind, NAME) for kind in CONFIGURATIONS] + ([(CONFIGURATIONS[0], LEGACY)] if legacy else [])
+    carried = [
+        _inject(client, kind, name, encoded) for kind, name in wanted
+    ]  # all, also when the first failed
     return all(carried)
 
 
-def _inject(client: Client, kind: Kind, bundle: str) -> bool:
+def _inject(client: Client, kind: Kind, name: str, bundle: str) -> bool:
     try:
-        found = client.get(kind, NAME)
+        found = client.get(kind, name)
     except NotFound:
         return True
     steps = [
@@ -53,8 +58,8 @@ def _inject(client: Client, kind: Kind, bundle: str) -> bool:
         return True
     unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version(found)}
     try:
-        client.patch(kind, NAME, [unchanged, *steps], content_type="application/json-patch+json")
+        client.patch(kind, name, [unchanged, *steps], content_type="application/json-patch+json")
     except (Conflict, Invalid):  # somebody else was quicker: a failed `test` is a 422
         return False
-    log.info("ca_bundle_injected", configuration=str(kind), entries=len(steps))
+    log.info("ca_bundle_injected", configuration=f"{kind}/{name}", entries=len(steps))
     return True

@@ -16,7 +16,7 @@ from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
-from koordra.watch import WatchCache
+from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
 
@@ -30,10 +30,9 @@ class Watched:
         self._client = client
         self._lock = threading.Lock()
         self._classes: Mapping[str, Object] | None = None
-        self._caches = {
-            kind: WatchCache(client, kind, on_change=self._forget if kind == DEVICE_CLASSES else None)
-            for kind in _KINDS
-        }
+        self._heard: list[Listener] = []
+        listeners: dict[Kind, Listener] = {DEVICE_CLASSES: self._forget, RESOURCE_CLAIM_TEMPLATES: self._tell}
+        self._caches = {kind: WatchCache(client, kind, on_change=listeners.get(kind)) for kind in _KINDS}
 
     def start(self, stop: threading.Event) -> None:
         for kind, cache in self._caches.items():
@@ -48,11 +47,23 @@ class Watched:
     def template(self, namespace: str, name: str) -> Object | None:
         return self._one(RESOURCE_CLAIM_TEMPLATES, namespace, name)
 
+    def known_template(self, namespace: str, name: str) -> Object | None:
+        """From the watch alone."""
+        return self._caches[RESOURCE_CLAIM_TEMPLATES].get(f"{namespace}/{name}")
+
+    def listen(self, listener: Listener) -> None:
+        """Hear of templates too. Before `start`."""
+        self._heard.append(listener)
+
     def classes(self) -> Mapping[str, Object]:
         with self._lock:
             if self._classes is None:
                 self._classes = {objects.name(obj): obj for obj in self._caches[DEVICE_CLASSES].objects()}
             return self._classes
+
+    def _tell(self, event: str, template: Object, /) -> None:
+        for listener in self._heard:
+            listener(event, template)
 
     def _forget(self, _event: str, _obj: Object, /) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 A pod is koordra's business when one of its claims is: the claim or template is looked up, its classes tell. Then, in joint
 mode, the gate koordra.io/joint-allocation is added, so that kube-scheduler does not try before there is something to find,
 and any later "Unschedulable" is an answer to the allocation. A pod whose claim or template is not known yet is left ungated:
-that works too, only with one futile scheduling cycle. In native mode there is no gate.
+that works too, only with one futile scheduling cycle. In native mode there is no gate. Members of gangs are always held.
 
 Nothing is gated that is bound already, or that koordra could not let go again.
 """
@@ -18,6 +18,7 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.controller.classes.nodes import on_suitable_nodes
+from koordra.controller.gangs.admission import must_be_held
 
 
 class Lookups(Protocol):
@@ -33,7 +34,12 @@ def admitted(pod: Object, lookups: Lookups, *, native: bool) -> Object:
     claims = _claims(pod, lookups)
     classes = lookups.classes()
     ours = [claim for claim in claims if claims_of.owner(claim, classes) is Owner.KOORDRA]
-    if not ours or objects.spec_of(pod).get("nodeName"):
+    if objects.spec_of(pod).get("nodeName"):
+        return pod
+    unknown = len(claims) < len(objects.spec_of(pod).get("resourceClaims") or ())
+    if not native and must_be_held(pod, has_ours=bool(ours), has_unknown=unknown):
+        return _gated(on_suitable_nodes(pod, ours, classes) if ours else pod)
+    if not ours:
         return pod
     placed = on_suitable_nodes(pod, ours, classes)
     if native or all(claims_of.is_allocated(claim) for claim in ours):

@@ -31,11 +31,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`problems` refuse; `object`, where given, replaces what was sent; `warnings` are shown to the user."""
+    """`problems` refuse, with `code` and `reason`; `object`, where given, replaces what was sent; `warnings` are shown to the user."""
 
     problems: tuple[InvalidInput, ...] = ()
     object: Object | None = None
     warnings: tuple[str, ...] = ()
+    code: int = 422
+    reason: str = "Invalid"
 
 
 def read(body: bytes) -> Asked:
@@ -70,8 +72,8 @@ def written(asked: Asked, answer: Answer) -> bytes:
     if answer.problems:
         text = "; ".join(str(problem) for problem in answer.problems)
         response["status"] = {
-            "code": 422,
-            "reason": "Invalid",
+            "code": answer.code,
+            "reason": answer.reason,
             "message": text if len(text) <= MOST_MESSAGE else f"{text[: MOST_MESSAGE - 4]} ...",
         }
     elif answer.object is not None and (steps := patch(asked.object, answer.object)):

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from koordra.controller.legacy.run import LegacyWebhook
+from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.webhook import injection
 from koordra.controller.webhook.lookups import Watched
 from koordra.controller.webhook.secret import Files, SharedSecret, Source
@@ -51,23 +53,32 @@ def service_names(settings: WebhookSettings) -> tuple[str, ...]:
 
 
 def start_webhook(
-    client: KubeClient, settings: WebhookSettings, *, metrics: Metrics, stop: threading.Event
+    client: KubeClient,
+    settings: WebhookSettings,
+    *,
+    metrics: Metrics,
+    stop: threading.Event,
+    legacy: LegacySettings | None = None,
 ) -> WebhookServer | None:
     """Start serving; None without an address. Ends with `stop`. Raises InvalidInput for a bad address.
 
-    Every replica calls this, leader or not. The server is the caller's to ask for its `port` and `is_ready`.
+    Every replica calls this, leader or not. With `legacy` it rewrites legacy pods too. The server is the caller's to ask for its `port` and `is_ready`.
     """
     if not settings.address:
         return None
     lookups = Watched(client)
+    rewriting = LegacyWebhook(client, legacy, lookups, metrics=metrics) if legacy else None
     has_keys = threading.Event()
     server = WebhookServer(
         parse_address(settings.address),
         lookups,
         metrics=metrics,
-        ready=lambda: has_keys.is_set() and lookups.is_synced(),
+        ready=lambda: has_keys.is_set() and lookups.is_synced() and (not rewriting or rewriting.is_synced()),
+        more=rewriting.paths() if rewriting else None,
     )
     lookups.start(stop)
+    if rewriting:
+        rewriting.start(stop)
     source: Source = (
         Files(settings.certificates)
         if settings.certificates
@@ -79,7 +90,10 @@ def start_webhook(
             now=lambda: datetime.now(UTC),
         )
     )
-    spawn(lambda: _rounds(client, source, server, has_keys, stop), name="webhook-keys")
+    spawn(
+        lambda: _rounds(client, source, server, has_keys, stop, legacy=legacy is not None),
+        name="webhook-keys",
+    )
     return server
 
 
@@ -89,12 +103,16 @@ def _rounds(
     server: WebhookServer,
     has_keys: threading.Event,
     stop: threading.Event,
+    *,
+    legacy: bool,
 ) -> None:
     trusted = b""
     while not stop.is_set():
         pause = PERIOD
         try:
-            trusted = _round(client, source, server, has_keys, trusted)
+            served = _round(source, server, has_keys, trusted)
+            if not served or injection.inject(client, served, legacy=legacy):
+                trusted = served
         except (ApiError, NodeError, InvalidInput) as error:
             log.warning("webhook_keys_failed", error=str(error), again_in=RETRY)
             pause = RETRY
@@ -103,16 +121,12 @@ def _rounds(
         server.close()
 
 
-def _round(
-    client: KubeClient, source: Source, server: WebhookServer, has_keys: threading.Event, trusted: bytes
-) -> bytes:
-    """The bundle that every configuration carries after this round."""
+def _round(source: Source, server: WebhookServer, has_keys: threading.Event, trusted: bytes) -> bytes:
+    """The bundle that every configuration has to carry; empty where that is somebody else's business."""
     served = source.refresh(trusted=trusted)
     server.use(served.pair)
     if not has_keys.is_set():
         server.start()
         has_keys.set()
         log.info("webhook_serving", port=server.port)
-    if not served.bundle:
-        return b""
-    return served.bundle if injection.inject(client, served.bundle) else trusted
+    return served.bundle

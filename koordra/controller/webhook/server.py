@@ -1,7 +1,7 @@
 """HTTPS for the API server's calls: one thread a connection, kept alive; the certificate can be changed while it serves.
 
-The handshake runs in the connection's own thread, with a time limit, so that a peer that says nothing holds up nobody. A new
-certificate is loaded into the same context and used from the next connection on. Besides the paths of handlers there are
+The handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody; connections.py bounds their
+number and how long a peer may take. A new certificate is loaded into the same context and used from the next connection on. Besides the paths of handlers there are
 /healthz and /readyz.
 """
 
@@ -14,14 +14,16 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.controller.webhook import handlers, review
 from koordra.controller.webhook.certificates import Pair
+from koordra.controller.webhook.connections import Connection, Connections, Phase
 from koordra.controller.webhook.pods import Lookups
+from koordra.controller.webhook.review import Answer, Asked
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -30,12 +32,13 @@ log = get_logger(__name__)
 
 MOST_BODY: Final = 8 * 1024 * 1024
 """An object of 1.5 MB, old and new, with room."""
-IDLE: Final = 120.0
-HANDSHAKE: Final = 10.0
+LONGEST_SILENCE: Final = 120.0
+"""Seconds for one read or write; connections.py has the limits that count."""
 
 
 class WebhookServer:
-    """`address` (host, port); port 0 takes any free one. Serves once `use` has been called."""
+    """`address` (host, port); port 0 takes any free one. Serves once `use` has been called. `more`: paths besides those of
+    handlers.py, that answer by themselves. `connections`: other limits than the usual."""
 
     def __init__(
         self,
@@ -44,7 +47,12 @@ class WebhookServer:
         *,
         metrics: Metrics,
         ready: Callable[[], bool] = lambda: True,
+        more: Mapping[str, Callable[[Asked], Answer]] | None = None,
+        connections: Connections | None = None,
     ) -> None:
+        self._more = more or {}
+        self._stop = threading.Event()
+        self._connections = connections or Connections(metrics)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._requests = metrics.counter(
@@ -56,7 +64,7 @@ class WebhookServer:
         self._lookups = lookups
         self._ready = ready
         try:
-            self._server = _Server(address, _handler_of(self), self._context)
+            self._server = _Server(address, _handler_of(self), self._context, self._connections)
         except OSError as error:
             raise InvalidInput(
                 f"webhook address {address[0]}:{address[1]}: {error.strerror or error}"
@@ -86,7 +94,12 @@ class WebhookServer:
             target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="webhook", daemon=True
         ).start()
 
+        threading.Thread(
+            target=self._connections.run, args=(self._stop,), name="webhook-connections", daemon=True
+        ).start()
+
     def close(self) -> None:
+        self._stop.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -98,7 +111,8 @@ class WebhookServer:
         except InvalidInput as error:
             self._requests.labels("-", "malformed").inc()
             return 400, str(error).encode()
-        found = handlers.answer(path, asked, self._lookups)
+        more = self._more.get(path)
+        found = more(asked) if more else handlers.answer(path, asked, self._lookups)
         if found is None:
             return 404, b"nothing is served here\n"
         outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
@@ -116,26 +130,60 @@ class WebhookServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128
+    request_queue_size = 1024  # a full queue costs the API server a second
 
     def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext
+        self,
+        address: tuple[str, int],
+        handler: type[BaseHTTPRequestHandler],
+        context: ssl.SSLContext,
+        connections: Connections,
     ) -> None:
         self._context = context
+        self._connections = connections
+        self._mine = threading.local()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In the accepting thread, so without a word to the peer: a place for the connection, and a thread."""
         try:
-            request.settimeout(HANDSHAKE)
-            secured = self._context.wrap_socket(request, server_side=True)
-            secured.settimeout(IDLE)
-        except (OSError, ValueError) as error:
-            log.debug("handshake_failed", client=str(client_address), error=str(error))
+            secured = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            secured.settimeout(LONGEST_SILENCE)
+        except (OSError, ValueError):  # gone already, in one of TLS's many ways
             self.shutdown_request(request)
             return
-        super().process_request_thread(secured, client_address)
+        connection = self._connections.admit(secured)
+        if connection is None:
+            self._drop(secured)
+            return
+        threading.Thread(
+            target=self._serve, args=(secured, client_address, connection), name="webhook-peer", daemon=True
+        ).start()
+
+    def _serve(self, secured: ssl.SSLSocket, client_address: Any, connection: Connection) -> None:
+        self._mine.connection = connection
+        try:
+            secured.do_handshake()
+        except (OSError, ValueError) as error:
+            log.debug("handshake_failed", client=str(client_address), error=str(error))
+            self._drop(secured)
+        else:
+            self.enter(Phase.NEW)
+            super().process_request_thread(secured, client_address)
+        finally:
+            self._connections.leave(connection)
+
+    def enter(self, phase: Phase) -> None:
+        """Where the connection of the present thread is now."""
+        self._connections.enter(self._mine.connection, phase)
+
+    def _drop(self, secured: ssl.SSLSocket) -> None:
+        """Without a goodbye: the peer may never read it."""
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(secured, socket.SHUT_RDWR)
+        secured.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("connection_failed", client=str(client_address))
@@ -144,9 +192,13 @@ class _Server(ThreadingHTTPServer):
 def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = IDLE
+        server: _Server
         wbufsize = -1  # head and body leave in one packet
         disable_nagle_algorithm = True
+
+        def parse_request(self) -> bool:
+            self.server.enter(Phase.READING)
+            return super().parse_request()
 
         def do_POST(self) -> None:
             told = self.headers.get("Content-Length") or ""
@@ -159,8 +211,13 @@ def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 self._send(413, b"too large\n")
                 return
+            body = self.rfile.read(length)
+            if len(body) < length:
+                self.close_connection = True
+                return
+            self.server.enter(Phase.ANSWERING)
             try:
-                self._send(*owner.answer(self.path.partition("?")[0], self.rfile.read(length)))
+                self._send(*owner.answer(self.path.partition("?")[0], body))
             except Exception:  # a defect met in one review must not end the connection of all
                 log.exception("review_failed", path=self.path)
                 self._send(500, b"internal error\n")
@@ -176,6 +233,7 @@ def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
                     self._send(404, b"nothing is served here\n")
 
         def _send(self, code: int, body: bytes) -> None:
+            self.server.enter(Phase.WRITING)
             kind = "application/json" if body[:1] == b"{" else "text/plain; charset=utf-8"
             self.send_response(code)
             self.send_header("Content-Type", kind)
@@ -184,6 +242,7 @@ def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(body)
                 self.wfile.flush()
+            self.server.enter(Phase.IDLE)
 
         def log_message(self, format: str, *args: object) -> None:
             del format, args

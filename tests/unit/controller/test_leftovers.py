@@ -12,12 +12,13 @@ from koordra.allocator import plan, read_inventory
 from koordra.allocator.fleet.states import Request
 from koordra.allocator.fleet.table import Table
 from koordra.allocator.fleet.workload import Workload
+from koordra.allocator.score import WORTH
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.leftover_table import command
 from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
-from koordra.controller.leftovers import WORTH, Learned
+from koordra.controller.leftovers import Learned
 from koordra.controller.offers import Offers
 from koordra.errors import InvalidManifest, NotFound
 from tests.fakes.joint_cluster import gpu_slice, node
@@ -96,6 +97,60 @@ def test_it_learns_from_the_claims_that_arrive() -> None:
     for _ in range(3):
         book.offers.look(book.cluster())
     assert book.offers.leftovers.epoch == before, "a claim counts once"
+
+
+def test_a_first_controller_begins_with_what_is_in_use() -> None:
+    """Forty claims have their devices before any controller of koordra's kept a table."""
+    before = Learning(nodes=20, gpus=2)
+    for number in range(40):
+        before.place(f"c{number}", memory=f"{GPU * 60 // 100}Gi", cpu="100m")
+    first = Offers(plan, read_inventory)
+    first.look(before.cluster())
+    learned = first.leftovers.learned
+    assert learned.workload.counts == before.offers.leftovers.learned.workload.counts
+    assert learned.table.pods == 40
+    assert first.leftovers.epoch == 1, "it is to be kept"
+    first.look(before.cluster())
+    assert first.leftovers.epoch == 1
+    # A later term goes on from what was kept, and counts nobody twice.
+    again = Offers(plan, read_inventory, learned=learned)
+    again.look(before.cluster())
+    assert again.leftovers.learned.workload.count == 40
+
+
+def test_the_learned_table_chooses_the_card_inside_a_node() -> None:
+    """One node, cards with 60 % and 35 % free. A claim of 25 % would best fit the second, which leaves a hole that is lost."""
+    share = f"{GPU * 25 // 100}Gi"
+    for learned, expected in (
+        (None, "gpu-1"),
+        (Learned(hole_of(100)), "gpu-0"),
+        (Learned(hole_of(350)), "gpu-1"),
+    ):
+        book = Learning(nodes=1, gpus=2)
+        for name, percent in (("a", 40), ("b", 65)):
+            book.place(name, memory=f"{GPU * percent // 100}Gi")
+        book.offers = Offers(plan, read_inventory, learned=learned)
+        book.place("asked", memory=share)
+        (claim,) = [one for one in book.claims if objects.name(one) == "asked"]
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        assert result["device"] == expected
+
+
+def test_a_new_table_is_used_where_an_old_answer_is_known() -> None:
+    """The same question of the same node, before and after something was learned."""
+    book = Learning(nodes=1, gpus=2, learned=Learned(hole_of(350)))
+    for name, percent in (("a", 40), ("b", 65)):
+        book.place(name, memory=f"{GPU * percent // 100}Gi")
+    taken = []
+    for table in (hole_of(350), hole_of(100)):
+        book.offers.leftovers._ranking.know(table)
+        book.offers.leftovers.epoch += 1
+        book.add("asked", memory=f"{GPU * 25 // 100}Gi")
+        book.offers.look(book.cluster())
+        allocation = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
+        taken.append(allocation["devices"]["results"][0]["device"])
+        book.end("asked")
+    assert taken == ["gpu-1", "gpu-0"]
 
 
 def test_a_claim_that_waits_is_counted_once() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from koordra.api import names
 from koordra.api.objects import Object
-from koordra.controller.obstacles import Obstacles, host_ports, label_selector_matches
+from koordra.controller.obstacles import Obstacles
+from koordra.controller.pod_terms import host_ports, label_selector_matches
 from koordra.controller.sites import Site
 from koordra.controller.snapshot import Cluster, Group, PodClaims
 from tests.fakes.joint_cluster import claim, node, pod

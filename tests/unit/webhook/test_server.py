@@ -17,6 +17,7 @@ import pytest
 from koordra.api import names
 from koordra.controller.webhook import keys, review
 from koordra.controller.webhook.certificates import Pair
+from koordra.controller.webhook.connections import Connections, Phase
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics
@@ -174,6 +175,103 @@ def test_peers_that_say_nothing_or_nonsense_hold_up_nobody(server: WebhookServer
     assert Caller(server.port).ask("/validate", GPU)["allowed"] is True
     for connection in silent:
         connection.close()
+
+
+def test_a_peer_that_trickles_is_cut_off(metrics: Metrics) -> None:
+    """A byte now and then keeps every read alive; what counts is the time of the whole."""
+    limits = {Phase.NEW: 0.3, Phase.READING: 0.3}
+    server = WebhookServer(
+        ("127.0.0.1", 0), KNOWN, metrics=metrics, connections=Connections(metrics, limits=limits)
+    )
+    server.use(KEYS.serving)
+    server.start()
+    head = Caller(server.port).connection
+    head.connect()
+    body = Caller(server.port).connection
+    body.connect()
+    body.sock.sendall(b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+    for connection in (head, body):
+        assert _is_cut_off(connection.sock, b"P" if connection is head else b"{")
+    assert Caller(server.port).ask("/validate", GPU)["allowed"] is True
+    assert metrics.value("koordra_webhook_connections_closed_total", {"reason": "slow"}) == 2
+    server.close()
+
+
+def _is_cut_off(sock: socket.socket, letter: bytes) -> bool:
+    """Goes on trickling until the server has had enough."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            sock.settimeout(0.05)
+            sock.sendall(letter)
+            if sock.recv(1) == b"":
+                return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+def test_at_the_cap_those_go_that_never_asked(metrics: Metrics) -> None:
+    server = WebhookServer(("127.0.0.1", 0), KNOWN, metrics=metrics, connections=Connections(metrics, most=5))
+    server.use(KEYS.serving)
+    server.start()
+    kept = Caller(server.port)
+    assert kept.ask("/validate", GPU)["allowed"] is True
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+    assert Caller(server.port).ask("/validate", GPU)["allowed"] is True
+    assert kept.ask("/validate", GPU)["allowed"] is True
+    assert metrics.value("koordra_webhook_connections") <= 5
+    for connection in silent:
+        connection.close()
+    server.close()
+
+
+class Clock:
+    now = 0.0
+
+
+def test_connections_by_the_clock() -> None:
+    """Who is displaced, who is too slow, and who is turned away when all are at work."""
+    clock, metrics = Clock(), Metrics()
+    connections = Connections(metrics, most=3, clock=lambda: clock.now)
+    pairs = [socket.socketpair() for _ in range(5)]
+
+    def ended(number: int) -> bool:
+        pairs[number][1].settimeout(0)
+        try:
+            return pairs[number][1].recv(1) == b""
+        except BlockingIOError:
+            return False
+
+    found = [connections.admit(pairs[number][0]) for number in range(3)]
+    for one in found:
+        assert one is not None
+    client, stranger, third = (one for one in found if one)
+    connections.enter(client, Phase.ANSWERING)
+    connections.enter(client, Phase.IDLE)
+    clock.now = 1.0
+    fourth = connections.admit(pairs[3][0])
+    assert (ended(0), ended(1), ended(2)) == (False, True, False)
+    assert fourth is not None
+    for one in (client, third, fourth):
+        connections.enter(one, Phase.ANSWERING)
+    assert connections.admit(pairs[4][0]) is None
+    connections.enter(third, Phase.READING)
+    clock.now = 11.5
+    connections.sweep()
+    assert (ended(0), ended(2), ended(3)) == (False, True, False)
+    closed = "koordra_webhook_connections_closed_total"
+    assert [metrics.value(closed, {"reason": reason}) for reason in ("displaced", "refused", "slow")] == [
+        1,
+        1,
+        1,
+    ]
+    connections.leave(stranger)
+    for pair in pairs:
+        for end in pair:
+            end.close()
 
 
 def test_a_new_certificate_is_used_by_the_next_connection(server: WebhookServer) -> None:

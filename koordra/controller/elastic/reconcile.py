@@ -1,0 +1,276 @@
+"""One pass over Elastic GPU's objects.
+
+    classes     each against its DeviceClass
+    claims      each against the ResourceClaim of its name (claims.py judges); phase and condition Ready
+    rests       ResourceClaims whose ElasticGPUClaim is gone, and those that wait to be freed
+    bindings    ElasticGPU objects
+    cards       GPU objects
+
+Every step looks at the whole state and may be the last one before a crash: the next pass goes on from what is there. What a
+cache shows as gone is asked for once more before anything is taken away because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.api import elastic, names, objects
+from koordra.api.elastic import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS, ElasticRefused
+from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.classes.reconcile import merged, owns, ready, with_conditions
+from koordra.controller.elastic import bindings, cards, marks
+from koordra.controller.elastic.claims import Act, Classes, Verdict, judge, published_places, without_claim
+from koordra.controller.elastic.keeping import Client, keep
+from koordra.controller.happenings import Happening, cut
+from koordra.errors import Conflict, Forbidden, Invalid, NotFound
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+NAME_TAKEN: Final = "NameTaken"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything that a pass looks at, as the caches have it."""
+
+    classes: Sequence[Object] = ()
+    claims: Sequence[Object] = ()
+    bindings: Sequence[Object] = ()
+    gpus: Sequence[Object] = ()
+    device_classes: Sequence[Object] = ()
+    resource_claims: Sequence[Object] = ()
+    slices: Sequence[Object] = ()
+    pods: Sequence[Object] = ()
+
+
+@dataclass(slots=True)
+class ElasticReconciler:
+    """`tell` hears what people should know; `now` is the wall clock as RFC 3339. Raises ApiUnreachable."""
+
+    client: Client
+    now: Callable[[], str]
+    may_write: Callable[[], bool]
+    tell: Callable[[Happening], None] = lambda happening: None
+    _told: dict[str, str] = field(default_factory=dict)
+
+    def reconcile(self, seen: Seen) -> None:
+        classes = self._classes(seen)
+        by_key = {objects.key(obj): obj for obj in seen.resource_claims}
+        living = {objects.uid(claim): claim for claim in seen.claims if not objects.is_deleting(claim)}
+        self._claims(living.values(), classes, by_key, published_places(seen.slices))
+        self._rests(seen, living)
+        self._bindings_and_cards(seen, living)
+        uids = {objects.uid(obj) for obj in (*seen.claims, *seen.bindings, *seen.gpus)}
+        self._told = {uid: text for uid, text in self._told.items() if uid in uids}
+
+    # classes
+
+    def _classes(self, seen: Seen) -> Classes:
+        """Every class as it could be read, its DeviceClass and its condition put right on the way."""
+        current = {objects.name(obj): obj for obj in seen.device_classes}
+        found: dict[str, Any] = {}
+        for obj in seen.classes:
+            if objects.is_deleting(obj):
+                continue
+            try:
+                read = elastic.read_class(obj)
+                found[read.name] = read
+                self._class(obj, current.get(read.name))
+                told = (
+                    f"; parameters that mean nothing to koordra: {', '.join(read.ignored)}"
+                    if read.ignored
+                    else ""
+                )
+                text = f"DeviceClass {read.name} is as this class says{told}"
+                condition = ready("True", "Reconciled", cut(text))
+            except ElasticRefused as refused:
+                found[objects.name(obj)] = refused
+                condition = ready("False", refused.reason, cut(str(refused)))
+            except (Conflict, NotFound) as error:
+                log.info("elastic_class_changed_meanwhile", name=objects.name(obj), error=str(error))
+                continue
+            self._status(ELASTIC_CLASSES, obj, {}, condition)
+        return found
+
+    def _class(self, obj: Object, current: Object | None) -> None:
+        wanted = elastic.device_class(obj)
+        if not self.may_write():
+            return
+        try:
+            if current is None:
+                self.client.create(DEVICE_CLASSES, wanted)
+            elif not owns(obj, current):
+                raise ElasticRefused(
+                    NAME_TAKEN,
+                    f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
+                    object=objects.describe(obj),
+                    field="metadata.name",
+                    remedy="delete that DeviceClass, or choose another name",
+                )
+            elif (changed := merged(wanted, current)) is not None:
+                self.client.update(DEVICE_CLASSES, changed)
+        except (Invalid, Forbidden) as error:
+            raise ElasticRefused(
+                "RefusedByServer",
+                f"the API server refuses the DeviceClass: {error.message}",
+                object=objects.describe(obj),
+            ) from error
+
+    # claims
+
+    def _claims(
+        self,
+        claims: Iterable[Object],
+        classes: Classes,
+        by_key: Mapping[str, Object],
+        published: frozenset[tuple[str, str]],
+    ) -> None:
+        for claim in claims:
+            current = by_key.get(objects.key(claim))
+            verdict = judge(claim, classes=classes, current=current, published=published)
+            try:
+                if verdict.act is not Act.NOTHING and self.may_write():
+                    self._act(claim, current, verdict)
+            except (Conflict, NotFound) as error:
+                log.info("elastic_claim_changed_meanwhile", claim=objects.key(claim), error=str(error))
+            except (Invalid, Forbidden) as error:
+                text = f"the API server refuses its ResourceClaim: {error.message}"
+                verdict = Verdict(verdict.phase, False, "RefusedByServer", text)
+            self._tell_claim(claim, current, verdict)
+
+    def _act(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
+        place = objects.namespace(claim)
+        if verdict.act is Act.MAKE and verdict.body is not None:
+            self.client.create(RESOURCE_CLAIMS, verdict.body, namespace=place)
+            log.info("elastic_claim_served", claim=objects.key(claim))
+        elif verdict.act is Act.CORRECT and verdict.body is not None:
+            body = {"metadata": verdict.body}
+            self.client.patch(RESOURCE_CLAIMS, objects.name(claim), body, namespace=place)
+            log.info("elastic_marks_put_right", claim=objects.key(claim))
+        elif verdict.act is Act.REMOVE and current is not None:
+            self._remove(current)
+
+    def _tell_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
+        fields: Object = {"phase": verdict.phase}
+        if current is not None and verdict.phase != "Pending":
+            fields["elasticGPUName"] = marks.binding_name(current)
+        condition = ready("True" if verdict.ready else "False", verdict.reason, cut(verdict.message))
+        self._status(ELASTIC_CLAIMS, claim, fields, condition)
+        trouble = not verdict.ready and verdict.reason not in _PATIENCE
+        if trouble or verdict.phase == "Bound":
+            self._say(claim, verdict.reason, verdict.message, warning=not verdict.ready)
+
+    # what is left of claims that are gone
+
+    def _rests(self, seen: Seen, living: Mapping[str, Object]) -> None:
+        by_name = {objects.name(obj): obj for obj in seen.bindings}
+        for current in seen.resource_claims:
+            uid = marks.claim_uid(current)
+            if not uid and not (marks.is_held(current) and objects.is_deleting(current)):
+                continue
+            owner = _owner(current, living)
+            act = without_claim(current) if owner is None or objects.is_deleting(current) else Act.NOTHING
+            binding = by_name.get(marks.binding_name(current))
+            if act is Act.NOTHING and not objects.is_deleting(current):
+                act = Act.REMOVE if bindings.is_freed(binding, current, owner) else act
+            if act is Act.NOTHING or not self.may_write():
+                continue
+            try:
+                if act is Act.REMOVE and self._is_really_gone(current, uid):
+                    self._remove(current)
+                elif act is Act.FREE:
+                    self._free(current)
+            except (Conflict, NotFound) as error:
+                log.info("elastic_rest_changed_meanwhile", claim=objects.key(current), error=str(error))
+            except (Invalid, Forbidden) as error:
+                log.error("elastic_rest_refused", claim=objects.key(current), error=str(error))
+
+    def _is_really_gone(self, current: Object, uid: str) -> bool:
+        try:
+            found = self.client.get(
+                ELASTIC_CLAIMS, objects.name(current), namespace=objects.namespace(current)
+            )
+        except NotFound:
+            return True
+        return objects.uid(found) != uid or objects.is_deleting(found)
+
+    def _remove(self, current: Object) -> None:
+        """As it was looked at: a new claim may have taken it over meanwhile."""
+        self.client.delete(
+            RESOURCE_CLAIMS,
+            objects.name(current),
+            namespace=objects.namespace(current),
+            uid=objects.uid(current),
+            resource_version=objects.resource_version(current),
+        )
+        log.info("elastic_rest_removed", claim=objects.key(current))
+
+    def _free(self, current: Object) -> None:
+        """The allocation first, then the finalizer: in between the devices are free and the claim is still there."""
+        name, place = objects.name(current), objects.namespace(current)
+        condition = {"uid": objects.uid(current), "resourceVersion": objects.resource_version(current)}
+        if claims_of.holds_koordra_devices(current):
+            status: Object = {"allocation": None}
+            if objects.status_of(current).get("devices"):
+                status["devices"] = None
+            body = {"metadata": condition, "status": status}
+            current = self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place, subresource="status")
+            condition = {"uid": objects.uid(current), "resourceVersion": objects.resource_version(current)}
+        kept = [entry for entry in marks.finalizers(current) if entry != names.RETAIN_FINALIZER]
+        body = {"metadata": {**condition, "finalizers": kept}}
+        self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place)
+        log.info("elastic_claim_freed", claim=objects.key(current))
+
+    # bindings and cards
+
+    def _bindings_and_cards(self, seen: Seen, living: Mapping[str, Object]) -> None:
+        published = bindings.cards_of(seen.slices)
+        wanted = [
+            bindings.elastic_gpu(claim, _owner(claim, living), published)
+            for claim in seen.resource_claims
+            if marks.claim_uid(claim) and claims_of.holds_koordra_devices(claim)
+        ]
+        ours = cards.gpus(published, seen.resource_claims, seen.pods)
+        for kind, objs, there in ((ELASTIC_GPUS, wanted, seen.bindings), (GPUS, ours, seen.gpus)):
+            for clash in keep(self.client, kind, objs, there, may_write=self.may_write):
+                text = f"{objects.describe(clash)} was not made by koordra and has the name of one that is to be made"
+                self._say(clash, NAME_TAKEN, f"{text}; delete it", warning=True)
+
+    # telling
+
+    def _status(self, kind: Kind, obj: Object, fields: Object, condition: Object) -> None:
+        before = objects.status_of(obj)
+        old = before.get("conditions") or []
+        generation = int(objects.metadata(obj).get("generation") or 0)
+        conditions = with_conditions(old, [condition], now=self.now(), generation=generation)
+        kept = {key: value for key, value in before.items() if key not in ("phase", "elasticGPUName")}
+        status = {**kept, **fields, "conditions": conditions}
+        if status == before or not self.may_write():
+            return
+        try:
+            self.client.update(kind, {**obj, "status": status}, subresource="status")
+        except (Conflict, NotFound, Invalid, Forbidden) as error:
+            log.info("elastic_status_not_written", object=objects.describe(obj), error=str(error))
+
+    def _say(self, obj: Object, reason: str, message: str, *, warning: bool) -> None:
+        """Once for every new thing to say."""
+        if self._told.get(objects.uid(obj)) != message:
+            self._told[objects.uid(obj)] = message
+            self.tell(Happening(reason, cut(message), (obj,), warning=warning))
+
+
+def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
+    """The ElasticGPUClaim of a ResourceClaim; a label that names one of another name or namespace is a forgery."""
+    found = living.get(marks.claim_uid(current))
+    return found if found is not None and objects.key(found) == objects.key(current) else None
+
+
+_PATIENCE: Final = frozenset(
+    {"BeingMade", "BeingDeleted", "EarlierClaim", "WaitForFirstConsumer", "WaitForDevices"}
+)
+"""Reasons that pass by themselves; everything else is told in an Event."""

@@ -1,0 +1,160 @@
+"""The writes of a gang: its allocations, all or none of the least, and then its gates.
+
+allocate   claim by claim, each conditional (writes.py). One that is not written ends it, and what was written in this pass
+           is given back at once. Where no answer comes the pass ends: the next one, of whatever process, finds the gang
+           Torn and gives back
+lift       pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the same write,
+           by which the pod is known as let go from then on. The first one that lands commits the gang
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koordra.allocator.gang import GangPlaced
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller import happenings
+from koordra.controller.gangs.lifting import Lifts
+from koordra.controller.gangs.marks import COMMITTED, HELD
+from koordra.controller.gangs.membership import Gang, Member
+from koordra.controller.gangs.planning import Cell
+from koordra.controller.snapshot import Group
+from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
+from koordra.controller.writes import Outcome, Written
+from koordra.errors import ApiUnreachable
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+GivenOut = Callable[[Object, tuple[Object, ...], str | None], None]
+"""What follows from an allocation that was written: (claim, its pods, level)."""
+
+
+def allocate(
+    gang: Gang,
+    answer: GangPlaced,
+    cells: Mapping[str, Cell],
+    *,
+    working: Working,
+    given_out: GivenOut,
+    config: Mapping[str, Object],
+    undo: bool,
+) -> bool:
+    """Write everything that the answer gives; False when that did not succeed, and then, with `undo`, nothing is left of it.
+
+    `config`: claim key -> what is appended to its allocation's config. Raises ApiUnreachable where no answer comes.
+    """
+    done: list[Object] = []
+    for placed in answer.members:
+        group = cells[placed.key].group
+        for key in sorted(placed.allocations):
+            written = _allocate_one(key, placed.allocations[key], working, config.get(key))
+            if written is None or not written.ok or written.obj is None:
+                _tell_unwritten(key, written, group, working)
+                if undo:
+                    _undo(gang, done, working)
+                return False
+            done.append(written.obj)
+            given_out(written.obj, users_in(group, written.obj), placed.levels.get(key))
+    return True
+
+
+def _allocate_one(
+    key: str, allocation: Mapping[str, Any], working: Working, more: Object | None
+) -> Written | None:
+    claim = working.claim(key)
+    if claim is None:
+        return None
+    if more is not None:
+        devices = allocation["devices"]
+        allocation = {**allocation, "devices": {**devices, "config": [*(devices.get("config") or ()), more]}}
+    return working.settled(working.writer.allocate(claim, allocation))
+
+
+def _undo(gang: Gang, done: list[Object], working: Working) -> None:
+    for claim in reversed(done):
+        working.give_back(claim, why=f"another member of gang {gang.key} could not be written")
+
+
+def _tell_unwritten(key: str, written: Written | None, group: Group, working: Working) -> None:
+    outcome = "gone" if written is None else written.outcome.value
+    message = "" if written is None else written.message
+    log.info("allocation_not_written", claim=key, outcome=outcome, message=message)
+    claim = working.claim(key)
+    if written is None or claim is None:
+        return
+    pods = users_in(group, claim)
+    if written.outcome is Outcome.DROPPED:
+        reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, message)
+        working.announce.waiting(claim, pods, (reason,))
+    elif written.outcome is Outcome.REFUSED:
+        working.announce.tell(happenings.write_refused(claim, pods, message=message))
+
+
+def users_in(group: Group, claim: Object) -> tuple[Object, ...]:
+    """The group's pods that use a claim."""
+    uid = objects.uid(claim)
+    return tuple(
+        member.pod for member in group.members if uid in {objects.uid(entry) for entry in member.ours}
+    )
+
+
+def give_back(claims: tuple[Object, ...], *, why: str, working: Working) -> bool:
+    """Free claims that members of a gang hold without the gang; False when one is not free yet."""
+    for claim in claims:
+        working.give_back(claim, why=why)
+    return not any(
+        claims_of.is_allocated(now)
+        for claim in claims
+        if (now := working.claim(objects.key(claim))) is not None
+    )
+
+
+def lift(gang: Gang, members: tuple[Member, ...], *, working: Working, lifts: Lifts) -> int:
+    """Let the members go; how many gates were lifted. Raises ApiUnreachable where no answer comes."""
+    number = 0
+    for member in members:
+        if lifts.is_lifted(member.pod):
+            continue
+        lifts.sending(member.pod)
+        written = working.writer.let_go(member.pod, {COMMITTED: gang.mark.name})
+        if written.outcome is Outcome.UNREACHABLE:
+            raise ApiUnreachable(written.message)
+        working.settled(written)
+        if written.ok:
+            number += 1
+            lifts.landed(member.pod)
+            log.info("gate_lifted", pod=member.key, gang=gang.key)
+        elif written.outcome is Outcome.REFUSED:
+            lifts.refused(member.pod)
+            log.warning("gate_not_lifted", pod=member.key, error=written.message)
+            working.wake(working.clock() + LONGEST_CONFLICT_PAUSE)
+    return number
+
+
+def rule_out(members: tuple[Member, ...], *, working: Working, lifts: Lifts) -> None:
+    """Write pods whose lift is in doubt: once they have another version, that lift can not take effect any more. Where it
+    has already, this write is a conflict, and the caches will show it. Raises ApiUnreachable where no answer comes."""
+    for member in members:
+        written = working.settled(
+            working.writer.hold(member.pod, {HELD: objects.resource_version(member.pod)})
+        )
+        if written.ok or written.outcome is Outcome.GONE:
+            lifts.refused(member.pod)
+            log.info("lift_ruled_out", pod=member.key)
+
+
+def evict(members: tuple[Member, ...], *, working: Working) -> bool:
+    """Ask all of them to end; False when some may not end now."""
+    done = True
+    for member in members:
+        written = working.writer.evict(member.pod)
+        log.info("pod_evicted", pod=member.key, outcome=written.outcome.value, message=written.message)
+        if written.outcome in {Outcome.UNREACHABLE, Outcome.FENCED}:
+            raise ApiUnreachable(written.message)
+        done = done and (written.ok or written.outcome is Outcome.GONE)
+    return done

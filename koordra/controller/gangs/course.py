@@ -1,0 +1,454 @@
+"""What happens to gangs in a pass of the reconciler, and in which order.
+
+    look      who belongs together, and what stage each gang is in; what is Torn is given back; what is Short for too long is
+              restarted, or kept, as its policy says
+    plan      in the order of planning, between the other pods:  Short gangs first within their priority, Waiting ones by
+              urgency, Growing ones last
+    lift      the gates of Ready gangs, and of members that joined a committed one
+
+A gang is planned again when something could have changed for it: room was made, its pods or claims are others, or it is kept off
+other nodes than before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from koordra.allocator import gang as asked
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import happenings
+from koordra.controller.gangs import commit, telling
+from koordra.controller.gangs.keeping import Keeping
+from koordra.controller.gangs.lifting import Lifts
+from koordra.controller.gangs.marks import Policy
+from koordra.controller.gangs.membership import Gang, Gathering, Member
+from koordra.controller.gangs.planning import Arranging, Cell, KeptOffBy, Place, question
+from koordra.controller.gangs.shrinking import victims_for
+from koordra.controller.gangs.stages import Stage, Standing, standings_of
+from koordra.controller.gangs.telling import Telling
+from koordra.controller.offers import Offers
+from koordra.controller.order import Urgency
+from koordra.controller.snapshot import Group, PodClaims
+from koordra.controller.working import Working
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+UNDECIDED_PAUSE: Final = 10.0
+EVICT_PAUSE: Final = 5.0
+EVICT_PATIENCE: Final = 60.0
+SHRINK_PAUSE: Final = 60.0
+MOST_BUDGET: Final = 64
+
+Entries = Callable[..., Mapping[str, Object]]
+"""`koordra.api.gang_member.gang_members`: what containers are to know of the gang, per claim."""
+
+_LAST: Final[Urgency] = (2**31, "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Considered:
+    basis: tuple[object, ...]
+    until: float | None = None
+    budget: int = 1
+
+
+class Gangs:
+    """The gangs of one cluster. Not thread-safe."""
+
+    def __init__(
+        self,
+        working: Working,
+        offers: Offers,
+        *,
+        given_out: commit.GivenOut,
+        kept_off: KeptOffBy,
+        starves_after: float,
+        place: Place | None = None,
+        entries: Entries | None = None,
+    ) -> None:
+        self._working = working
+        self._given_out = given_out
+        self._kept_off = kept_off
+        self._entries = entries
+        self._memory = asked.Remembered()
+        self._arranging = Arranging(offers, place=place, memory=self._memory)
+        self._remembers: tuple[object, ...] = ()
+        self._offers = offers
+        self.lifts = Lifts()
+        self.keeping = Keeping(starves_after=starves_after)
+        self._gathering = Gathering()
+        self._telling = Telling(working.announce.tell, clock=working.clock)
+        self.all: dict[str, Gang] = {}
+        self.standings: dict[str, Standing] = {}
+        self._turns: list[tuple[Urgency, str]] = []
+        self._considered: dict[str, _Considered] = {}
+        self._below: dict[str, float] = {}
+        self._restarting: dict[str, float] = {}
+        self._shrunk: dict[str, float] = {}
+        self._epoch = 0
+        self._members: set[str] = set()
+        self._looked: tuple[object, int] = (None, 0)
+
+    # before planning
+
+    def look(self) -> None:
+        """Find the gangs, and take back what is held without reason."""
+        working = self._working
+        self.lifts.look(working.cluster.pods)
+        self._refresh()
+        if self._rule_out_doubts():
+            self._refresh()
+        for key, gang in list(self.all.items()):
+            standing = self.standings[key]
+            if standing.give_back:
+                why = f"gang {key} is not complete: {standing.why}"
+                if commit.give_back(standing.give_back, why=why, working=working):
+                    self._telling.say(gang, telling.ROLLED_BACK, f"devices were given back: {standing.why}")
+                    self._tell(gang, standing)
+            else:
+                self._tell(gang, standing)
+        self._refresh()
+        now = working.clock()
+        for key, gang in list(self.all.items()):
+            self._see_to_the_short(gang, self.standings[key], now)
+        self._forget()
+
+    def _rule_out_doubts(self) -> bool:
+        doubts = [member for standing in self.standings.values() for member in standing.doubts]
+        commit.rule_out(tuple(doubts), working=self._working, lifts=self.lifts)
+        return bool(doubts)
+
+    def _refresh(self) -> None:
+        cluster = self._working.cluster
+        looked = (cluster, self.lifts.changes)
+        if looked[0] is self._looked[0] and looked[1] == self._looked[1]:
+            return
+        self._looked = looked
+        gangs = self._gathering.gather(cluster, self.lifts)
+        nodes = frozenset(objects.name(node) for node in cluster.nodes) if gangs else frozenset()
+        users = self._working.users() if gangs else {}
+        self.all = {gang.key: gang for gang in gangs}
+        self.standings = standings_of(gangs, nodes=nodes, users=users)
+        self._members = {member.uid for gang in gangs for member in gang.members}
+
+    def others(self, members: Iterable[PodClaims]) -> list[PodClaims]:
+        """Those that are in no gang."""
+        return [member for member in members if objects.uid(member.pod) not in self._members]
+
+    def has(self, pod_uid: str) -> bool:
+        """Whether the pod's gate is the gang's business."""
+        return pod_uid in self._members
+
+    def _tell(self, gang: Gang, standing: Standing) -> None:
+        if standing.stage is Stage.GATHERING:
+            self._telling.say(gang, telling.GATHERING, standing.why)
+        elif standing.stage is Stage.REFUSED:
+            self._telling.say(gang, telling.REFUSED, standing.why)
+
+    def _see_to_the_short(self, gang: Gang, standing: Standing, now: float) -> None:
+        """A committed gang that lacks members: restart it when its time is over."""
+        key, committed = gang.key, gang.committed
+        if not committed:
+            self._below.pop(key, None)
+            self._restarting.pop(key, None)
+            return
+        if key in self._restarting:
+            self._go_on_restarting(gang, now)
+            return
+        running = sum(1 for member in committed if member.is_bound) + len(gang.riders) + gang.done
+        open_members = [member for member in gang.members if not member.is_bound]
+        holding = any(member.is_bound or _holds(member) for member in committed)
+        if running >= (gang.terms.least or 0) or not open_members or not holding:
+            self._below.pop(key, None)
+            return
+        since = self._below.setdefault(key, now)
+        if now < since + gang.terms.timeout:
+            self._working.wake(since + gang.terms.timeout)
+            return
+        text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
+        if gang.terms.policy is Policy.KEEP:
+            self._telling.say(gang, telling.SHORT, f"{text}; those that run are kept (policy Keep)")
+            return
+        self._telling.say(
+            gang, telling.RESTARTED, f"{text}: all of them are evicted, to start together again"
+        )
+        self._restarting[key] = now + EVICT_PATIENCE
+        self._restart(gang)
+
+    def _go_on_restarting(self, gang: Gang, now: float) -> None:
+        """Evict those that may end by now. Where some may not, the gang tries to complete itself for another timeout."""
+        if now < self._restarting[gang.key]:
+            self._restart(gang)
+            return
+        del self._restarting[gang.key]
+        self._below[gang.key] = now
+        self._working.wake(now + gang.terms.timeout)
+        text = f"{_number(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
+        self._telling.say(gang, telling.SHORT, f"{text}: places beside them are looked for again")
+
+    def _restart(self, gang: Gang) -> None:
+        commit.evict(gang.committed, working=self._working)
+        self._working.wake(self._working.clock() + EVICT_PAUSE)
+
+    def _forget(self) -> None:
+        tables: tuple[dict[str, Any], ...] = (self._below, self._considered, self._shrunk, self._restarting)
+        for table in tables:
+            for key in table.keys() - self.all.keys():
+                del table[key]
+        self._telling.retain(self.all)
+        waiting = [key for key, standing in self.standings.items() if standing.stage is Stage.WAITING]
+        self.keeping.retain(waiting, now=self._working.clock())
+
+    # planning
+
+    def begin(self, epoch: int) -> None:
+        """The planning step begins; `epoch` as inventory.py has it."""
+        self._epoch = epoch
+        remembers = (self._offers.sites.numbering, *(id(entry) for entry in self._working.cluster.classes))
+        if remembers != self._remembers:
+            self._memory.forget()
+            self._remembers = remembers
+        self._turns = sorted(
+            (self._turn(gang, self.standings[key]), key)
+            for key, gang in self.all.items()
+            if self.standings[key].plan and key not in self._restarting
+        )
+
+    def _turn(self, gang: Gang, standing: Standing) -> Urgency:
+        rank, created, name = gang.urgency
+        if standing.stage is Stage.SHORT:
+            return (rank, "", name)
+        return (_LAST[0] + rank, created, name) if standing.stage is Stage.GROWING else gang.urgency
+
+    def until(self, urgency: Urgency | None) -> None:
+        """Plan the gangs whose turn is before this one's; None: all that are left."""
+        while self._turns and (urgency is None or self._turns[0][0] < urgency):
+            self._consider(self._turns.pop(0)[1])
+
+    def _consider(self, key: str) -> None:
+        gang, standing, now = self.all[key], self.standings[key], self._working.clock()
+        whole, cells = question(gang, standing, kept_off=self._kept_off_by(gang))
+        basis = self._basis(whole, standing)
+        before = self._considered.pop(key, None)
+        same = before is not None and before.basis == basis
+        if before is not None and same and (before.until is None or before.until > now):
+            self._considered[key] = before
+            self._working.wake(before.until)
+            self._keep_for(gang, whole, cells, now)
+            return
+        budget = before.budget * 2 if before is not None and same else 1
+        answer = self._arrange(whole, cells, budget=budget)
+        if isinstance(answer, asked.GangPlaced):
+            self._write(gang, standing, whole, answer, cells)
+            return
+        undecided = isinstance(answer, asked.GangUndecided)
+        until = now + UNDECIDED_PAUSE if undecided else None
+        self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
+        self._working.wake(until)
+        self._tell_waiting(gang, standing, answer, cells)
+        if standing.stage is Stage.WAITING:
+            self.keeping.waits(gang, now=now)
+            if not undecided:
+                self._shrink_for(gang, whole, cells, now)
+            self._keep_for(gang, whole, cells, now)
+
+    def _arrange(
+        self,
+        whole: asked.Gang,
+        cells: Mapping[str, Cell],
+        *,
+        budget: int = 1,
+        without: frozenset[str] = frozenset(),
+    ) -> asked.GangAnswer:
+        classes = self._working.cluster.classes_by_name
+        kept_off = self._kept_off_by(self.all[whole.name])
+        return self._arranging.arrange(
+            whole, cells, classes, kept_off=kept_off, budget=budget, without=without
+        )
+
+    def _kept_off_by(self, gang: Gang) -> KeptOffBy:
+        of_gangs = self.keeping.kept_off(gang.urgency, gang.key)
+        return lambda group: {**of_gangs, **self._kept_off(group)}
+
+    def _basis(self, whole: asked.Gang, standing: Standing) -> tuple[object, ...]:
+        members = tuple(
+            (
+                member.key,
+                tuple(objects.uid(pod) for pod in member.pods),
+                tuple(objects.uid(claim) for claim in member.claims),
+                member.pinned,
+                tuple((node, member.kept_off[node].detail) for node in sorted(member.kept_off)),
+            )
+            for member in whole.members
+        )
+        fixed = tuple((entry.key, entry.node) for entry in whole.fixed)
+        return self._epoch, standing.stage, standing.needed, members, fixed
+
+    def _write(
+        self,
+        gang: Gang,
+        standing: Standing,
+        whole: asked.Gang,
+        answer: asked.GangPlaced,
+        cells: Mapping[str, Cell],
+    ) -> None:
+        growing = standing.stage is Stage.GROWING
+        written = commit.allocate(
+            gang,
+            answer,
+            cells,
+            working=self._working,
+            given_out=self._given_out,
+            config=self._config(gang, whole, answer, cells),
+            undo=not growing,
+        )
+        if not written:
+            self._working.wake(self._working.clock() + 1.0)
+            return
+        self.keeping.placed(gang)
+        self._shrunk.pop(gang.key, None)
+        nodes = len({placed.node for placed in answer.members if placed.node})
+        where = f"{_number(len(answer.members), 'member')} on {_number(nodes, 'node')}"
+        if growing:
+            self._telling.say(gang, telling.GROWS, f"{where} more; {answer.size} are placed")
+        elif standing.stage is Stage.WAITING:
+            left = f", {len(answer.left)} wait for room" if answer.left else ""
+            domains = "".join(f", {_number(count, level)}" for level, count in answer.score.domains)
+            self._telling.say(gang, telling.STARTS, f"{where}{domains}{left}; their gates are lifted")
+
+    def _config(
+        self, gang: Gang, whole: asked.Gang, answer: asked.GangPlaced, cells: Mapping[str, Cell]
+    ) -> Mapping[str, Object]:
+        if self._entries is None:
+            return {}
+        hosts = {member.key: _host(member.pod) for member in gang.members}
+        return self._entries(gang.mark.name, answer, fixed=whole.fixed, hosts=hosts)
+
+    # waiting
+
+    def _tell_waiting(
+        self, gang: Gang, standing: Standing, answer: asked.GangAnswer, cells: Mapping[str, Cell]
+    ) -> None:
+        if isinstance(answer, asked.GangPlaced):
+            return
+        stage = {Stage.SHORT: telling.SHORT, Stage.WAITING: telling.WAITING}.get(standing.stage)
+        if stage is not None:
+            self._telling.say(gang, stage, f"{answer.text}{nearest_miss(answer)}")
+        for key, cell in cells.items():
+            told = answer.reasons.get(key) or ()
+            text = f"waits with its gang {gang.key}: {answer.text}"
+            reasons = told or (Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text),)
+            for claim in cell.group.pending:
+                self._working.announce.waiting(claim, commit.users_in(cell.group, claim), reasons)
+
+    def _keep_for(self, gang: Gang, whole: asked.Gang, cells: Mapping[str, Cell], now: float) -> None:
+        """Nodes for a gang that starves."""
+        if self.standings[gang.key].stage is not Stage.WAITING:
+            return
+        if self.keeping.starves(gang, now=now):
+            sites = sorted(
+                self._offers.sites.by_name.values(), key=lambda site: (len(site.holders), site.name)
+            )
+            number = max(1, len(whole.members) // 2)
+            while True:
+                answer = self._arrange(whole, cells, without=_all_on(sites[:number], self._working.users()))
+                if isinstance(answer, asked.GangPlaced):
+                    self.keeping.keep(gang, {placed.node for placed in answer.members}, now=now)
+                    log.info("nodes_kept_free", gang=gang.key, nodes=len(answer.members))
+                    break
+                if number >= len(sites):
+                    self.keeping.in_vain(gang, now=now)
+                    break
+                number *= 2
+        self._working.wake(self.keeping.next(now))
+
+    def _shrink_for(self, gang: Gang, whole: asked.Gang, cells: Mapping[str, Cell], now: float) -> None:
+        """Members above the least of elastic gangs make room, where that is their policy and helps."""
+        if self._shrunk.get(gang.key, 0.0) > now:
+            return
+        found = victims_for(
+            gang,
+            self.all.values(),
+            self._working.users(),
+            fits=lambda gone: self._arrange(whole, cells, without=gone),
+        )
+        if found is None:
+            return
+        self._shrunk[gang.key] = now + SHRINK_PAUSE
+        for other, members in found.by_gang():
+            text = f"{len(members)} members above the least were evicted for gang {gang.key}"
+            self._telling.say(replace(other, members=members), telling.SHRUNK, text)
+            commit.evict(members, working=self._working)
+        self.keeping.keep(gang, found.nodes, now=now)
+
+    def kept_off(self, group: Group) -> Mapping[str, Reason]:
+        """Nodes that are kept free for a gang before this group."""
+        return (
+            {} if self.keeping.kept is None or self._is_ours(group) else self.keeping.kept_off(group.urgency)
+        )
+
+    def _is_ours(self, group: Group) -> bool:
+        """A gang's own members are kept off as the gang is, not by their own urgency."""
+        return any(objects.uid(pod) in self._members for pod in group.pods)
+
+    # gates
+
+    def lift(self) -> None:
+        """Let go whoever may go, after all writes of this pass."""
+        if not self.all:
+            return
+        self._refresh()
+        for key, gang in self.all.items():
+            standing = self.standings[key]
+            if not standing.lift or key in self._restarting:
+                continue
+            commit.lift(gang, standing.lift, working=self._working, lifts=self.lifts)
+
+    def counts(self) -> dict[str, int]:
+        """Gangs by stage."""
+        found = dict.fromkeys((stage.value.lower() for stage in Stage), 0)
+        for standing in self.standings.values():
+            found[standing.stage.value.lower()] += 1
+        return found
+
+
+def nearest_miss(answer: asked.GangUnsatisfiable | asked.GangUndecided) -> str:
+    """What the first member without a place lacks; empty where the answer does not say."""
+    for key in sorted(answer.reasons):
+        reasons = answer.reasons[key]
+        if reasons:
+            headline = happenings.nearest_miss(reasons)
+            return f"; {key}: {headline}: {happenings.explain(reasons, headline=headline)}"
+    return ""
+
+
+def _holds(member: Member) -> bool:
+    return member.claims is not None and any(
+        (objects.status_of(claim)).get("allocation") for claim in member.claims.ours
+    )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _host(pod: Object) -> str:
+    """The name by which other members resolve the pod."""
+    spec = objects.spec_of(pod)
+    name = str(spec.get("hostname") or objects.name(pod))
+    return f"{name}.{spec['subdomain']}" if spec.get("subdomain") else name
+
+
+def _all_on(sites: Iterable[Any], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+    """uids of the claims that hold devices on the sites and of the pods that use them."""
+    gone: set[str] = set()
+    for site in sites:
+        for claim in site.holders:
+            gone.add(objects.uid(claim))
+            gone.update(objects.uid(pod) for pod in users.get(objects.key(claim), ()))
+    return frozenset(gone)

@@ -1,0 +1,79 @@
+"""What people read about gangs: Events on the members, and figures. Pure but for what was told last.
+
+GangGathering    not all members that it needs are there
+GangWaiting      they are, and do not all fit: how many do, and the nearest miss
+GangRefused      its terms cannot be meant, or a member is not held by the gate
+GangRolledBack   devices that some members had got were given back, and why
+GangStarts       all of the least have their devices; the gates are lifted
+GangGrows        members above the least got devices
+GangShort        members lost their place after the start, and what happens if they find none
+GangRestarted    its members were evicted, so that they start together again
+GangShrunk       members above the least were evicted for another gang
+
+Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_TOLD members at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from koordra.controller.gangs.membership import Gang
+from koordra.controller.happenings import Happening, cut
+
+GATHERING: Final = "GangGathering"
+WAITING: Final = "GangWaiting"
+REFUSED: Final = "GangRefused"
+ROLLED_BACK: Final = "GangRolledBack"
+STARTS: Final = "GangStarts"
+GROWS: Final = "GangGrows"
+SHORT: Final = "GangShort"
+RESTARTED: Final = "GangRestarted"
+SHRUNK: Final = "GangShrunk"
+
+LASTING: Final = frozenset({GATHERING, WAITING, REFUSED, SHORT})
+"""States rather than happenings: told when they are news."""
+
+_QUIET: Final = frozenset({STARTS, GROWS, GATHERING})
+PAUSE: Final = 15.0
+MOST_TOLD: Final = 32
+
+
+class Telling:
+    """By gang key. Not thread-safe."""
+
+    def __init__(self, tell: Callable[[Happening], None], *, clock: Callable[[], float]) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._told: dict[str, tuple[str, str, float, frozenset[str]]] = {}
+
+    def say(self, gang: Gang, reason: str, text: str) -> None:
+        """Tell it on the gang's members; a state that was told already is told to new members only."""
+        about = tuple(member.pod for member in gang.members[:MOST_TOLD])
+        message = cut(f"gang {gang.key}: {text}")
+        if reason in LASTING:
+            about = self._for_whom_it_is_news(gang, reason, message)
+        else:
+            self._told.pop(gang.key, None)
+        if about:
+            self._tell(Happening(reason, message, about, warning=reason not in _QUIET))
+
+    def retain(self, keys: Iterable[str]) -> None:
+        kept = set(keys)
+        self._told = {key: told for key, told in self._told.items() if key in kept}
+
+    def _for_whom_it_is_news(self, gang: Gang, reason: str, message: str) -> tuple[dict[str, object], ...]:
+        members = gang.members[:MOST_TOLD]
+        uids = frozenset(member.uid for member in members)
+        before, now = self._told.get(gang.key), self._clock()
+        if before is None or before[0] != reason:
+            fresh = uids
+        elif before[1] == message or now < before[2] + PAUSE:
+            fresh = uids - before[3]
+            if fresh or before[1] == message:
+                self._told[gang.key] = (reason, before[1], before[2], uids)
+            return tuple(member.pod for member in members if member.uid in fresh)
+        else:
+            fresh = uids
+        self._told[gang.key] = (reason, message, now, uids)
+        return tuple(member.pod for member in members if member.uid in fresh)

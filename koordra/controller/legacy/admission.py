@@ -1,0 +1,210 @@
+"""One pod that is being created: from the review to the answer.
+
+    not koordra's business     no dialect's names, another vendor's, opted out, a static pod's mirror: as it is
+    native mode                plain cards and MIG by names that a DeviceClass has (extendedResourceName): kube-scheduler makes the claim
+    ElasticGPUClaims           references by annotation first (koordra.api.elastic_pods), then the dialects
+    rewritten                  claim in standard terms where the namespace is native; label of the dialect; what was asked; default
+                               scheduler instead of one that is gone
+    quota                      charged, or refused (403, in Kubernetes' words)
+    template                   made sure of, or refused (403): never admitted with a template that says something else
+    gate, suitable nodes       as for every pod with claims of koordra's (webhook/pods.py)
+
+Asked a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
+and nothing is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api import elastic_pods, names, objects
+from koordra.api.classic_notes import Notes
+from koordra.api.objects import Object
+from koordra.compat import asked as asked_of
+from koordra.compat.plain import PLAIN
+from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
+from koordra.compat.settings import Settings
+from koordra.controller.legacy.native_form import in_native_form
+from koordra.controller.legacy.quota import Charge, bounded, refusal
+from koordra.controller.legacy.settings import IGNORE, OPT_OUT
+from koordra.controller.legacy.templates import NotMade, Templates
+from koordra.controller.legacy.usage import ADMITTED, Usage, tokens
+from koordra.controller.webhook import pods
+from koordra.controller.webhook.handlers import is_native
+from koordra.controller.webhook.pods import Lookups
+from koordra.controller.webhook.review import Answer, Asked
+from koordra.errors import InvalidInput, InvalidManifest
+
+DIALECT: Final = names.DOMAIN + "dialect"
+"""Annotation on a rewritten pod: the dialect it came in."""
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to claims."""
+PATHS: Final[Mapping[str, bool]] = {"/mutate/legacy": False, "/native/mutate/legacy": True}
+"""Path -> whether the namespace is native."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """`quotas` gives the ResourceQuotas of a namespace. `count` hears (dialect, outcome)."""
+
+    settings: Settings
+    lookups: Lookups
+    templates: Templates
+    usage: Usage
+    quotas: Callable[[str], list[Object]]
+    count: Callable[[str, str], None] = lambda dialect, outcome: None
+
+    def __call__(self, asked: Asked, in_native: bool) -> Answer:
+        if asked.operation != "CREATE" or asked.kind != "Pod":
+            return Answer()
+        pod = {**asked.object, "kind": "Pod", "apiVersion": "v1"}
+        if objects.labels_of(pod).get(OPT_OUT) == IGNORE or MIRROR in objects.annotations_of(pod):
+            return Answer()
+        notes = Notes(_called(pod))
+        try:
+            answer = self._answer(pod, asked, in_native=is_native(pod, in_native), notes=notes)
+        except InvalidInput as error:
+            self.count("", "refused")
+            answer = Answer((error,))
+        warnings = tuple(str(note) for note in notes.found)
+        return Answer(
+            answer.problems, answer.object, (*answer.warnings, *warnings), answer.code, answer.reason
+        )
+
+    def _answer(self, pod: Object, asked: Asked, *, in_native: bool, notes: Notes) -> Answer:
+        bound = elastic_pods.bound(pod)
+        if bound.problems:
+            return Answer(bound.problems, warnings=bound.warnings)
+        hidden = elastic_pods.hidden(bound.pod)
+        if not speaks_a_dialect(hidden, self.settings) or (in_native and self._is_extended(hidden)):
+            if bound.pod is pod:
+                return Answer()
+            return Answer(
+                object=pods.admitted(bound.pod, self.lookups, native=in_native), warnings=bound.warnings
+            )
+        found = rewrite(hidden, self.settings, notes, namespace=objects.namespace(pod))
+        if found.template is None:
+            changed = bound.pod is not pod
+            placed = pods.admitted(bound.pod, self.lookups, native=in_native) if changed else None
+            return Answer(object=placed, warnings=bound.warnings)
+        if in_native:
+            found, problems = in_native_form(found, self.lookups.classes())
+            if problems:
+                return Answer(problems)
+        shown = elastic_pods.shown(self._finished(hidden, found), bound.pod)
+        return self._admitted(shown, found, asked, in_native=in_native, warnings=bound.warnings)
+
+    def _finished(self, before: Object, found: Rewritten) -> Object:
+        pod = asked_of.carrying(before, found)
+        metadata = {
+            **pod["metadata"],
+            "annotations": {**pod["metadata"]["annotations"], DIALECT: found.dialect},
+        }
+        spec = dict(pod["spec"])
+        if before["spec"].get("schedulerName"):
+            spec.setdefault("schedulerName", DEFAULT_SCHEDULER)
+        return {**pod, "metadata": metadata, "spec": spec}
+
+    def _admitted(
+        self, pod: Object, found: Rewritten, asked: Asked, *, in_native: bool, warnings: tuple[str, ...]
+    ) -> Answer:
+        assert found.template is not None
+        template, namespace = found.template, objects.namespace(pod)
+        pod, why = self._charged(pod, template, asked)
+        if why:
+            self.count(found.dialect, "over_quota")
+            return _forbidden(pod, why)
+        if not asked.is_dry_run:
+            try:
+                self.templates.ensure(template)
+            except NotMade as error:
+                self.usage.release(asked.uid, namespace)
+                self.count(found.dialect, "planted" if error.planted else "not_made")
+                return _forbidden(pod, str(error))
+        self.count(found.dialect, "dry_run" if asked.is_dry_run else "rewritten")
+        placed = pods.admitted(pod, _With(self.lookups, template), native=in_native)
+        return Answer(object=placed, warnings=warnings)
+
+    def _charged(self, pod: Object, template: Object, asked: Asked) -> tuple[Object, str]:
+        """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a quota."""
+        name, namespace = objects.name(template), objects.namespace(pod)
+        amounts = self.usage.amounts_of(name, template["spec"]["spec"])
+        quotas = [
+            quota
+            for quota in self.quotas(namespace)
+            if any(name in amounts for name, _ in bounded(quota).values())
+        ]
+        if not quotas:
+            return pod, ""
+        self.usage.recall(namespace, template=self.templates.known, claim=self.lookups.claim)
+        asking = Charge(pod, amounts)
+        why = self.usage.reserve(
+            asked.uid, asking, lambda: refusal(quotas, asking, self.usage.counted), keep=not asked.is_dry_run
+        )
+        if not why and not asked.is_dry_run:
+            self.usage.learn(name, template["spec"]["spec"])  # the watch may show the pod before its template
+        annotations = {**objects.annotations_of(pod), ADMITTED: ",".join((*tokens(pod), asked.uid))}
+        return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}, why
+
+    def _is_extended(self, pod: Object) -> bool:
+        """Whether kube-scheduler serves everything that the pod asks for by names of DeviceClasses."""
+        served = {
+            str(spec["extendedResourceName"])
+            for one in self.lookups.classes().values()
+            if (spec := objects.spec_of(one)).get("extendedResourceName")
+        }
+        if not served:
+            return False
+        notes = Notes(_called(pod))
+        try:
+            found = rewrite(pod, self.settings, notes)
+        except InvalidInput:
+            return False
+        asked = {name for name in _asked(pod) if found.wish and name in found.wish.names}
+        return found.dialect == PLAIN and bool(asked) and asked <= served
+
+
+class _With:
+    """Look-ups that know the template that is being made."""
+
+    def __init__(self, lookups: Lookups, template: Object) -> None:
+        self._lookups = lookups
+        self._template = template
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self._lookups.claim(namespace, name)
+
+    def template(self, namespace: str, name: str) -> Object | None:
+        if (namespace, name) == (objects.namespace(self._template), objects.name(self._template)):
+            return self._template
+        return self._lookups.template(namespace, name)
+
+    def classes(self) -> Mapping[str, Object]:
+        return self._lookups.classes()
+
+
+def _called(pod: Object) -> str:
+    """The pod in messages; one that gets its name later by what it begins with."""
+    metadata = objects.metadata(pod)
+    name = metadata.get("name") or f"{metadata.get('generateName') or ''}..."
+    return f"Pod {objects.namespace(pod)}/{name}"
+
+
+def _forbidden(pod: Object, why: str) -> Answer:
+    name = objects.name(pod) or str(objects.metadata(pod).get("generateName") or "")
+    problem = InvalidManifest(f'pods "{name}" is forbidden: {why}')
+    return Answer((problem,), code=403, reason="Forbidden")
+
+
+def _asked(pod: Mapping[str, Any]) -> set[str]:
+    spec = objects.spec_of(pod)
+    return {
+        str(name)
+        for group in ("initContainers", "containers")
+        for raw in spec.get(group) or ()
+        for side in ("limits", "requests")
+        for name in ((raw.get("resources") or {}).get(side) or {})
+    }

@@ -1,0 +1,152 @@
+"""ResourceQuotas that bound devices under legacy names: they hold for rewritten pods too. Pure.
+
+    hard["requests.nvidia.com/gpu"]      the name without `requests.` or `limits.`, as the dialect's claims amount to (compat.amounts)
+    used                                 what the API server counts itself (pods that still carry the name: status.used)
+                                         + what the namespace's rewritten pods add up to + what is being admitted now
+
+A pod that would go above is refused in the words that Kubernetes has for it, and so is one that does not say an amount that a quota
+bounds. A quota with scopes counts the pods that its scopes take in. koordra's own names (koordra.io/gpu, koordra.io/gpu-memory,
+koordra.io/gpu-cores) are bounded in the same way and hold for every dialect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.compat.amounts import OWN_MEMORY, Amounts
+from koordra.errors import InvalidQuantity
+from koordra.quantity import canonical, to_int
+
+PREFIXES: Final = ("requests.", "limits.")
+_BYTES: Final = (OWN_MEMORY, "koordinator.sh/gpu-memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A pod and what it amounts to: the pod for the scopes of quotas."""
+
+    pod: Object
+    amounts: Amounts
+
+
+def bounded(quota: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
+    """Name in the quota -> (name of the resource, the bound), of names that rewritten pods may be charged under."""
+    found = {}
+    for key, value in (objects.spec_of(quota).get("hard") or {}).items():
+        prefix = next((prefix for prefix in PREFIXES if key.startswith(prefix)), "")
+        name = key.removeprefix(prefix)
+        if prefix and "/" in name:
+            try:
+                found[str(key)] = (name, to_int(value))
+            except InvalidQuantity:
+                continue
+    return found
+
+
+Counted = Callable[[Object, str], int]
+"""(quota, name) -> what rewritten pods add up to in what the quota counts."""
+
+
+def refusal(quotas: Iterable[Object], asking: Charge, counted: Counted) -> str:
+    """Why the pod may not be admitted beside the others; "" where it may."""
+    for quota in quotas:
+        bounds = {
+            key: bound
+            for key, bound in bounded(quota).items()
+            if bound[0] in asking.amounts and asking.amounts[bound[0]] != 0
+        }
+        if bounds and in_scope(quota, asking.pod):
+            unsaid = [name for name, _ in bounds.values() if asking.amounts[name] is None]
+            if unsaid:
+                return f"failed quota: {objects.name(quota)}: must specify {','.join(sorted(set(unsaid)))}"
+            over = _over(quota, bounds, asking, counted)
+            if over:
+                return over
+    return ""
+
+
+def used(quota: Object, key: str, name: str, counted: Counted) -> int:
+    """What counts against one line of a quota."""
+    carried = to_int(((objects.status_of(quota).get("used")) or {}).get(key, 0))
+    return carried + counted(quota, name)
+
+
+def _over(quota: Object, bounds: Mapping[str, tuple[str, int]], asking: Charge, counted: Counted) -> str:
+    requested, taken, limited = [], [], []
+    for key, (name, hard) in sorted(bounds.items()):
+        now, more = used(quota, key, name, counted), asking.amounts[name] or 0
+        if now + more > hard:
+            requested.append(f"{key}={_text(name, more)}")
+            taken.append(f"{key}={_text(name, now)}")
+            limited.append(f"{key}={_text(name, hard)}")
+    if not requested:
+        return ""
+    return (
+        f"exceeded quota: {objects.name(quota)}, requested: {','.join(requested)}, "
+        f"used: {','.join(taken)}, limited: {','.join(limited)}"
+    )
+
+
+def _text(name: str, amount: int) -> str:
+    return canonical(amount) if name in _BYTES else str(amount)
+
+
+def is_scoped(quota: Mapping[str, Any]) -> bool:
+    """Whether the quota counts some pods only."""
+    spec = objects.spec_of(quota)
+    return bool(spec.get("scopes") or spec.get("scopeSelector"))
+
+
+def in_scope(quota: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Whether the quota counts the pod. A scope that is not known here counts it, which is the stricter side."""
+    spec = objects.spec_of(quota)
+    if not all(_in(str(scope), pod) for scope in spec.get("scopes") or ()):
+        return False
+    selector = spec.get("scopeSelector") or {}
+    return all(_matches(one, pod) for one in selector.get("matchExpressions") or ())
+
+
+def _in(scope: str, pod: Mapping[str, Any]) -> bool:
+    ends = objects.spec_of(pod).get("activeDeadlineSeconds") is not None
+    match scope:
+        case "Terminating":
+            return ends
+        case "NotTerminating":
+            return not ends
+        case "PriorityClass":
+            return bool(objects.spec_of(pod).get("priorityClassName"))
+        case "CrossNamespacePodAffinity":
+            return any(_looks_elsewhere(term) for term in _affinity_terms(pod))
+    return True
+
+
+def _affinity_terms(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    affinity = objects.spec_of(pod).get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        said = affinity.get(kind) or {}
+        yield from said.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        for weighted in said.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            yield weighted.get("podAffinityTerm") or {}
+
+
+def _looks_elsewhere(term: Mapping[str, Any]) -> bool:
+    return bool(term.get("namespaces")) or term.get("namespaceSelector") is not None
+
+
+def _matches(one: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    if one.get("scopeName") != "PriorityClass":
+        inside = _in(str(one.get("scopeName")), pod)
+        return not inside if one.get("operator") == "DoesNotExist" else inside
+    called, values = objects.spec_of(pod).get("priorityClassName"), one.get("values") or ()
+    match one.get("operator"):
+        case "In":
+            return called in values
+        case "NotIn":
+            return called not in values
+        case "DoesNotExist":
+            return not called
+    return bool(called)

@@ -1,0 +1,44 @@
+"""What an operator may say about legacy pods in the cluster, with its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from koordra.api import names
+from koordra.compat.settings import Settings
+
+OPT_OUT: Final = names.DOMAIN + "legacy-pods"
+"""Label on a pod or namespace; `ignore`: left as it is."""
+IGNORE: Final = "ignore"
+
+SCHEDULERS: Final = (
+    "koord-scheduler",
+    "hami-scheduler",
+    "4pd-vgpu-scheduler",
+    "volcano",
+    "alnair-cost-saving",
+    "alnair-high-performance",
+    "gpushare-scheduler",
+    "elastic-gpu-scheduler",
+)
+"""Schedulers of the stacks that koordra takes the place of; pods that name them go to the default one."""
+RUNTIME_CLASSES: Final = ("nvidia",)
+GRACE: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class LegacySettings:
+    """`grace`: seconds for which a template outlives its last use."""
+
+    compat: Settings = field(default_factory=Settings)
+    grace: float = GRACE
+
+
+def in_a_cluster(settings: Settings) -> Settings:
+    """What is not said, as it is for a cluster whose other stacks are gone."""
+    return replace(
+        settings,
+        schedulers=SCHEDULERS if settings.schedulers is None else settings.schedulers,
+        runtime_classes=RUNTIME_CLASSES if settings.runtime_classes is None else settings.runtime_classes,
+    )

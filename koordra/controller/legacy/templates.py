@@ -1,0 +1,189 @@
+"""Making sure of a template while its pod is admitted.
+
+    known, same content       marked as used now, if the last mark is older than half the grace
+    known, other content      refused: the name is a digest of the content, so somebody has planted it
+    not known                 made; if it was there all the same, it is read and compared
+    the API server does not answer, or says no        refused, with its words; the pod's owner tries again
+
+What was made a moment ago and is not in the watch yet is remembered, so that a burst of equal pods makes one request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from koordra.api import names, objects
+from koordra.api.kinds import RESOURCE_CLAIM_TEMPLATES, Kind
+from koordra.api.objects import Object
+from koordra.compat.amounts import canonical_spec, dialect_of
+from koordra.compat.rewrite import DIALECT_LABEL, UNIT, template_name
+from koordra.errors import ApiError, Conflict, NotFound
+
+MADE_BY: Final = names.DOMAIN + "made-by"
+"""Label on templates that the webhook or the controller made; only those are ever deleted."""
+WEBHOOK: Final = "legacy-pods"
+LAST_USED: Final = names.DOMAIN + "last-used"
+"""Annotation: when a pod was admitted that refers to the template (RFC 3339), to half the grace."""
+REMEMBERED: Final = 4096
+
+
+class Client(Protocol):
+    """What is needed of koordra.kube.KubeClient."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+    def create(self, kind: Kind, body: Object, *, namespace: str | None = None) -> Object: ...
+    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
+
+
+class NotMade(Exception):
+    """There is no such template that a pod could refer to; the text says why. `planted`: its name has other content."""
+
+    def __init__(self, problem: str, *, planted: bool = False) -> None:
+        super().__init__(problem)
+        self.planted = planted
+
+
+class Templates:
+    """`known` looks into the watch; `now` is the wall clock in seconds. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        known: Callable[[str, str], Object | None],
+        now: Callable[[], float],
+        grace: float,
+        told: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._client = client
+        self.known = known
+        self._now = now
+        self._mark_after = grace / 2
+        self._told = told
+        self._lock = threading.Lock()
+        self._recent: OrderedDict[str, tuple[float, Object]] = OrderedDict()
+
+    def ensure(self, template: Object) -> None:
+        """Raises NotMade."""
+        key = objects.key(template)
+        found = self._seen(key) or self.known(objects.namespace(template), objects.name(template))
+        try:
+            if found is None or objects.is_deleting(found):
+                self._make(template)
+            else:
+                refuse_other_content(found, template)
+                self._mark(found, template)
+        except ApiError as error:
+            self._forget(key)
+            raise NotMade(f"ResourceClaimTemplate {key} could not be made: {error.message}") from error
+
+    def _make(self, template: Object) -> None:
+        body = marked(template, self._now())
+        try:
+            made = self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=objects.namespace(template))
+            self._told("made")
+        except Conflict:
+            made = self._client.get(
+                RESOURCE_CLAIM_TEMPLATES, objects.name(template), namespace=objects.namespace(template)
+            )
+            refuse_other_content(made, template)
+        self._remember(made)
+
+    def _mark(self, found: Object, template: Object) -> None:
+        """Nobody deletes it from under the pod."""
+        if not is_ours(found) or self._now() - last_used(found) < self._mark_after:
+            return
+        change = {"metadata": {"annotations": {LAST_USED: stamp(self._now())}}}
+        try:
+            marked_now = self._client.patch(
+                RESOURCE_CLAIM_TEMPLATES, objects.name(found), change, namespace=objects.namespace(found)
+            )
+        except NotFound:
+            self._make(template)
+            return
+        self._told("marked")
+        self._remember(marked_now)
+
+    def _seen(self, key: str) -> Object | None:
+        """What this replica made or marked within a few seconds."""
+        with self._lock:
+            found = self._recent.get(key)
+            return found[1] if found and self._now() - found[0] < 5.0 else None
+
+    def _remember(self, made: Object) -> None:
+        with self._lock:
+            self._recent[objects.key(made)] = (self._now(), made)
+            while len(self._recent) > REMEMBERED:
+                self._recent.popitem(last=False)
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._recent.pop(key, None)
+
+
+def refuse_other_content(found: Object, wanted: Object) -> None:
+    """Raises NotMade where the stored template says something else than its name promises."""
+    if content(found) != content(wanted):
+        raise NotMade(OTHER_CONTENT.format(objects.key(found)), planted=True)
+
+
+OTHER_CONTENT: Final = (
+    "ResourceClaimTemplate {} has other content than its name promises: "
+    "somebody made it by hand; delete it, and pods can be made"
+)
+
+
+def keeps_promise(template: Object) -> bool:
+    """Whether the content is what the name is a digest of, and nothing is said to claims besides."""
+    name = objects.name(template)
+    spec, metadata = content(template)
+    dialect = dialect_of(name)
+    said = metadata.get("labels") == {DIALECT_LABEL: dialect} and set(metadata.get("annotations", {})) <= {
+        UNIT
+    }
+    return said and template_name(dialect, spec) == name
+
+
+def content(template: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What decides about claims made from it."""
+    spec = objects.spec_of(template)
+    metadata = spec.get("metadata") or {}
+    return canonical_spec(spec.get("spec") or {}), {
+        kind: metadata[kind] for kind in ("labels", "annotations") if metadata.get(kind)
+    }
+
+
+def marked(template: Object, now: float) -> Object:
+    """The template as koordra makes it: its own to delete, used now."""
+    metadata = objects.metadata(template)
+    return {
+        **template,
+        "metadata": {
+            **metadata,
+            "labels": {**objects.labels_of(template), MADE_BY: WEBHOOK},
+            "annotations": {**objects.annotations_of(template), LAST_USED: stamp(now)},
+        },
+    }
+
+
+def is_ours(template: Mapping[str, Any]) -> bool:
+    return objects.labels_of(template).get(MADE_BY) == WEBHOOK
+
+
+def last_used(template: Mapping[str, Any]) -> float:
+    """Seconds since 1970; 0 where it does not say, or says what cannot be read."""
+    said = objects.annotations_of(template).get(LAST_USED) or objects.metadata(template).get(
+        "creationTimestamp"
+    )
+    try:
+        return datetime.fromisoformat(str(said)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def stamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

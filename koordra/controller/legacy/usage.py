@@ -1,0 +1,210 @@
+"""What the legacy pods of each namespace add up to, followed through the watch; and what is being admitted just now.
+
+    pod in the watch, not finished ──> entries of spec.resourceClaims that name a template of ours ──> amounts by the name
+    pod admitted, not in the watch yet ──> a reservation under the review's uid, which the pod carries; gone when the pod is seen,
+                                           or after a minute (it was not stored)
+
+A template's name is a digest of its content, so what it amounts to is worked out once and holds in every namespace. `spec` and
+`resourceClaims` of a pod cannot be changed, so nobody edits his way out of a quota. Nor does he by deleting the template of a
+running pod: a replica that starts later reads the same content from the pod's claim, whose spec cannot be changed either.
+
+Charging is one step under a lock: two pods that come to one replica at once cannot both have the last card. Two replicas can
+differ by what came to the other within the watch's delay; the leader's count then tells (upkeep: QuotaExceeded).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from koordra.api import names, objects
+from koordra.api.objects import Object
+from koordra.compat.amounts import Amounts, amounts, canonical_spec, dialect_of
+from koordra.compat.rewrite import template_name
+from koordra.compat.settings import Settings
+from koordra.controller.legacy.quota import Charge, in_scope, is_scoped
+
+ADMITTED: Final = names.DOMAIN + "admitted-as"
+"""Annotation: uids of the reviews that charged the pod to a quota, several where another webhook asked for more in between."""
+RESERVED_FOR: Final = 60.0
+
+
+Find = Callable[[str, str], Object | None]
+"""(namespace, name) -> the object."""
+
+
+class _Place:
+    """One namespace: its pods, what is being admitted, and the totals of both by name."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, tuple[Charge, ...]] = {}
+        self.reserved: dict[str, tuple[float, Charge]] = {}
+        self.totals: Counter[str] = Counter()
+
+    def set_pod(self, name: str, charges: tuple[Charge, ...]) -> None:
+        self._add(self.pods.pop(name, ()), -1)
+        if charges:
+            self.pods[name] = charges
+            self._add(charges, 1)
+
+    def reserve(self, token: str, until: float, charge: Charge) -> None:
+        self.release(token)
+        self.reserved[token] = until, charge
+        self._add((charge,), 1)
+
+    def release(self, token: str) -> None:
+        found = self.reserved.pop(token, None)
+        if found is not None:
+            self._add((found[1],), -1)
+
+    def expire(self, now: float) -> None:
+        """Reservations stand in the order in which they end."""
+        while self.reserved:
+            token, (until, _) = next(iter(self.reserved.items()))
+            if until > now:
+                return
+            self.release(token)
+
+    def charges(self) -> list[Charge]:
+        counted = [charge for charges in self.pods.values() for charge in charges]
+        return [*counted, *(charge for _, charge in self.reserved.values())]
+
+    def _add(self, charges: Iterable[Charge], sign: int) -> None:
+        for charge in charges:
+            for name, amount in charge.amounts.items():
+                if amount:
+                    self.totals[name] += sign * amount
+
+
+class Usage:
+    """Listener of watches of pods and templates. `clock` is monotonic."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._amounts: dict[str, Amounts] = {}
+        self._places: dict[str, _Place] = {}
+        self._unknown: dict[str, dict[str, Object]] = {}
+        self._waiting: dict[str, dict[str, tuple[str, ...]]] = {}
+
+    def on_pod(self, event: str, pod: Object, /) -> None:
+        gone = event == "DELETED" or objects.pod_is_finished(pod)
+        templates = () if gone else tuple(legacy_templates(pod))
+        with self._lock:
+            place = self._places.setdefault(objects.namespace(pod), _Place())
+            if not self._waits_for(pod, templates):
+                for token in tokens(pod):
+                    place.release(token)
+            kept = _for_scopes(pod)
+            known = (self._amounts[name] for name in templates if name in self._amounts)
+            place.set_pod(objects.name(pod), tuple(Charge(kept, amounts) for amounts in known))
+
+    def _waits_for(self, pod: Object, templates: tuple[str, ...]) -> bool:
+        """Pods of a template that is not known yet are counted when it is; what reserved for them counts until then."""
+        key, waiting = objects.key(pod), self._waiting.setdefault(objects.namespace(pod), {})
+        for name in waiting.pop(key, ()):
+            others = self._unknown.get(name, {})
+            others.pop(key, None)
+            if not others:
+                self._unknown.pop(name, None)
+        missing = tuple(name for name in templates if name not in self._amounts)
+        for name in missing:
+            self._unknown.setdefault(name, {})[key] = pod
+        if missing:
+            waiting[key] = missing
+        elif not waiting:
+            del self._waiting[objects.namespace(pod)]
+        return bool(missing)
+
+    def recall(self, namespace: str, *, template: Find, claim: Find) -> None:
+        """Templates that the watch has not told of yet; those that are gone, from the claims that were made of them."""
+        with self._lock:
+            pods = [
+                self._unknown[missing[0]][key] for key, missing in self._waiting.get(namespace, {}).items()
+            ]
+        for pod in pods:
+            made = objects.pod_claim_names(pod)
+            for entry in objects.spec_of(pod).get("resourceClaims") or ():
+                wanted = str(entry.get("resourceClaimTemplateName") or "")
+                if not dialect_of(wanted):
+                    continue
+                there, name = template(namespace, wanted), made.get(str(entry.get("name")))
+                if there is not None:
+                    self._learn_if_it_is(wanted, objects.spec_of(there).get("spec") or {})
+                elif name and (found := claim(namespace, name)) is not None:
+                    self._learn_if_it_is(wanted, objects.spec_of(found))
+
+    def on_template(self, event: str, template: Object, /) -> None:
+        if event != "DELETED" and dialect_of(objects.name(template)):
+            self._learn_if_it_is(objects.name(template), objects.spec_of(template).get("spec") or {})
+
+    def _learn_if_it_is(self, name: str, stored: Mapping[str, Any]) -> None:
+        spec = canonical_spec(stored)
+        if template_name(dialect_of(name), spec) == name:
+            self.learn(name, spec)
+
+    def amounts_of(self, name: str, spec: Mapping[str, Any]) -> Amounts:
+        """What a template of ours amounts to, without remembering it: it may never be made."""
+        with self._lock:
+            known = self._amounts.get(name)
+        return amounts(dialect_of(name), spec, self._settings) if known is None else known
+
+    def learn(self, name: str, spec: Mapping[str, Any]) -> Amounts:
+        """The same, remembered: pods will refer to it."""
+        with self._lock:
+            if name not in self._amounts:
+                self._amounts[name] = amounts(dialect_of(name), spec, self._settings)
+                for pod in self._unknown.pop(name, {}).values():
+                    self.on_pod("MODIFIED", pod)
+            return self._amounts[name]
+
+    def counted(self, quota: Object, name: str) -> int:
+        """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""
+        with self._lock:
+            place = self._places.get(objects.namespace(quota))
+            if place is None:
+                return 0
+            place.expire(self._clock())
+            if not is_scoped(quota):
+                return place.totals[name]
+            return sum(
+                charge.amounts.get(name) or 0 for charge in place.charges() if in_scope(quota, charge.pod)
+            )
+
+    def reserve(self, token: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
+        """Charge the pod unless `refused` says why not, given what is counted. One step."""
+        with self._lock:
+            why = refused()
+            if not why and keep:
+                place = self._places.setdefault(objects.namespace(asking.pod), _Place())
+                place.reserve(token, self._clock() + RESERVED_FOR, asking)
+            return why
+
+    def release(self, token: str, namespace: str) -> None:
+        with self._lock:
+            self._places.setdefault(namespace, _Place()).release(token)
+
+
+def tokens(pod: Mapping[str, Any]) -> list[str]:
+    """What the pod was charged under."""
+    return [token for token in objects.annotations_of(pod).get(ADMITTED, "").split(",") if token]
+
+
+def legacy_templates(pod: Mapping[str, Any]) -> Iterator[str]:
+    """Templates of ours that the pod refers to."""
+    for entry in objects.spec_of(pod).get("resourceClaims") or ():
+        name = str(entry.get("resourceClaimTemplateName") or "") if isinstance(entry, Mapping) else ""
+        if dialect_of(name):
+            yield name
+
+
+def _for_scopes(pod: Object) -> Object:
+    """As much of a pod as the scopes of quotas look at."""
+    spec = objects.spec_of(pod)
+    kept = {
+        key: spec[key] for key in ("activeDeadlineSeconds", "affinity", "priorityClassName") if key in spec
+    }
+    return {"metadata": {"name": objects.name(pod), "namespace": objects.namespace(pod)}, "spec": kept}

@@ -1,0 +1,352 @@
+"""The controller's model world with jobs: gangs of pods that their owners make again, on few cards.
+
+Beside everything that happens in `model_world`, jobs come and go, members fail, launchers without claims ride along, a pod gets past
+the webhook without its gate, and time passes in which gangs are restarted. What must hold:
+
+    at the commit    when the first gate of a gang is lifted, the controller knew of the least of members whose claims had devices
+    at rest          a gang that is not committed holds nothing; a committed one runs with its least, or nobody of it waits
+    at the end       jobs that run finish, one after the other, and every job that fits into the cluster gets its turn
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from koordra.api import names
+from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.controller.gangs.marks import COMMITTED, GANG, GANG_MAX, GANG_MIN, GANG_SHRINK, GANG_TIMEOUT
+from koordra.controller.site_answers import Planner
+from tests.fakes.joint_cluster import gpu_slice
+from tests.fakes.model_api import Request
+from tests.fakes.model_planner import results_of
+from tests.fakes.model_world import Controller, World
+
+TIMEOUT = 40.0
+
+
+@dataclass
+class Job:
+    """`size` pods of which `least` have to start together; the first may be a launcher without claims."""
+
+    name: str
+    uid: str
+    size: int
+    least: int
+    launcher: bool
+    priority: int
+    elastic: bool
+    shrinks: bool
+    made: int = 0
+    finished: bool = False
+
+    @property
+    def cards(self) -> int:
+        """Cards that the least of members need."""
+        return self.least - (1 if self.launcher else 0)
+
+
+class GangWorld(World):
+    def __init__(self, seed: int, planner: Planner, read_inventory: Callable[..., Any]) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.started: set[str] = set()
+        self.cards = 0
+        """Cards that there are at rest."""
+        super().__init__(seed, planner, read_inventory)
+        self.api.history.setdefault(RESOURCE_CLAIMS.plural, [])
+
+    def weighted(self) -> list[tuple[Callable[[], None], int]]:
+        return [
+            *super().weighted(),
+            (self.create_job, 6),
+            (self.job_step, 12),
+            (self.delete_job, 1),
+            (self.fail_member, 2),
+        ]
+
+    # jobs
+
+    def create_job(self) -> None:
+        if len(self.jobs) > 3:
+            return
+        draw: random.Random = self.random
+        self.made += 1
+        size = draw.choice((2, 2, 3, 3, 4, 5))
+        elastic = draw.random() < 0.3
+        job = Job(
+            f"j{self.made}",
+            f"job-{self.made}",
+            size,
+            max(1, size - draw.choice((1, 2))) if elastic else size,
+            draw.random() < 0.2,
+            5 if draw.random() < 0.2 else 0,
+            elastic,
+            draw.random() < 0.5,
+        )
+        self.jobs[job.name] = job
+        self.make_members(job)
+
+    def job_step(self) -> None:
+        for job in list(self.jobs.values()):
+            if not job.finished and self.random.random() < 0.6:
+                self.make_members(job)
+
+    def make_members(self, job: Job) -> None:
+        """What is missing is made; in its own time, so a pass may see a part."""
+        alive = {
+            pod["metadata"]["annotations"]["index"]: pod
+            for pod in self.members(job)
+            if pod["status"].get("phase") != "Failed"
+        }
+        for index in range(job.size):
+            if str(index) not in alive and (self.calm or self.random.random() < 0.8):
+                self.make_member(job, index)
+
+    def make_member(self, job: Job, index: int) -> None:
+        job.made += 1
+        annotations = {GANG: job.name, GANG_MIN: str(job.least), GANG_TIMEOUT: f"{TIMEOUT:.0f}s"}
+        annotations["index"] = str(index)
+        if job.elastic:
+            annotations[GANG_MAX] = str(job.size)
+        if job.shrinks:
+            annotations[GANG_SHRINK] = "ForOthers"
+        claims = [] if job.launcher and index == 0 else [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+        spec: Object = {"resourceClaims": claims, "containers": [{"name": "main", "image": "busybox"}]}
+        if self.calm or self.random.random() > 0.02:
+            spec["schedulingGates"] = [{"name": names.JOINT_GATE}]
+        if job.priority:
+            spec["priority"] = job.priority
+        owner = {"kind": "Job", "name": job.name, "uid": job.uid, "controller": True}
+        metadata = {"name": f"{job.name}-{job.made}", "annotations": annotations, "ownerReferences": [owner]}
+        body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+        self.api.create(PODS, body, created=self.timestamp())
+
+    def members(self, job: Job) -> list[Object]:
+        return [
+            pod for pod in self.pods() if (pod["metadata"].get("annotations") or {}).get(GANG) == job.name
+        ]
+
+    def job_of(self, pod: Object) -> Job | None:
+        return self.jobs.get((pod["metadata"].get("annotations") or {}).get(GANG, ""))
+
+    def delete_job(self) -> None:
+        if self.jobs:
+            job = self.jobs.pop(self.random.choice(sorted(self.jobs)))
+            for pod in self.members(job):
+                self.ask_to_end(pod)
+
+    def fail_member(self) -> None:
+        pod = self.any_pod(lambda one: bool(self.job_of(one)) and one["status"].get("phase") == "Running")
+        if pod is not None:
+            for running in self.running.values():
+                running.pop(pod["metadata"]["uid"], None)
+            for name in ("n0", "n1"):
+                self.unprepare(name)
+            self.api.change(PODS, pod["metadata"]["name"], status={**pod["status"], "phase": "Failed"})
+
+    # kube-scheduler: a pod without claims goes anywhere
+
+    def schedule(self, pod: Object) -> None:
+        if pod["spec"]["resourceClaims"]:
+            super().schedule(pod)
+            return
+        if pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"):
+            return
+        free = [node for node in self.api.table(NODES).values() if self.accepts(pod, node)]
+        if free:
+            spec = {**pod["spec"], "nodeName": free[0]["metadata"]["name"]}
+            self.api.change(PODS, pod["metadata"]["name"], spec=spec)
+
+    # what must hold
+
+    def land(self, sender: Controller, request: Request, what: str) -> Object:
+        if what != PODS.plural:
+            return super().land(sender, request, what)
+        before = self.let_go()
+        answer = super().land(sender, request, what)
+        for name in self.let_go() - before:
+            pod = self.api.get(PODS, name)
+            job = self.job_of(pod)
+            if job is not None:
+                self.check_commit(job, pod, before, sender)
+        return answer
+
+    def let_go(self) -> set[str]:
+        return {
+            pod["metadata"]["name"]
+            for pod in self.pods()
+            if COMMITTED in (pod["metadata"].get("annotations") or {})
+            and not pod["spec"].get("schedulingGates")
+        }
+
+    def check_commit(self, job: Job, first: Object, before: set[str], sender: Controller) -> None:
+        """The controller has seen that the least were there, with devices. What it has seen may be over by now."""
+        self.started.add(job.name)
+        history = self.api.history[PODS.plural]
+        if any(
+            COMMITTED in (obj["metadata"].get("annotations") or {})
+            and obj["metadata"]["annotations"].get(GANG) == job.name
+            and obj["metadata"]["name"] != first["metadata"]["name"]
+            for _, _, obj in history
+        ):
+            return
+        assert sender.reconciler is not None
+        had = {
+            obj["metadata"]["name"]
+            for _, _, obj in self.api.history.get(RESOURCE_CLAIMS.plural, ())
+            if results_of(obj)
+        }
+        seen = [
+            pod
+            for pod in sender.reconciler._working.cluster.pods  # as its pass saw them
+            if (pod["metadata"].get("annotations") or {}).get(GANG) == job.name
+            and not pod["metadata"].get("deletionTimestamp")
+            and pod["status"].get("phase") not in {"Failed"}
+        ]
+        placed = [pod for pod in seen if self.names_of(pod) is not None and self.names_of(pod) <= had]  # type: ignore[operator]
+        assert len(placed) >= job.least, f"{job.name} starts with {len(placed)} of {job.least}"
+
+    def names_of(self, pod: Object) -> set[str] | None:
+        """The names of the pod's claims, None while one has none."""
+        made = {
+            one["name"]: one["resourceClaimName"] for one in pod["status"].get("resourceClaimStatuses") or ()
+        }
+        found = {
+            entry.get("resourceClaimName") or made.get(entry["name"])
+            for entry in pod["spec"]["resourceClaims"]
+        }
+        return None if None in found else {name for name in found if name is not None}
+
+    def become_quiet(self) -> None:
+        self.settle_down()
+        self.rest()
+
+    def settle_down(self) -> None:
+        self.calm = True
+        self.in_flight.clear()
+        while self.cycles:
+            self.finish_cycle()
+        self.blocked.clear()
+        if self.api.find(DEVICE_CLASSES, names.CLASS_GPU) is None:
+            self.change_class()
+        for name in ("n0", "n1"):
+            if self.api.find(NODES, name) is None:
+                self.add_node(name)
+            self.api.change(NODES, name, spec={})
+            entry = self.api.get(RESOURCE_SLICES, f"{name}-koordra")
+            number = self.random.choice((1, 2, 2))
+            self.cards += number
+            self.publish(entry, gpu_slice(name, number)["spec"])
+        for job in self.jobs.values():
+            for pod in self.members(job):
+                if self.is_stray(pod) or self.has_lost_its_claim(pod):
+                    self.ask_to_end(pod)
+
+    def is_stray(self, pod: Object) -> bool:
+        bound = pod["spec"].get("schedulingGates") or pod["spec"].get("nodeName")
+        return not bound and COMMITTED not in pod["metadata"]["annotations"]
+
+    def has_lost_its_claim(self, pod: Object) -> bool:
+        """Such a pod can never run; its owner sees that, in a real cluster after some time."""
+        return bool(pod["status"].get("resourceClaimStatuses")) and self.claims_of(pod) is None
+
+    def rest(self) -> None:
+        still = 0
+        for _ in range(250):
+            before = self.work_version()
+            self.round_of_work()
+            still = still + 1 if self.work_version() == before else 0
+            self.now += 7.0 if still < 2 else 310.0
+            if still >= 4:
+                return
+        raise AssertionError("does not come to rest")
+
+    def round_of_work(self) -> None:
+        if self.calm:
+            for job in self.jobs.values():
+                if not job.finished:
+                    self.make_members(job)
+        super().round_of_work()
+
+    def check_quiet(self) -> None:
+        for job in self.jobs.values():
+            self.check_job(job)
+        super().check_quiet()
+        self.finish_in_turn()
+
+    def check_pod(self, pod: Object) -> None:
+        if self.job_of(pod) is None:
+            super().check_pod(pod)
+
+    def is_held_back(self, answer: Any) -> bool:
+        leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
+        kept = [
+            gangs.keeping.kept for one in leading if (gangs := one.placing.gangs).keeping.kept is not None
+        ]
+        nodes = {node for entry in kept if entry is not None for node in entry.nodes}
+        return bool(nodes & set(answer.nodes.values())) or super().is_held_back(answer)
+
+    def check_job(self, job: Job) -> None:
+        """Whole, or nothing."""
+        members = [
+            pod for pod in self.members(job) if pod["status"].get("phase") not in {"Succeeded", "Failed"}
+        ]
+        held = [pod for pod in members if any(results_of(claim) for claim in self.claims_of(pod) or ())]
+        running = [pod for pod in members if pod["spec"].get("nodeName")]
+        waiting = [pod for pod in members if not pod["spec"].get("nodeName")]
+        for pod in members:
+            placed = self.claims_of(pod) and all(results_of(claim) for claim in self.claims_of(pod) or ())
+            assert not (placed and pod["spec"].get("schedulingGates")), (
+                f"{pod['metadata']['name']} was left behind"
+            )
+        if not running:
+            assert not held, f"{job.name} runs nowhere and holds {len(held)} claims"
+        elif len(running) < job.least:
+            done = sum(1 for pod in self.members(job) if pod["status"].get("phase") == "Succeeded")
+            assert not waiting or len(running) + done >= job.least, (
+                f"{job.name} runs with {len(running)} of {job.least}, {len(waiting)} wait"
+            )
+
+    def finish_in_turn(self) -> None:
+        """Whoever runs ends; in the end every job that fits into the cluster has had its turn."""
+        fitting = {job.name for job in self.jobs.values() if job.cards <= self.cards and not job.finished}
+        had: set[str] = set()
+        for _ in range(len(self.jobs) + len(self.pods()) + 2):
+            for job in self.jobs.values():
+                living = [
+                    pod for pod in self.members(job) if pod["status"].get("phase") in {"Running", "Succeeded"}
+                ]
+                if len(living) >= job.least:
+                    had.add(job.name)
+                    job.finished = True
+                    for pod in self.members(job):
+                        self.end_well(pod)
+            for pod in self.pods():
+                if self.job_of(pod) is not None:
+                    continue
+                if pod["status"].get("phase") == "Running":
+                    self.end_well(pod)
+                elif self.claims_of(pod) is None:
+                    self.api.remove(PODS, pod["metadata"]["name"])
+            for claim in list(self.api.table(RESOURCE_CLAIMS).values()):
+                if names.MODE_LABEL in (claim["metadata"].get("annotations") or {}):
+                    self.api.change(RESOURCE_CLAIMS, claim["metadata"]["name"], status={})
+                    self.api.remove(RESOURCE_CLAIMS, claim["metadata"]["name"])
+            if fitting <= had:
+                return
+            self.rest()
+        raise AssertionError(f"{sorted(fitting - had)} never had their turn")
+
+    def end_well(self, pod: Object) -> None:
+        name = pod["metadata"]["name"]
+        if pod["status"].get("phase") == "Running":
+            for running in self.running.values():
+                running.pop(pod["metadata"]["uid"], None)
+            for node_name in ("n0", "n1"):
+                self.unprepare(node_name)
+            self.api.change(PODS, name, status={**pod["status"], "phase": "Succeeded"})
+        elif pod["status"].get("phase") == "Pending":
+            self.ask_to_end(pod)

@@ -1,0 +1,81 @@
+"""The model is not blind: a controller with one safeguard taken away is caught within a few thousand schedules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS
+from koordra.api.objects import Object
+from koordra.controller.assumed import AssumedWrites
+from koordra.controller.lease import LeaderLease
+from koordra.controller.writes import Writer, Written
+from tests.property.test_controller_model import one_schedule
+
+MOST = 6000 if "KOORDRA_EXAMPLES" in os.environ else 300
+"""A search takes minutes, so it is for make soak; it prints what to write as `last`."""
+UNSEEN = "was changed by who had not seen what it was"
+
+
+def caught(what: str, *, last: int) -> None:
+    """One schedule fails for this reason: the one that did so `last`, or else the first from the beginning on."""
+    for seed in (last, *range(MOST)):
+        try:
+            one_schedule(seed)
+        except AssertionError as error:
+            assert what in str(error).partition("\n")[0], error
+            print(f"found by schedule {seed}")
+            return
+    raise AssertionError(f"{MOST} schedules have not found it; KOORDRA_EXAMPLES=1 tries more of them")
+
+
+Change = Mapping[str, Any]
+
+
+def _allocates(change: Change) -> bool:
+    return bool((change.get("status") or {}).get("allocation"))
+
+
+def _gives_back(change: Change) -> bool:
+    return "status" in change and not _allocates(change)
+
+
+def _protects(change: Change) -> bool:
+    return "finalizers" in (change.get("metadata") or {})
+
+
+@pytest.mark.parametrize(("concerned", "last"), [(_allocates, 288), (_gives_back, 438), (_protects, 87)])
+def test_a_write_without_a_version_is_caught(
+    monkeypatch: pytest.MonkeyPatch, concerned: Callable[[Change], bool], last: int
+) -> None:
+    conditional = Writer._patch_claim
+
+    def patch(self: Writer, claim: Object, change: Change, **how: Any) -> Written:
+        if not concerned(change):
+            return conditional(self, claim, change, **how)
+        body = {**change, "metadata": {**(change.get("metadata") or {}), "uid": objects.uid(claim)}}
+        return self._send(RESOURCE_CLAIMS, claim, body, **how)
+
+    monkeypatch.setattr(Writer, "_patch_claim", patch)
+    caught(UNSEEN, last=last)
+
+
+def test_a_successor_that_waits_half_the_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LeaderLease._wait_for
+    monkeypatch.setattr(LeaderLease, "_wait_for", lambda self, holder: whole(self, holder) / 2)
+    caught("had listed them", last=51)
+
+
+def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeaderLease, "may_write", lambda self: self._renewed is not None)
+    caught("its lease may be over", last=12)
+
+
+def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AssumedWrites, "assume", lambda self, claim: None)
+    monkeypatch.setattr(AssumedWrites, "doubt", lambda self, claim, allocation: None)
+    caught("allocated beyond capacity", last=19)

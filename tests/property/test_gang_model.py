@@ -1,0 +1,56 @@
+"""Gangs in the model world: random schedules of everything that can happen, replayed from their seed.
+
+`tests/fakes/gang_world` has the jobs and what must hold of them. `KOORDRA_EXAMPLES=N` (make soak) runs N further schedules;
+`KOORDRA_SEED=N` runs one and prints what happened in it.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import pytest
+
+from tests.fakes.gang_world import GangWorld
+from tests.fakes.model_planner import plan_model, read_model_inventory
+
+SCHEDULES = 250
+BLOCKS = 10
+STEPS = 40
+EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
+SEED = os.environ.get("KOORDRA_SEED")
+
+
+def one_schedule(seed: int) -> GangWorld:
+    world = GangWorld(seed, plan_model, read_model_inventory)
+    try:
+        world.run(STEPS)
+        world.become_quiet()
+        world.check_quiet()
+    except Exception as error:
+        story = "\n".join(world.trace[-40:])
+        raise AssertionError(
+            f"KOORDRA_SEED={seed}: {error}\n{story}\n{traceback.format_exc(limit=-6)}"
+        ) from error
+    return world
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_schedule_holds_half_a_gang(block: int) -> None:
+    size = SCHEDULES // BLOCKS
+    for seed in range(block * size, (block + 1) * size):
+        one_schedule(seed)
+
+
+@pytest.mark.skipif(EXAMPLES is None, reason="make soak sets KOORDRA_EXAMPLES")
+def test_many_more_schedules() -> None:
+    start = int.from_bytes(os.urandom(4), "big") * 1_000_000
+    for seed in range(start, start + int(EXAMPLES or 0)):
+        one_schedule(seed)
+
+
+@pytest.mark.skipif(SEED is None, reason="KOORDRA_SEED names a schedule to replay")
+def test_one_seed() -> None:
+    world = one_schedule(int(SEED or 0))
+    print("\n".join(world.trace))

@@ -1,0 +1,91 @@
+"""The gang model is worth something: code that is broken in one place does not survive it.
+
+Each case breaks the controller as a careless change might, and looks for a schedule that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from koordra.controller.gangs import commit, course, stages
+from koordra.controller.gangs.membership import Gang
+from koordra.controller.gangs.stages import Stage, Standing, standing_of
+from tests.property.test_gang_model import one_schedule
+
+MOST = 1500
+"""Schedules that are tried for each case; most need a few dozen."""
+
+
+def starts_with_fewer(gang: Gang, **known: Any) -> Standing:
+    """Gates are lifted as soon as one member has its devices."""
+    found = standing_of(gang, **known)
+    placed = tuple(
+        member for member in gang.held if member.is_placed and member.claims and member.claims.ours
+    )
+    if found.stage in {Stage.TORN, Stage.GATHERING} and placed:
+        return Standing(Stage.READY, found.count, lift=placed)
+    return found
+
+
+def plans_a_part(gang: Gang, **known: Any) -> Standing:
+    """One member is enough for the allocations to be written."""
+    found = standing_of(gang, **known)
+    return replace(found, needed=1) if found.stage is Stage.WAITING else found
+
+
+def keeps_what_was_torn(gang: Gang, **known: Any) -> Standing:
+    """What a cut-off pass has left stays."""
+    return replace(standing_of(gang, **known), give_back=())
+
+
+def counts_the_gathered(gang: Gang, **known: Any) -> Standing:
+    """A gang is ready although members are missing."""
+    return standing_of(replace(gang, terms=replace(gang.terms, least=1)), **known)
+
+
+def never_restarts(self: Any, gang: Gang, standing: Standing, now: float) -> None:
+    """A gang that cannot complete itself holds what it has for ever."""
+    del self, gang, standing, now
+
+
+def never_lifts_again(gang: Gang, **known: Any) -> Standing:
+    """Gates of members that a killed controller has left are nobody's business."""
+    found = standing_of(gang, **known)
+    return replace(found, lift=()) if gang.committed else found
+
+
+def forgets_to_undo(*_anything: Any) -> None:
+    """A write that fails leaves those before it, and the next pass does not look."""
+
+
+Patch = tuple[object, str, Callable[..., Any]]
+
+FROM = {"never restarts": 517, "leaves gates behind": 66, "keeps what was torn": 20}
+"""Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
+
+BROKEN: dict[str, list[Patch]] = {
+    "starts with fewer than the least": [(stages, "standing_of", starts_with_fewer)],
+    "allocates a part": [(stages, "standing_of", plans_a_part), (commit, "_undo", forgets_to_undo)],
+    "keeps what was torn": [(stages, "standing_of", keeps_what_was_torn)],
+    "does not count": [(stages, "standing_of", counts_the_gathered)],
+    "never restarts": [(course.Gangs, "_see_to_the_short", never_restarts)],
+    "leaves gates behind": [(stages, "standing_of", never_lifts_again)],
+}
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_broken_code_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for target, attribute, broken in BROKEN[name]:
+        monkeypatch.setattr(target, attribute, broken)
+    start = FROM.get(name, 0)
+    for seed in range(start, start + MOST):
+        try:
+            one_schedule(seed)
+        except AssertionError as caught:
+            print(f"{name}: {str(caught).splitlines()[0]}")
+            return
+    pytest.fail(f"{MOST} schedules and nobody noticed: {name}")

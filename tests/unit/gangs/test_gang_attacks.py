@@ -1,0 +1,274 @@
+"""What tenants, other systems and chance may do to gangs: nothing is held in vain, nobody waits for ever, no pass ends early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.allocator.gang import place_gang
+from koordra.api import names
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.controller.gangs import telling
+from koordra.controller.gangs.lifting import Lifts
+from koordra.controller.gangs.marks import GANG, GANG_MIN, GANG_TIMEOUT, mark_of, terms_of
+from koordra.controller.gangs.membership import Gathering
+from koordra.controller.snapshot import Cluster
+from koordra.errors import Forbidden
+from tests.fakes.gang_cluster import GangCluster
+from tests.fakes.joint_cluster import explode_at, gpu_slice, node
+from tests.fakes.kube_api import Killed, Write
+from tests.unit.gangs.test_gang_course import allocated, bind, let_go, member, told
+
+MINUTE = {GANG_TIMEOUT: "60s"}
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GangCluster, "place", staticmethod(place_gang))
+
+
+def foreign(cluster: GangCluster, name: str, *, least: int, claims: bool = True, **spec: Any) -> None:
+    """A member of a gang of Koordinator's; one without claims is not held."""
+    if claims:
+        cluster.claim(name)
+    cluster.pod(name, *([name] if claims else []), gates=[names.JOINT_GATE] if claims else [], **spec)
+    prefix = "gang.scheduling.koordinator.sh/"
+    said = {prefix + "name": "train", prefix + "min-available": str(least)}
+    cluster.api.edit(PODS, name, lambda found: found["metadata"].update(annotations=said))
+
+
+def more_room(cluster: GangCluster, name: str = "later", gpus: int = 1) -> None:
+    cluster.api.create(NODES, node(name))
+    cluster.api.create(RESOURCE_SLICES, gpu_slice(name, gpus))
+
+
+def a_launcher_that_runs(cluster: GangCluster) -> None:
+    foreign(cluster, "launcher", least=4, claims=False)
+    cluster.api.edit(PODS, "launcher", lambda found: found["spec"].update(nodeName="n0"))
+    for number in range(3):
+        foreign(cluster, f"w{number}", least=4)
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_launcher_of_others_that_runs_commits_nobody(step: int) -> None:
+    cluster = GangCluster(nodes=2, gpus=2)
+    a_launcher_that_runs(cluster)
+    cluster.caches.deliver()
+    cluster.api.after = explode_at(step, Killed)
+    with pytest.raises(Killed):
+        cluster.reconciler.reconcile()
+    cluster.api.after = lambda _write: None
+    assert let_go(cluster) == []
+    cluster.pod_ends("w2", "w2")
+    cluster.start_again()
+    cluster.settle()
+    assert allocated(cluster) == []
+    assert let_go(cluster) == []
+
+
+def test_a_launcher_of_others_that_runs_counts_and_is_not_evicted() -> None:
+    cluster = GangCluster(nodes=1, gpus=2)
+    a_launcher_that_runs(cluster)
+    evictions: list[Write] = []
+    cluster.api.before = lambda write: evictions.append(write) if write.subresource == "eviction" else None
+    for _ in range(3):
+        cluster.settle()
+        cluster.pass_time(301)
+    assert evictions == []
+    more_room(cluster)
+    cluster.settle()
+    assert let_go(cluster) == allocated(cluster) == ["w0", "w1", "w2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("koordra.io/gang-min", "1" * 5000),
+        ("koordra.io/gang-timeout", "1" * 5000 + "s"),
+        ("koordra.io/gang-timeout", "1" * 1000),
+        ("volcano.sh/task-index", "1" * 5000),
+        ("volcano.sh/task-index", "1" * 100),
+    ],
+)
+def test_a_tenants_long_numbers_do_not_end_the_pass(name: str, text: str) -> None:
+    cluster = GangCluster(nodes=2, gpus=2)
+    for member_name in ("w0", "w1"):
+        member(cluster, member_name, terms={name: text})
+    cluster.claim("neighbour")
+    cluster.pod("neighbour", "neighbour")
+    cluster.settle()
+    assert "neighbour" in allocated(cluster)
+
+
+def test_a_name_that_no_write_could_carry_is_refused() -> None:
+    cluster = GangCluster()
+    for name in ("w0", "w1"):
+        member(cluster, name, gang="x" * 20_000)
+    cluster.settle()
+    assert allocated(cluster) == []
+    assert told(cluster, telling.REFUSED)
+
+
+@pytest.mark.parametrize("gang", ["my job", "line\nbreak"])
+def test_a_name_that_containers_could_not_be_told_is_refused(gang: str) -> None:
+    cluster = GangCluster()
+    for name in ("w0", "w1"):
+        member(cluster, name, gang=gang)
+    cluster.settle()
+    assert allocated(cluster) == []
+    assert told(cluster, telling.REFUSED)
+
+
+def test_gangs_of_one_name_in_two_systems_are_two() -> None:
+    cluster = GangCluster(nodes=2, gpus=2)
+    for number in range(2):
+        member(cluster, f"k{number}")
+        foreign(cluster, f"f{number}", least=2)
+    cluster.settle()
+    assert allocated(cluster) == ["f0", "f1", "k0", "k1"]
+
+
+def short_and_overdue(refused: set[str]) -> GangCluster:
+    """One of two members runs, its time is over, and these pods may not be evicted."""
+    cluster = GangCluster(nodes=2, gpus=1)
+    for name in ("w0", "w1"):
+        member(cluster, name, terms=MINUTE)
+    cluster.settle()
+    bind(cluster, "w0")
+    cluster.scheduler_says_no("w1")
+    cluster.settle()
+
+    def budget(write: Write) -> None:
+        if write.subresource == "eviction" and write.name in refused:
+            raise Forbidden("not now", code=403)
+
+    cluster.api.before = budget
+    cluster.pass_time(61)
+    cluster.settle()
+    assert told(cluster, telling.RESTARTED)
+    return cluster
+
+
+def test_a_gang_that_nobody_may_evict_completes_itself_when_there_is_room() -> None:
+    cluster = short_and_overdue({"w0", "w1"})
+    more_room(cluster)
+    for _ in range(8):
+        cluster.pass_time(10)
+        cluster.settle()
+    assert allocated(cluster) == ["w0", "w1"]
+
+
+def test_a_gang_of_which_a_part_may_be_evicted_completes_itself_too() -> None:
+    cluster = short_and_overdue({"w0"})
+    cluster.pod_ends("w1", "w1")
+    member(cluster, "w2", terms=MINUTE)
+    more_room(cluster)
+    for _ in range(8):
+        cluster.pass_time(10)
+        cluster.settle()
+    assert {"w0", "w2"} <= set(allocated(cluster))
+
+
+def test_a_member_whose_gate_somebody_lifted_after_the_start_gets_devices() -> None:
+    cluster = GangCluster(nodes=1, gpus=2)
+    for number in range(3):
+        member(cluster, f"w{number}")
+    cluster.settle()
+    bind(cluster, "w0", "w1")
+    cluster.settle()
+    cluster.api.edit(PODS, "w2", lambda pod: pod["spec"].pop("schedulingGates"))
+    more_room(cluster)
+    cluster.settle()
+    assert allocated(cluster) == ["w0", "w1", "w2"]
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_claim_that_two_waiting_gangs_share_is_held_by_neither(step: int) -> None:
+    cluster = GangCluster(nodes=2, gpus=2)
+    cluster.claim("shared")
+    entry = {"name": "shared", "resourceClaimName": "shared"}
+    for gang in "ab":
+        for number in range(2):
+            member(cluster, f"{gang}{number}", gang=gang)
+        cluster.api.edit(PODS, f"{gang}1", lambda pod: pod["spec"]["resourceClaims"].append(dict(entry)))
+    cluster.caches.deliver()
+    cluster.api.after = explode_at(step, Killed)
+    with pytest.raises(Killed):
+        cluster.reconciler.reconcile()
+    cluster.api.after = lambda _write: None
+    cluster.start_again()
+    assert let_go(cluster) == []
+    for gang in "ab":
+        cluster.pod_ends(f"{gang}0", f"{gang}0")
+    cluster.settle()
+    assert allocated(cluster) == []
+
+
+def test_a_running_pod_that_changes_its_gang_takes_nobodys_turn() -> None:
+    """A gang that has started comes first among those of its priority, not before higher ones."""
+    cluster = GangCluster(nodes=1, gpus=2)
+    for name in ("w0", "w1"):
+        member(cluster, name)
+    cluster.settle()
+    bind(cluster, "w0", "w1")
+    for name in ("v0", "v1"):
+        member(cluster, name, gang="v", least=3)
+    moved = {GANG: "v", GANG_MIN: "3"}
+    cluster.api.edit(PODS, "w0", lambda pod: pod["metadata"]["annotations"].update(moved))
+    cluster.claim("urgent")
+    cluster.pod("urgent", "urgent", priority=100)
+    cluster.settle()
+    more_room(cluster, gpus=2)
+    cluster.settle()
+    assert "urgent" in allocated(cluster)
+    assert not {"v0", "v1"} & set(allocated(cluster))
+
+
+@pytest.mark.parametrize("by", ["namespace", "pod"])
+def test_pods_in_native_mode_are_in_no_gang(by: str) -> None:
+    native = {names.MODE_LABEL: names.MODE_NATIVE}
+    metadata = {"name": "w0", "namespace": "team", "uid": "u0", "annotations": {GANG: "train", GANG_MIN: "2"}}
+    pod: Object = {"metadata": metadata, "spec": {"nodeSelector": native if by == "pod" else {}}}
+    namespace: Object = {"metadata": {"name": "team", "labels": native if by == "namespace" else {}}}
+    assert Gathering().gather(Cluster(pods=[pod], namespaces=[namespace]), Lifts()) == []
+    other = {"metadata": {"name": "team"}}
+    joint = {**pod, "spec": {}}
+    assert len(Gathering().gather(Cluster(pods=[joint], namespaces=[other]), Lifts())) == 1
+
+
+def test_a_retried_pod_of_a_job_takes_the_place_of_the_failed_one() -> None:
+    cluster = GangCluster(nodes=2, gpus=1)
+
+    def numbered(name: str, index: str) -> None:
+        member(cluster, name)
+        label = {"batch.kubernetes.io/job-completion-index": index}
+        cluster.api.edit(PODS, name, lambda pod: pod["metadata"].setdefault("labels", {}).update(label))
+
+    numbered("w0", "0")
+    numbered("w1", "1")
+    cluster.settle()
+    bind(cluster, "w0", "w1")
+    cluster.api.edit(PODS, "w1", lambda pod: pod["status"].update(phase="Failed"))
+    numbered("w1-again", "1")
+    cluster.settle()
+    cluster.api.edit(RESOURCE_CLAIMS, "w1", lambda claim: claim.update(status={}))
+    cluster.settle()
+    assert allocated(cluster) == ["w0", "w1-again"]
+    assert "w1-again" in let_go(cluster)
+
+
+def test_a_part_of_a_workload_with_the_policy_basic_is_no_gang() -> None:
+    pod: Object = {
+        "metadata": {"name": "w0", "namespace": "team"},
+        "spec": {"workloadRef": {"name": "train", "podGroup": "workers"}},
+    }
+    workload: Object = {
+        "apiVersion": "scheduling.k8s.io/v1alpha1",
+        "metadata": {"name": "train", "namespace": "team"},
+        "spec": {"podGroups": [{"name": "workers", "policy": {"basic": {}}}]},
+    }
+    mark = mark_of(pod)
+    assert mark is not None
+    assert terms_of(mark, [pod], {("scheduling.k8s.io", "team", "train"): workload}) is None

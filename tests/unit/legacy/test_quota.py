@@ -1,0 +1,400 @@
+"""ResourceQuotas under legacy names hold for pods that do not carry those names any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.api import objects
+from koordra.compat import amounts
+from koordra.compat.settings import Settings
+from koordra.controller.legacy import upkeep
+from koordra.controller.legacy.quota import in_scope
+from koordra.controller.legacy.run import LegacyWebhook
+from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.legacy.usage import ADMITTED
+from koordra.controller.webhook.lookups import Watched
+from koordra.controller.webhook.review import Asked
+from koordra.metrics import Metrics
+from tests.unit.legacy.cluster import Cluster, Object, a_quota, container, of_kind, pod
+
+GPU = {"nvidia.com/gpu": 1}
+
+
+def amount(limits: Object, name: str, *, more: Object | None = None, **settings: Object) -> int | None:
+    cluster = Cluster(settings=Settings().with_document(settings, source="s") if settings else None)
+    containers = [container("main", limits)] + ([container("more", more)] if more else [])
+    cluster.admitted(pod(containers=containers))
+    (template,) = of_kind(cluster)
+    dialect = amounts.dialect_of(objects.name(template))
+    return amounts.amounts(dialect, template["spec"]["spec"], cluster.settings)[name]
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "expected"),
+    [
+        ({"nvidia.com/gpu": 3}, "nvidia.com/gpu", 3),
+        ({"nvidia.com/gpu": 3}, "koordra.io/gpu", 3),
+        ({"nvidia.com/gpu": 3}, "koordra.io/gpu-cores", 300),
+        ({"nvidia.com/mig-1g.10gb": 2}, "nvidia.com/mig-1g.10gb", 2),
+        ({"nvidia.com/mig-1g.10gb": 2}, "nvidia.com/gpu", 0),
+        ({"nvidia.com/mig-1g.10gb.me": 1}, "nvidia.com/mig-1g.10gb.me", 1),
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000, "nvidia.com/gpucores": 30}, "nvidia.com/gpu", 2),
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000, "nvidia.com/gpucores": 30}, "nvidia.com/gpumem", 2000),
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000, "nvidia.com/gpucores": 30}, "nvidia.com/gpucores", 60),
+        ({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000}, "koordra.io/gpu-memory", 2000 << 20),
+        ({"nvidia.com/gpumem-percentage": 30}, "nvidia.com/gpumem-percentage", 30),
+        ({"nvidia.com/gpumem-percentage": 30}, "nvidia.com/gpumem", None),
+        ({"koordinator.sh/gpu": 50}, "koordinator.sh/gpu-core", 50),
+        ({"koordinator.sh/gpu": 50}, "koordinator.sh/gpu-memory-ratio", 50),
+        ({"koordinator.sh/gpu": 200}, "koordinator.sh/gpu", 200),
+        ({"koordinator.sh/gpu": 100, "koordinator.sh/rdma": 100}, "koordinator.sh/rdma", 100),
+        ({"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory": "8Gi"}, "koordinator.sh/gpu-memory", 8 << 30),
+        ({"volcano.sh/vgpu-number": 2, "volcano.sh/vgpu-memory": 500}, "volcano.sh/vgpu-memory", 1000),
+        ({"volcano.sh/gpu-number": 2}, "volcano.sh/gpu-number", 2),
+        ({"volcano.sh/gpu-memory": 700}, "volcano.sh/gpu-memory", 700),
+        ({"aliyun.com/gpu-mem": 7}, "aliyun.com/gpu-mem", 7),
+        ({"alnair/vgpu-memory": 7, "alnair/vgpu-compute": 30}, "alnair/vgpu-memory", 7),
+        ({"alnair/vgpu-memory": 7, "alnair/vgpu-compute": 30}, "alnair/vgpu-compute", 30),
+        ({"elasticgpu.io/gpu-core": 200}, "elasticgpu.io/gpu-core", 200),
+        ({"elasticgpu.io/gpu-core": 20, "elasticgpu.io/gpu-memory": 512}, "elasticgpu.io/gpu-memory", 512),
+        ({"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 8}, "tencent.com/vcuda-memory", 8),
+        ({"tencent.com/vcuda-core": 200}, "tencent.com/vcuda-core", 200),
+    ],
+)  # fmt: skip
+def test_a_claim_amounts_to_what_its_pod_asked(limits: Object, name: str, expected: int | None) -> None:
+    assert amount(limits, name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("nvidia.com/gpu", 8), ("nvidia.com/gpumem", 40000), ("nvidia.com/gpumem-percentage", None)],
+)
+def test_migs_that_hami_gives_out_count_under_its_names(name: str, expected: int | None) -> None:
+    """Else an annotation would lead past the quota."""
+    cluster = Cluster()
+    asks = {"nvidia.com/gpu": 8, "nvidia.com/gpumem": 5000}
+    cluster.admitted(pod(asks, annotations={"nvidia.com/vgpu-mode": "mig"}))
+    (template,) = of_kind(cluster)
+    assert "mig.koordra.io" in str(template)
+    assert amounts.amounts("hami", template["spec"]["spec"], cluster.settings)[name] == expected
+
+
+def test_units_and_names_are_those_of_the_cluster() -> None:
+    assert amount({"aliyun.com/gpu-mem": 700}, "aliyun.com/gpu-mem", aliyun={"memoryUnit": "MiB"}) == 700
+    renamed = {"nvidia.com/gpu": "corp.example/gpu"}
+    assert amount({"corp.example/gpu": 2}, "corp.example/gpu", names=renamed) == 2
+
+
+def test_containers_add_up() -> None:
+    assert amount(GPU, "nvidia.com/gpu", more={"nvidia.com/gpu": 2}) == 3
+
+
+def test_one_too_many_is_refused_in_kubernetes_words() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "2"})]
+    for number in range(2):
+        cluster.store(cluster.admitted(pod(GPU, name=f"p{number}"), uid=f"u{number}"))
+    answer = cluster.ask(pod(GPU, name="p2"), uid="u2")
+    assert (answer.code, answer.reason) == (403, "Forbidden")
+    assert str(answer.problems[0]) == (
+        'pods "p2" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, '
+        "used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2"
+    )
+    assert cluster.counted[-1] == ("plain", "over_quota")
+
+
+def test_pods_that_the_watch_does_not_show_yet_count() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    first = cluster.admitted(pod(GPU), uid="u1")
+    assert "exceeded quota" in cluster.refused(pod(GPU, name="q"), uid="u2")
+    stored = cluster.store(first)
+    assert stored["metadata"]["annotations"][ADMITTED] == "u1"
+    assert "used: requests.nvidia.com/gpu=1" in cluster.refused(pod(GPU, name="q"), uid="u3"), (
+        "once, not twice"
+    )
+
+
+def test_a_pod_that_was_never_stored_counts_for_a_minute() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    cluster.admitted(pod(GPU), uid="u1")
+    cluster.now += 61
+    cluster.admitted(pod(GPU), uid="u2")
+
+
+def test_a_dry_run_is_told_and_counts_nothing() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    cluster.admitted(pod(GPU), uid="u1", dry_run=True)
+    cluster.admitted(pod(GPU), uid="u2")
+    assert "exceeded quota" in cluster.refused(pod(GPU), uid="u3", dry_run=True)
+
+
+def test_a_pod_refused_for_its_template_does_not_count() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    cluster.away = True
+    cluster.refused(pod(GPU), uid="u1")
+    cluster.away = False
+    cluster.admitted(pod(GPU), uid="u2")
+
+
+@pytest.mark.parametrize("how", ["deleted", "finished"])
+def test_what_has_gone_does_not_count(how: str) -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    stored = cluster.store(cluster.admitted(pod(GPU), uid="u1"))
+    if how == "deleted":
+        cluster.usage.on_pod("DELETED", stored)
+    else:
+        cluster.usage.on_pod("MODIFIED", {**stored, "status": {"phase": "Succeeded"}})
+    cluster.admitted(pod(GPU), uid="u2")
+
+
+def test_annotations_that_were_edited_away_do_not_help() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    stored = cluster.store(cluster.admitted(pod(GPU), uid="u1"))
+    cluster.usage.on_pod("MODIFIED", {**stored, "metadata": {**stored["metadata"], "annotations": {}}})
+    assert "exceeded quota" in cluster.refused(pod(GPU), uid="u2")
+
+
+def replica_that_starts_now(cluster: Cluster) -> Cluster:
+    """It sees what is stored, and remembers nothing."""
+    fresh = Cluster(*cluster.known.values())
+    fresh.quotas = cluster.quotas
+    for template in of_kind(fresh):
+        fresh.usage.on_template("ADDED", template)
+    return fresh
+
+
+def test_deleting_the_template_of_a_running_pod_does_not_help() -> None:
+    """A replica that starts later knows what the pod amounts to by its claim."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    status = {"resourceClaimStatuses": [{"name": "koordra-devices", "resourceClaimName": "p-1"}]}
+    stored = cluster.store(cluster.admitted(pod(GPU), uid="u1"), **status)
+    (template,) = of_kind(cluster)
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "p-1", "namespace": "team"},
+        "spec": template["spec"]["spec"],
+    }
+    cluster.known = {("ResourceClaim", "team/p-1"): claim}
+    later = replica_that_starts_now(cluster)
+    later.usage.on_pod("ADDED", stored)
+    assert "used: requests.nvidia.com/gpu=1" in later.refused(pod(GPU, name="q"), uid="u2")
+    later.usage.on_pod("DELETED", stored)
+    later.admitted(pod(GPU, name="q"), uid="u3")
+
+
+def test_a_claim_that_says_something_else_teaches_nothing() -> None:
+    """Of a planted template: what the name promises is not what is there."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    status = {"resourceClaimStatuses": [{"name": "koordra-devices", "resourceClaimName": "p-1"}]}
+    stored = cluster.store(cluster.admitted(pod(GPU), uid="u1"), **status)
+    (template,) = of_kind(cluster)
+    template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] = 0
+    claim = {"kind": "ResourceClaim", "metadata": {"name": "p-1", "namespace": "team"}}
+    cluster.known = {("ResourceClaim", "team/p-1"): {**claim, "spec": template["spec"]["spec"]}}
+    later = replica_that_starts_now(cluster)
+    later.usage.on_pod("ADDED", stored)
+    assert later.ask(pod({"aliyun.com/gpu-mem": 1}, name="q"), uid="u2").problems == ()
+    later.usage.recall("team", template=later.template, claim=later.claim)
+    assert not later.usage._amounts.keys() & {objects.name(template)}
+
+
+def test_a_pod_counts_while_its_template_is_not_in_the_watch() -> None:
+    """Two watches, in any order: what was reserved holds until the pod is counted."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    first = cluster.admitted(pod(GPU), uid="u1")
+    cluster.usage._amounts.clear()
+    cluster.store(first)
+    assert cluster.usage.counted(cluster.quotas[0], "nvidia.com/gpu") == 1
+    cluster.usage.on_template("ADDED", of_kind(cluster)[0])
+    assert cluster.usage.counted(cluster.quotas[0], "nvidia.com/gpu") == 1
+
+
+def test_a_template_that_the_watch_did_not_tell_of_yet_is_looked_up() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    stored = cluster.store(cluster.admitted(pod(GPU), uid="u1"))
+    later = Cluster(*cluster.known.values())
+    later.quotas = cluster.quotas
+    later.usage.on_pod("ADDED", stored)
+    assert "used: requests.nvidia.com/gpu=1" in later.refused(pod(GPU, name="q"), uid="u2")
+
+
+def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list is in before its last pod is heard of."""
+    stored = [{"metadata": {"name": f"p{number}", "namespace": "team"}} for number in range(2)]
+    nobody: Any = None
+    webhook = LegacyWebhook(nobody, LegacySettings(), Watched(nobody), metrics=Metrics(), patience=0.0)
+    monkeypatch.setattr(webhook._quotas, "_served", False)
+    monkeypatch.setattr(webhook._pods, "wait_synced", lambda _timeout: True)
+    monkeypatch.setattr(webhook._pods, "objects", lambda: stored)
+    ready = []
+    for one in stored:
+        webhook._on_pod("ADDED", one)
+        ready.append(webhook.is_synced())
+        answer = webhook.paths()["/mutate/legacy"](Asked("u", "CREATE", "Pod", "team", pod({"cpu": 1})))
+        assert bool(answer.problems) is not ready[-1], "a quota would have room that is taken"
+    assert ready == [False, True]
+
+
+def test_a_pod_of_the_same_name_is_another() -> None:
+    """What waited for the first one's template must not come back in the place of the second."""
+    cluster = Cluster()
+    first = cluster.admitted(pod({"nvidia.com/gpu": 4}, name="web-0"), uid="u1")
+    second = cluster.admitted(pod(GPU, name="web-0"), uid="u2")
+    four, one = (
+        next(t for t in of_kind(cluster) if f"'count': {count}" in str(t["spec"])) for count in (4, 1)
+    )
+    later = Cluster()
+    later.usage.on_template("ADDED", one)
+    later.store(first)
+    later.usage.on_pod("MODIFIED", {**second, "metadata": {**second["metadata"], "uid": "pod-2"}})
+    later.usage.on_template("ADDED", four)
+    assert later.usage.counted(a_quota({}), "nvidia.com/gpu") == 1
+    assert not later.usage._unknown
+
+
+def test_a_pod_that_was_rewritten_twice_counts_once() -> None:
+    """Another webhook adds a container; the second review has a uid of its own."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "2"})]
+    first = cluster.admitted(pod(GPU), uid="u1")
+    containers = [*first["spec"]["containers"], container("injected", GPU)]
+    both = cluster.admitted({**first, "spec": {**first["spec"], "containers": containers}}, uid="u2")
+    stored = cluster.store(both)
+    assert cluster.usage.counted(cluster.quotas[0], "nvidia.com/gpu") == 2
+    cluster.usage.on_pod("DELETED", stored)
+    assert cluster.usage.counted(cluster.quotas[0], "nvidia.com/gpu") == 0
+
+
+def test_what_is_refused_or_asked_in_a_dry_run_is_not_remembered() -> None:
+    """A user can ask for any number of different things."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    cluster.refused(pod({"nvidia.com/gpu": 2}), uid="u1")
+    cluster.admitted(pod(GPU), uid="u2", dry_run=True)
+    assert not cluster.usage._amounts
+
+
+def test_pods_that_kept_the_name_count_as_the_api_server_counts_them() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "2"}, used={"requests.nvidia.com/gpu": "2"})]
+    assert "used: requests.nvidia.com/gpu=2" in cluster.refused(pod(GPU))
+
+
+def test_an_amount_that_is_bounded_has_to_be_said() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"limits.nvidia.com/gpumem": "8000"})]
+    cluster.admitted(pod({"nvidia.com/gpumem": 4000}), uid="u1")
+    assert "failed quota: gpus: must specify nvidia.com/gpumem" in cluster.refused(
+        pod({"nvidia.com/gpumem-percentage": 10}), uid="u2"
+    )
+    text = cluster.refused(pod({"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}), uid="u3")
+    assert "requested: limits.nvidia.com/gpumem=6000, used: limits.nvidia.com/gpumem=4000" in text
+
+
+def test_koordras_own_names_hold_for_every_dialect() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.koordra.io/gpu-memory": "10Gi", "requests.koordra.io/gpu": "5"})]
+    cluster.store(cluster.admitted(pod({"aliyun.com/gpu-mem": 6}), uid="u1"))
+    text = cluster.refused(pod({"nvidia.com/gpumem": 5120}), uid="u2")
+    assert "requested: requests.koordra.io/gpu-memory=5Gi, used: requests.koordra.io/gpu-memory=6Gi" in text
+    assert "limited: requests.koordra.io/gpu-memory=10Gi" in text
+
+
+def test_another_dialects_quota_does_not_bound_this_one() -> None:
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.aliyun.com/gpu-mem": "1", "requests.cpu": "1", "pods": "3"})]
+    found = cluster.admitted(pod(GPU))
+    assert ADMITTED not in found["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "obj", "inside"),
+    [
+        ({"scopes": ["Terminating"]}, pod(GPU, activeDeadlineSeconds=5), True),
+        ({"scopes": ["Terminating"]}, pod(GPU), False),
+        ({"scopes": ["NotTerminating"]}, pod(GPU), True),
+        (
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["a"]}]
+                }
+            },
+            pod(GPU, priorityClassName="a"),
+            True,
+        ),
+        (
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "NotIn", "values": ["a"]}]
+                }
+            },
+            pod(GPU, priorityClassName="a"),
+            False,
+        ),
+        (
+            {"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]}},
+            pod(GPU),
+            False,
+        ),
+        ({"scopes": ["CrossNamespacePodAffinity"]}, pod(GPU), False),
+        (
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "CrossNamespacePodAffinity", "operator": "Exists"}]
+                }
+            },
+            pod(
+                GPU,
+                affinity={
+                    "podAntiAffinity": {
+                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                            {"weight": 1, "podAffinityTerm": {"topologyKey": "z", "namespaceSelector": {}}}
+                        ]
+                    }
+                },
+            ),
+            True,
+        ),
+        (
+            {"scopes": ["CrossNamespacePodAffinity"]},
+            pod(
+                GPU,
+                affinity={
+                    "podAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [
+                            {"topologyKey": "z", "namespaces": []},
+                            {"topologyKey": "z", "namespaces": ["other"]},
+                        ]
+                    }
+                },
+            ),
+            True,
+        ),
+        ({"scopes": ["SomethingNew"]}, pod(GPU), True),
+    ],
+)
+def test_scopes(spec: Object, obj: Object, inside: bool) -> None:
+    assert in_scope(a_quota({}, **spec), obj) is inside
+
+
+def test_what_went_beyond_is_counted_by_what_is_there() -> None:
+    """Two replicas of the webhook let in one each: the leader's count tells."""
+    cluster = Cluster()
+    for number in range(2):
+        cluster.store(cluster.admitted(pod(GPU, name=f"p{number}"), uid=f"u{number}"))
+    (found,) = upkeep.over([a_quota({"requests.nvidia.com/gpu": "1"})], cluster.usage.counted)
+    assert found.text == "requests.nvidia.com/gpu: 2 used, 1 allowed"
+    assert not list(upkeep.over([a_quota({"requests.nvidia.com/gpu": "2"})], cluster.usage.counted))
