@@ -33,10 +33,16 @@ LIVE = (
     "demo",
     "e2e",
     "unit/controller",
+    "unit/deploy",
     "unit/devcluster",
+    "unit/elastic",
     "unit/kube",
     "unit/kubelet_plugin",
+    "unit/legacy",
+    "unit/limiter",
     "unit/nri",
+    "unit/peers",
+    "unit/webhook",
 )
 
 
