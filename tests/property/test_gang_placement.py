@@ -26,8 +26,8 @@ import pytest
 from koordra.allocator.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
 from koordra.allocator.gang.domains import domains_at, tree_of
 from koordra.allocator.gang.packing import Count, NodeCounts, Packing, Rules
-from koordra.allocator.gang.place import _read_off
 from koordra.allocator.gang.seen import gang_nodes
+from koordra.allocator.gang.spreading import read_off
 from tests.unit.allocator.machines import (
     allocated,
     claim,
@@ -173,7 +173,7 @@ def packed(case: Case) -> tuple[tuple[int, ...] | None, dict[str, Count]]:
                 best = found if best is None or found[:2] < best[:2] else best
     if best is None:
         return None, {}
-    order, _ = _read_off(packing, best[1])
+    order, _ = read_off(packing, best[1])
     return (best[0], *order), packing.places(best[4], best[5], best[3])
 
 

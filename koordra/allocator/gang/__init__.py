@@ -2,9 +2,18 @@
 
     from koordra.allocator.gang import Gang, GangNode, Member, place_gang
 
-Pure: the same gang and nodes in any order give the same answer, byte for byte. Reading order: asked (what is asked and answered),
-domains (where nodes stand in the fabric), classes (members that ask the same), fitting (what fits on one node), packing (how members
-are spread over domains: the score and the proof), place (the way from a gang to its answer), ranking (what members are told).
+Pure: the same gang and nodes in any order give the same answer, byte for byte. Reading order, every file importing only earlier ones:
+
+    asked       what is asked and answered             climbing    Preferred scopes of several members
+    seen        plain objects as what is asked         searching   one node is asked for devices
+    classes     members that ask the same              fitting     what fits on one node
+    domains     where nodes stand in the fabric        refusals    why a member is on no node
+    packing     the score and the proof                scope       where a gang may stand in the fabric
+    devices     what a node has                        spreading   how many members go to which node
+    seats       the form of a node's answer            rails       the same on fewer rails
+    remembered  answers that are kept                  ranking     who gets which rank, and what members are told
+    predicates  what node predicates refuse            place       the way from a gang to its answer
+    kinds       nodes that give one answer
 """
 
 from koordra.allocator.gang.asked import (
@@ -19,9 +28,9 @@ from koordra.allocator.gang.asked import (
     Member,
     PlacedMember,
 )
-from koordra.allocator.gang.fitting import Remembered
 from koordra.allocator.gang.place import place_gang
 from koordra.allocator.gang.ranking import gang_members
+from koordra.allocator.gang.remembered import Remembered
 
 __all__ = [
     "Fixed",

@@ -21,7 +21,7 @@ The score, most important first; each is a whole number and less is better:
     opened    blocks and NVLink domains that nobody used and that the gang uses in part, so that whole ones stay whole for who
               needs them; "in part": the members in it are fewer than its nodes take one by one
     nodes     number of nodes
-    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf switch (place.py);
+    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf switch (rails.py);
               not minded where the whole gang is on one node
     spare     GPUs left free on the nodes used (best fit)
 

@@ -1,12 +1,13 @@
-"""The rank map of a placed gang, as every member's allocation tells it (`koordra.api.gang_member`)."""
+"""Ranks: who gets which, and the rank map of a placed gang as every member's allocation tells it (`koordra.api.gang_member`)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from koordra.allocator.gang.asked import Fixed, GangPlaced
+from koordra.allocator.gang.asked import Fixed, GangPlaced, Member, PlacedMember
 from koordra.api import objects
 from koordra.api.gang_member import GangMember
 
@@ -19,6 +20,22 @@ class _Seat:
     node: str
     rank: int
     gpus: int
+
+
+def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
+    """Every member's rank: its index where all members have one of their own, else free numbers along the fabric.
+
+    Members that stay keep their rank, also one that is not their index; indispensable ones (a launcher) come first.
+    """
+    indexes = [member.index for member, _ in placed] + [one.index for one in fixed]
+    kept = all(one.rank in (None, one.index) for one in fixed)
+    if kept and None not in indexes and len(set(indexes)) == len(indexes):
+        found = [replace(one, rank=int(member.index or 0)) for member, one in placed]
+        return sorted(found, key=lambda one: one.rank)
+    held = {one.rank for one in fixed}
+    free = (number for number in itertools.count() if number not in held)
+    ordered = [one for _, one in sorted(placed, key=lambda entry: not entry[0].needed)]
+    return [replace(one, rank=next(free)) for one in ordered]
 
 
 def gang_members(

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.gang import GangPlaced, GangUndecided, GangUnsatisfiable
-from koordra.allocator.gang import fitting as fitting_module
+from koordra.allocator.gang import GangPlaced, GangUndecided, GangUnsatisfiable, searching
 from koordra.allocator.reasons import Cause, Reason
 from koordra.errors import InvalidManifest
 from koordra.topology.fabric import FabricLevels
@@ -205,7 +204,7 @@ def test_the_order_of_objects_and_members_does_not_matter() -> None:
 
 
 def test_what_ran_out_of_budget_is_undecided_and_never_unsatisfiable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting_module, "BUDGET", 1)
+    monkeypatch.setattr(searching, "BUDGET", 1)
     answer = answered(cluster(a=1), Gang("job", workers(5, 2), 5))
     assert isinstance(answer, GangUndecided | GangUnsatisfiable)
     if isinstance(answer, GangUnsatisfiable):

@@ -1,0 +1,66 @@
+"""Answers of nodes are kept: most nodes of a cluster, and most gangs that come one after the other, are like earlier ones.
+
+An answer is found again by what was asked and by the likeness of the node that was asked. Likenesses are numbers that one inventory
+gives out, so every inventory has a number of its own here, as long as its numbers mean the same.
+
+An answer that was sought in vain is kept with the budget it was sought with; only with a larger one it is sought again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.allocator.gang.seats import Fit
+from koordra.allocator.inventory import Inventory
+
+_MOST_REMEMBERED: Final = 50_000
+_INVENTORIES: Final = 64
+
+
+@dataclass(slots=True)
+class Remembered:
+    """Answers of nodes by what was asked and by the nodes' likeness, kept from gang to gang by who plans often.
+
+    `unknown`: the budget with which an answer was sought in vain. `forget` when DeviceClasses or features change.
+    """
+
+    fits: dict[Hashable, Fit | None] = field(default_factory=dict)
+    unknown: dict[Hashable, int] = field(default_factory=dict)
+    asked: int = 0
+    _inventories: dict[int, tuple[int, Inventory, Any]] = field(default_factory=dict)
+    _numbered: int = 0
+
+    def forget(self) -> None:
+        self.fits.clear()
+        self.unknown.clear()
+
+    def begin(self, nodes: int) -> None:
+        """Before a gang is looked at: inventories that are long gone are not held for ever. Their numbers are not given again."""
+        if len(self._inventories) > 2 * nodes + _INVENTORIES:
+            self._inventories.clear()
+            self.forget()
+
+    def number(self, inventory: Inventory) -> int:
+        """Which inventory it is, as long as its numbers of likenesses mean the same."""
+        known = self._inventories.get(id(inventory))
+        if known is None or known[2] is not inventory.kinds:
+            self._numbered += 1
+            known = self._inventories[id(inventory)] = (self._numbered, inventory, inventory.kinds)
+        return known[0]
+
+    def answer(
+        self, key: Hashable, search: Callable[[], tuple[Fit | None, bool]], *, budget: int
+    ) -> tuple[Fit | None, bool]:
+        """The answer to the question `key`, and whether the search for it ran out of budget; sought if it is not known yet."""
+        if key not in self.fits or self.unknown.get(key, budget) < budget:
+            if len(self.fits) >= _MOST_REMEMBERED:
+                self.forget()
+            self.asked += 1
+            fit, unknown = search()
+            self.unknown.pop(key, None)
+            if unknown:
+                self.unknown[key] = budget
+            self.fits[key] = fit
+        return self.fits[key], key in self.unknown
