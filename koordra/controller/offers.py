@@ -114,6 +114,7 @@ class Offers:
         self.leftovers = Leftovers(learned)
         self.sites = Sites(read_inventory)
         self.asked = 0
+        self._kinds: dict[int, tuple[Group, str]] = {}
         self._books: dict[str, _Book] = {}
         self._exemplars: dict[tuple[str, Hashable], Exemplar] = {}
         self._classes: Mapping[str, Object] = {}
@@ -135,9 +136,12 @@ class Offers:
     def hear(self, groups: Iterable[Group]) -> None:
         """All that waits counts before the first of them is planned: a pass has one table, and asks no site twice for a newer
         one."""
+        self._kinds.clear()
         for group in groups:
             if not group.placed and self.leftovers.is_new(group):
-                self.leftovers.heard(request_class(group), group, self._classes)
+                kind = request_class(group)
+                self._kinds[id(group)] = (group, kind)
+                self.leftovers.heard(kind, group, self._classes)
 
     def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
         self.sites.given_out(claim, pods)
@@ -147,7 +151,8 @@ class Offers:
         placed = group.placed
         if placed:
             return self._beside(placed, group, kept_off)
-        kind = request_class(group)
+        heard = self._kinds.get(id(group))
+        kind = heard[1] if heard is not None and heard[0] is group else request_class(group)
         self.leftovers.follow(self.sites)
         self.leftovers.heard(kind, group, self._classes)
         book = self._book(kind, group)
