@@ -22,9 +22,10 @@ from pathlib import Path
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.gang_member import is_gang_member
 from koordra.api.objects import Object
 from koordra.api.parameters import GpuConfig
-from koordra.errors import InvalidInput, PrepareError
+from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.configuration import Configuration, configuration
 from koordra.kubelet_plugin.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.device_edits import NIC_TYPES, with_edits
@@ -85,6 +86,7 @@ def decide(
         allocation = _allocation(ref, claim)
         results = [result for result in allocation.results if result.device.driver == names.DRIVER]
         config = configuration(allocation.config, claim=str(ref))
+        _no_member_of_its_own_making(claim)
         devices = tuple(_identified(ref, result, node=node, before=before) for result in results)
     except InvalidInput as error:
         raise PrepareError(f"{ref}: {error}") from error
@@ -144,6 +146,21 @@ def _networks(
         consumers=node.consumers or Consumers(),
         enabled=node.consumers is not None,
     )
+
+
+def _no_member_of_its_own_making(claim: Object) -> None:
+    """A place in a gang is the controller's word. kube-scheduler copies a claim's config into its allocation, so one that
+    the claim itself carries would be believed."""
+    devices = (claim.get("spec") or {}).get("devices") or {}
+    for index, entry in enumerate(devices.get("config") or ()):
+        parameters = (entry.get("opaque") or {}).get("parameters")
+        if is_gang_member(parameters):
+            field = f"spec.devices.config[{index}].opaque.parameters"
+            raise InvalidParameters(
+                "GangMember is written by koordra's controller into allocations; leave it away",
+                object=objects.describe(claim),
+                field=field,
+            )
 
 
 def _allocation(ref: ClaimRef, claim: Object) -> Allocation:

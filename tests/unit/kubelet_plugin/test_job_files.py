@@ -74,6 +74,16 @@ def test_a_claim_cannot_say_its_own_rank() -> None:
         decode(MEMBER.to_dict(), object="claim", field="spec")
 
 
+def test_a_rank_that_the_scheduler_copied_out_of_a_claim_is_refused(node: PluginNode) -> None:
+    """In native mode, where the webhook was not there to refuse it."""
+    obj = of_gang(1, MEMBER)
+    opaque = obj["status"]["allocation"]["devices"]["config"][-1]["opaque"]
+    obj["spec"]["devices"] = {"config": [{"opaque": opaque}]}
+    told = refusal(node, obj)
+    assert "spec.devices.config" in told
+    assert "GangMember" in told
+
+
 def test_what_is_written_is_read() -> None:
     assert decode_gang_member(MEMBER.to_dict(), object="c", field="f") == MEMBER
 
