@@ -58,7 +58,7 @@ def granted() -> set[Right]:
 class Cluster:
     """A devcluster with an audit log, koordra installed, one node with one card."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, more: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.audit = folder / "audit.log"
         self.kubeconfig = folder / "kubeconfig"
@@ -73,10 +73,10 @@ class Cluster:
         ]
         command += ["--kubeconfig", str(self.kubeconfig), "--audit-log", str(self.audit)]
         self.server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        eventually(self.kubeconfig.exists, "the kubeconfig", timeout=60)
+        eventually(self.kubeconfig.exists, "the kubeconfig", timeout=240)
         self.client = KubeClient(str(self.kubeconfig))
-        eventually(self._answers, "the API server", timeout=60)
-        self.installation = Installation(self.client, free_port())
+        eventually(self._answers, "the API server", timeout=240)
+        self.installation = Installation(self.client, free_port(), more=more)
         self.installation.apply()
 
     def _answers(self) -> bool:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from koordra.api import kinds, names, objects
 from koordra.api.elastic import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
-from koordra.errors import ApiError, NotFound
+from koordra.errors import NotFound
 from koordra.kube import KubeClient
-from tests.cluster.installation import ROOT, Installation, account_kubeconfig, free_port
+from tests.cluster.installation import ROOT, account_kubeconfig
 from tests.cluster.waiting import eventually
-
-USER = "system:serviceaccount:koordra-system:koordra-controller"
-Right = tuple[str, str, str]
+from tests.unit.deploy.test_rbac import Cluster, Right
 
 
 def granted(*files: Path) -> set[Right]:
@@ -37,44 +33,14 @@ def granted(*files: Path) -> set[Right]:
     }
 
 
-class Cluster:
-    """A devcluster with an audit log, koordra and its Elastic GPU component installed, one node with one card."""
+class Elastic(Cluster):
+    """With its Elastic GPU component installed; the controller serves it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.audit = folder / "audit.log"
-        self.kubeconfig = folder / "kubeconfig"
-        command = [
-            sys.executable,
-            "-m",
-            "koordra",
-            "devcluster",
-            "control-plane",
-            "--dir",
-            str(folder / "state"),
-        ]
-        command += ["--kubeconfig", str(self.kubeconfig), "--audit-log", str(self.audit)]
-        self.server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        eventually(self.kubeconfig.exists, "the kubeconfig", timeout=60)
-        self.client = KubeClient(str(self.kubeconfig))
-        eventually(self._answers, "the API server", timeout=60)
-        Installation(self.client, free_port(), more=("elastic",)).apply()
-
-    def _answers(self) -> bool:
-        try:
-            return bool(self.client.version())
-        except ApiError:
-            return False
-
-    def requests(self) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.audit.read_text().splitlines()]
-        return [line for line in lines if line["user"] == USER]
-
-    def used(self) -> set[Right]:
-        return {(line["group"], line["resource"], line["verb"]) for line in self.requests()}
+        super().__init__(folder, more=("elastic",))
 
     @contextlib.contextmanager
-    def controller(self) -> Iterator[None]:
+    def serving(self) -> Iterator[None]:
         path = account_kubeconfig(
             self.client, str(self.kubeconfig), self.folder / "own", account="koordra-controller"
         )
@@ -89,8 +55,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[Elastic]:
+    cluster = Elastic(tmp_path)
     yield cluster
     cluster.server.terminate()
     cluster.server.wait(20)
@@ -150,10 +116,10 @@ def _phase(client: KubeClient, name: str) -> str:
         return ""
 
 
-def test_the_rights_are_exactly_what_is_used(cluster: Cluster) -> None:
+def test_the_rights_are_exactly_what_is_used(cluster: Elastic) -> None:
     own = granted(ROOT / "elastic" / "rbac.yaml")
     everything = own | granted(ROOT / "controller" / "rbac.yaml")
-    with cluster.controller():
+    with cluster.serving():
         play(cluster.client)
         deadline = time.monotonic() + 60
         while own - cluster.used() and time.monotonic() < deadline:
