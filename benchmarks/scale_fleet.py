@@ -60,6 +60,7 @@ def _ratio(folder: Path) -> dict[str, Any]:
         times = []
         for _ in range(3):
             fleet = Fleet(cluster.kinds, order, policy_named(name, workload, learned))
+            fleet.expect(request for request, _ in workload.ordered())
             done = run(fleet, requests, cluster.capacity, clock=time.thread_time_ns)
             times.append(sum(done.decisions) / 1e9)
         found[name] = min(times)
@@ -104,6 +105,7 @@ def _openb(folder: Path, scale: int) -> dict[str, Any]:
     requests = arrivals(pods, cluster.capacity, generator=generator, scale=scale)
     learned = expected(workload, capacity_of(cluster.kinds, cluster.nodes))
     fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), ExpectedLeftover(learned))
+    fleet.expect(request for request, _ in workload.ordered())
     done = run(fleet, requests, cluster.capacity, clock=time.thread_time_ns)
     return {
         "nodes": len(cluster.nodes),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class Blocks:
                 if not block.models or model in block.models:
                     reached = bisect_right(self._listed, block.cpu)
                     self._fitting[kind, block.gpus :, reached:] += block.part
+        self._flat = self._fitting.ravel()
+        self._fitting_listed: list[list[list[int]]] = self._fitting.tolist()
 
     def __bool__(self) -> bool:
         return bool(self._listed)
@@ -47,11 +50,31 @@ class Blocks:
 
     def one(self, rest: int, free: int, state: State) -> int:
         reached = bisect_right(self._listed, state.cpu)
-        fitting = int(self._fitting[state.kind, min(free, self.most), reached])
+        fitting = self._fitting_listed[state.kind][min(free, self.most)][reached]
         return (self._total * rest - _GPU * free * fitting) // MILLION
 
-    def many(self, rest: Ints | int, free: Ints, cpu: Ints, kind: Ints | int) -> Ints:
+    def devices(self, rest: Ints, free: Ints, kind: Ints | int) -> BlocksOfDevices:
+        """What does not depend on the cores, element by element."""
+        row = (kind * self._fitting.shape[1] + np.minimum(free, self.most)) * self._fitting.shape[2]
+        return BlocksOfDevices(self._total * rest, _GPU * free, row)
+
+    def many(self, devices: BlocksOfDevices, cpu: Ints) -> Ints:
+        """Element by element."""
         reached = self._cores.searchsorted(cpu, side="right")
-        fitting = self._fitting[kind, np.minimum(free, self.most), reached]
-        found: Ints = (self._total * rest - _GPU * free * fitting) // MILLION
+        reached += devices.row
+        found: Ints = self._flat.take(reached)
+        found *= devices.free
+        np.subtract(devices.rest, found, out=found)
+        found //= MILLION
         return found
+
+
+class BlocksOfDevices(NamedTuple):
+    """B's parts: the classes' part of what is free, free whole GPUs, and where in the table of fitting classes to look."""
+
+    rest: Ints
+    free: Ints
+    row: Ints
+
+    def since(self, start: int) -> BlocksOfDevices:
+        return BlocksOfDevices(self.rest[start:], self.free[start:], self.row[start:])

@@ -47,6 +47,7 @@ class DeviceCosts:
         self._known: dict[Devices, int] = {}
         self._listed: list[Devices] = []
         self._whole: list[int] = []
+        self._totals: list[tuple[int, int, int]] = []
         self._made = 0
         self.rest = np.zeros(64, dtype=np.int64)
         self.usable = np.zeros(64, dtype=np.int64)
@@ -66,7 +67,7 @@ class DeviceCosts:
     def part(self, devices: Devices) -> int:
         """The number of these devices."""
         if self._classes.kinds[devices.kind].shape is None:
-            devices = devices._replace(kind=-1)
+            devices = Devices(-1, devices.gpus, devices.nics)
         number = self._known.get(devices)
         if number is not None:
             return number
@@ -85,9 +86,10 @@ class DeviceCosts:
         if devices.kind >= 0:
             self._with_shape.add(number)
         rest = sum(devices.gpus)
-        self._whole.append(sum(free == WHOLE for free in devices.gpus))
-        self.rest[number] = 1000 * rest
-        self.usable[number] = 1000 * rest - sum(self._holes[free] for free in devices.gpus)
+        self._whole.append(devices.gpus.count(WHOLE))
+        usable = 1000 * rest - sum([self._holes[free] for free in devices.gpus])
+        self.rest[number], self.usable[number] = 1000 * rest, usable
+        self._totals.append((1000 * rest, usable, self._whole[number]))
         self._fill(number)
         return number
 
@@ -97,7 +99,7 @@ class DeviceCosts:
 
     def totals(self, part: int) -> tuple[int, int, int]:
         """Free GPU and usable GPU in millionths, and GPUs that nobody uses."""
-        return int(self.rest[part]), int(self.usable[part]), self._whole[part]
+        return self._totals[part]
 
     def of_part(self, part: int) -> tuple[Ints, Ints, Ints | None]:
         """Keys, unused GPUs and extra costs of one part by form."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -127,6 +128,11 @@ class Fleet:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
+    def expect(self, requests: Iterable[Request]) -> None:
+        """Classes that will come: their keys are made now, not when the first of them has to be placed."""
+        for request in islice(requests, self.most_classes // 2):
+            self._class(request)
+
     def place(self, request: Request) -> Placement | None:
         """The best place for the request, taken; None where no node can serve it."""
         found = self.find(request)
@@ -137,15 +143,17 @@ class Fleet:
     def find(self, request: Request) -> Placement | None:
         """The best place for the request, not taken."""
         number = self._class(request)
-        row = self._keys[number, : self.slots.used]
+        row, first = self._keys[number, : self.slots.used], self.slots.first
         if not len(row):
             return None
-        best = int(row.min())
+        slot = int(row.argmin())
+        best = int(row[slot])
         if best >= INFEASIBLE:
             return None
         tied = (row == best).nonzero()[0]
-        slot = int(tied[0] if len(tied) == 1 else tied[self.slots.first[tied].argmin()])
-        return self._placement(int(self.slots.first[slot]), slot, request, best)
+        if len(tied) > 1:
+            slot = int(tied[first[tied].argmin()])
+        return self._placement(int(first[slot]), slot, request, best)
 
     def find_on(self, node: int, request: Request) -> Placement | None:
         """The request's place on one node, not taken."""

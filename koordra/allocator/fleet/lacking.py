@@ -24,7 +24,7 @@ from koordra.allocator.fleet.table import MILLION, Demand
 class Lacking:
     """The function above for one resource."""
 
-    __slots__ = ("_gpu", "_listed", "_other", "_per_gpu", "most")
+    __slots__ = ("_gpu", "_gpu_listed", "_listed", "_other", "_other_listed", "_per_gpu", "most")
 
     def __init__(self, demands: Sequence[Demand]) -> None:
         self.most = max((entry.per_gpu for entry in demands), default=0)
@@ -36,20 +36,29 @@ class Lacking:
             other.append(other[-1] + entry.part * MILLION // entry.per_gpu)
         self._listed = [entry.per_gpu for entry in ordered]
         self._per_gpu = np.array(self._listed, dtype=np.int64)
-        self._gpu = np.array(gpu[::-1], dtype=np.int64)
-        self._other = np.array(other[::-1], dtype=np.int64)
+        self._gpu_listed, self._other_listed = gpu[::-1], other[::-1]
+        self._gpu = np.array(self._gpu_listed, dtype=np.int64)
+        self._other = np.array(self._other_listed, dtype=np.int64)
 
     def __bool__(self) -> bool:
         return bool(self._listed)
 
-    def many(self, usable: Ints, free: Ints) -> Ints:
-        """Element by element."""
-        enough = self._per_gpu.searchsorted(free * MILLION // np.maximum(usable, 1), side="right")
-        found: Ints = np.maximum(usable * self._gpu[enough] - free * self._other[enough], 0) // MILLION
+    def many(self, usable: Ints, divisor: Ints, free: Ints) -> Ints:
+        """Element by element; `divisor` is `usable`, but at least 1. The result is the caller's."""
+        share = free * MILLION
+        share //= divisor
+        enough = self._per_gpu.searchsorted(share, side="right")
+        found: Ints = self._gpu.take(enough)
+        found *= usable
+        other: Ints = self._other.take(enough)
+        other *= free
+        found -= other
+        np.maximum(found, 0, out=found)
+        found //= MILLION
         return found
 
     def one(self, usable: int, free: int) -> int:
         if usable <= 0 or not self._listed:
             return 0
         enough = bisect_right(self._listed, free * MILLION // usable)
-        return max(0, usable * int(self._gpu[enough]) - free * int(self._other[enough])) // MILLION
+        return max(0, usable * self._gpu_listed[enough] - free * self._other_listed[enough]) // MILLION

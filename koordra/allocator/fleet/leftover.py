@@ -32,11 +32,11 @@ if that is better by what B loses; among equal ones the first. Every platform de
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from koordra.allocator.fleet.blocks import Blocks
+from koordra.allocator.fleet.blocks import Blocks, BlocksOfDevices
 from koordra.allocator.fleet.columns import INFEASIBLE, Bools, Classes, Ints, Keys, Slots, grown
 from koordra.allocator.fleet.device_costs import KEY_BITS, OFFSET, DeviceCosts
 from koordra.allocator.fleet.lacking import Lacking
@@ -52,6 +52,36 @@ PACKING: Final = 10
 
 _UNIT: Final = 1_000_000
 _HALF: Final = _UNIT // 2
+_FIXED_BYTES: Final = 64
+_MOST_KEPT: Final = 16 << 20
+
+
+class _Fixed(NamedTuple):
+    """What of the keys of a part does not depend on cores and memory: an entry per pair of part and class.
+
+    `cost` in thousandths of a milli-GPU and a half; `left` usable afterwards, `divisor` the same but at least 1; with `memory`
+    free afterwards it lacks none.
+    """
+
+    cost: Ints
+    left: Ints
+    divisor: Ints
+    memory: Ints
+    left_on_gpu: Ints
+    refused: Bools
+    blocks: BlocksOfDevices | None
+
+    def since(self, start: int) -> _Fixed:
+        """Without the first classes."""
+        return _Fixed(
+            cost=self.cost[start:],
+            left=self.left[start:],
+            divisor=self.divisor[start:],
+            memory=self.memory[start:],
+            left_on_gpu=self.left_on_gpu[start:],
+            refused=self.refused[start:],
+            blocks=None if self.blocks is None else self.blocks.since(start),
+        )
 
 
 class ExpectedLeftover:
@@ -78,6 +108,8 @@ class ExpectedLeftover:
         self._reserves = bool(self.reserve.any())
         self._part = np.zeros(len(slots.cpu), dtype=np.int64)
         self._before = np.zeros(len(slots.cpu), dtype=np.int64)
+        self._kept: dict[tuple[int, int], _Fixed] = {}
+        self._most = 0, 0
 
     def _device_costs(self, before: DeviceCosts | None = None) -> DeviceCosts:
         lone = BLOCKS * self.blocks.value_of_one // HOLES
@@ -86,6 +118,7 @@ class ExpectedLeftover:
     def enter(self, slot: int) -> None:
         if self.devices.crowded(self.slots.used):
             self.devices = self._device_costs(self.devices)
+            self._kept.clear()
             for other, known in enumerate(self.slots.states):
                 if known is not None and other < len(self._part):
                     self._part[other] = self.devices.part(known.devices)
@@ -107,85 +140,115 @@ class ExpectedLeftover:
         state = self.slots.states[slot]
         assert state is not None
         classes, end = self.classes, len(self.classes)
-        keys, free, extra = self.devices.of_part(int(self._part[slot]))
-        form = classes.form[start:end]
-        rest, usable, _ = self.devices.totals(int(self._part[slot]))
+        part = int(self._part[slot])
+        fixed = self._fixed_of(part, state.kind, end)
+        if start:
+            fixed = fixed.since(start)
+        usable = self.devices.totals(part)[1]
+        spare = state.memory - self._most_memory(end)
+        cpu = state.cpu - classes.cpu[start:end]
         # Memory that no class can exhaust need not be weighed.
-        plenty = usable * self.memory.most <= (state.memory - self._most_memory(end)) * _UNIT
-        return self._costs(
-            keys[form],
-            free[form] if self.blocks else free,
-            extra[form] if extra is not None else None,
-            allowed=classes.allowed[state.kind, start:end],
-            cpu=state.cpu - classes.cpu[start:end],
-            memory=state.memory - classes.memory[start:end],
-            rest=rest,
-            usable=usable,
-            share=classes.share[start:end] * 1000,
-            before=int(self._before[slot]),
-            kind=state.kind,
-            weigh_memory=not plenty,
-        )
+        plenty = spare >= 0 and usable * self.memory.most <= spare * _UNIT
+        memory = None if plenty else state.memory - classes.memory[start:end]
+        return self._costs(fixed, cpu, memory, before=int(self._before[slot]))
 
     def row(self, slots: Ints, number: int) -> Keys:
-        classes, form = self.classes, int(self.classes.form[number])
+        classes = self.classes
         part, kind = self._part[slots], self.slots.kind[slots]
-        keys, free, extra = self.devices.of_form(form)
-        rest, usable = self.devices.rest[part], self.devices.usable[part]
-        return self._costs(
+        keys, free, extra = self.devices.of_form(int(classes.form[number]))
+        fixed = self._fixed(
             keys[part],
             free[part],
-            extra[part] if extra is not None else None,
-            allowed=classes.allowed[kind, number],
-            cpu=self.slots.cpu[slots] - classes.cpu[number],
-            memory=self.slots.memory[slots] - classes.memory[number],
-            rest=rest,
-            usable=usable,
+            None if extra is None else extra[part],
+            rest=self.devices.rest[part],
+            usable=self.devices.usable[part],
             share=int(classes.share[number]) * 1000,
-            before=self._before[slots],
+            allowed=classes.allowed[kind, number],
             kind=kind,
-            weigh_memory=True,
         )
+        cpu = self.slots.cpu[slots] - classes.cpu[number]
+        memory = self.slots.memory[slots] - classes.memory[number]
+        return self._costs(fixed, cpu, memory, before=self._before[slots])
 
     def choose(self, state: State, request: Request) -> Choice:
         return self.devices.choose(state.devices, request.form)
 
     def _most_memory(self, end: int) -> int:
-        return int(self.classes.memory[:end].max()) if end else 0
+        if self._most[0] != end:
+            self._most = end, int(self.classes.memory[:end].max()) if end else 0
+        return self._most[1]
 
-    def _costs(
+    def _fixed_of(self, part: int, kind: int, end: int) -> _Fixed:
+        """Of one part on nodes of one kind, for the classes until `end`. Nodes pass through few parts with many cores."""
+        known = self._kept.get((part, kind))
+        if known is not None and len(known.refused) == end:
+            return known
+        if (len(self._kept) + 1) * end * _FIXED_BYTES > _MOST_KEPT:
+            self._kept.clear()
+        classes, form = self.classes, self.classes.form[:end]
+        keys, free, extra = self.devices.of_part(part)
+        rest, usable, _ = self.devices.totals(part)
+        found = self._kept[part, kind] = self._fixed(
+            keys[form],
+            free[form],
+            None if extra is None else extra[form],
+            rest=rest,
+            usable=usable,
+            share=classes.share[:end] * 1000,
+            allowed=classes.allowed[kind, :end],
+            kind=kind,
+        )
+        return found
+
+    def _fixed(
         self,
         keys: Ints,
         free: Ints,
         extra: Ints | None,
         *,
-        allowed: Bools,
-        cpu: Ints,
-        memory: Ints,
         rest: Ints | int,
         usable: Ints | int,
         share: Ints | int,
-        before: Ints | int,
+        allowed: Bools,
         kind: Ints | int,
-        weigh_memory: bool,
-    ) -> Keys:
-        """Keys of some pairs of state and class, element by element; `keys` are the devices' own (`DeviceCosts`)."""
+    ) -> _Fixed:
+        """Pairs of part and class, element by element; `keys`, `free` and `extra` are the devices' own (`DeviceCosts`)."""
         holes = (keys >> KEY_BITS) - OFFSET
         left = usable - share - holes
-        short: Ints = self.cores.many(left, cpu)
-        if weigh_memory and (left * self.memory.most > memory * _UNIT).any():
-            other = self.memory.many(left, memory)
-            np.copyto(short, other, where=other > short)
-        cost: Ints = np.subtract(HOLES * holes + LACKING * short + PACKING * left, before)
-        if self.blocks:
-            cost += BLOCKS * self.blocks.many(rest - share, free, cpu, kind)
+        cost: Ints = HOLES * holes + PACKING * left + _HALF
         if self._reserves:
             cost += self.reserve[kind] * share // 1000
         if extra is not None:
             cost += extra
-        found: Ints = ((cost + _HALF) // _UNIT << KEY_BITS) + (keys & (1 << KEY_BITS) - 1)
-        refused = (cpu | memory) < 0
-        refused |= holes >= OFFSET
+        refused = holes >= OFFSET
         refused |= ~allowed
-        found[refused] = INFEASIBLE
-        return found
+        wanted = -(-np.maximum(left, 0) * self.memory.most // _UNIT)
+        return _Fixed(
+            cost=cost,
+            left=left,
+            divisor=np.maximum(left, 1),
+            memory=wanted,
+            left_on_gpu=keys & (1 << KEY_BITS) - 1,
+            refused=refused,
+            blocks=self.blocks.devices(np.asarray(rest - share), free, kind) if self.blocks else None,
+        )
+
+    def _costs(self, fixed: _Fixed, cpu: Ints, memory: Ints | None, *, before: Ints | int) -> Keys:
+        """Keys of pairs of state and class, element by element; no `memory` where there is plenty."""
+        short = self.cores.many(fixed.left, fixed.divisor, cpu)
+        refused = cpu < 0
+        refused |= fixed.refused
+        if memory is not None:
+            refused |= memory < 0
+            if ((memory < fixed.memory) > refused).any():
+                np.maximum(short, self.memory.many(fixed.left, fixed.divisor, memory), out=short)
+        short *= LACKING
+        short += fixed.cost
+        short -= before
+        if fixed.blocks is not None:
+            short += BLOCKS * self.blocks.many(fixed.blocks, cpu)
+        short //= _UNIT
+        short <<= KEY_BITS
+        short |= fixed.left_on_gpu
+        short[refused] = INFEASIBLE
+        return short

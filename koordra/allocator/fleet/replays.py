@@ -49,6 +49,8 @@ class Experiment:
         )
         policy = policy_named(name, self.workload, self.table)
         fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
+        if not self.unknown:
+            fleet.expect(request for request, _ in self.workload.ordered())
         return run(
             fleet,
             requests,
