@@ -26,6 +26,7 @@ from koordra.compat import aliyun, alnair, elastic, hami, koordinator, plain, si
 from koordra.compat.claims import Asked, asked_by
 from koordra.compat.containers import Container, containers_of, without
 from koordra.compat.dialect import Dialect, PodView, tell_environment
+from koordra.compat.hami_vocabulary import OPT_OUT
 from koordra.compat.normal import Phase, Together, Wish
 from koordra.compat.settings import Settings
 from koordra.compat.vendors import foreign
@@ -122,10 +123,8 @@ def rewrite(
     unknown.tell_resources(view, DIALECTS, settings, notes)
     if not signs.asks(view, DIALECTS, settings):
         return Rewritten(pod)
-    if view.labels.get(hami.OPT_OUT) == "ignore":
-        notes.warn(
-            f"{view.meta}.labels[{hami.OPT_OUT}]", "ignore: the pod is left as it is, as HAMi leaves it"
-        )
+    if view.labels.get(OPT_OUT) == "ignore":
+        notes.warn(f"{view.meta}.labels[{OPT_OUT}]", "ignore: the pod is left as it is, as HAMi leaves it")
         return Rewritten(pod)
     dialect = signs.dialect_of(view, DIALECTS, settings, notes)
     wish = dialect.understand(view, settings, notes)

@@ -17,7 +17,7 @@ from koordra.api.parameters import DevicePolicy
 from koordra.compat import selectors
 from koordra.compat.containers import Container, amount, only_limit
 from koordra.compat.dialect import Dialect, PodView, exclusively, resource_names, split_list, tell_zeros
-from koordra.compat.hami import NO_TYPE, USE_TYPE
+from koordra.compat.hami_vocabulary import NO_TYPE, USE_TYPE
 from koordra.compat.normal import MIB, WHOLE, InitRule, Memory, Share, Together, Wish, percent_of
 from koordra.compat.settings import VOLCANO, Settings
 from koordra.compat.vocabulary import (
