@@ -1,7 +1,7 @@
 """The verbs over the store: create, update, patch, delete, with conflicts, status separation and graceful deletion.
 
-Each write is a function from the current object to the new one that runs inside the store's one write lock, so a check and
-the write it guards cannot be separated. A dry run evaluates the same function and throws the result away.
+Each write is a function from the current object to the new one, so that a check and the write it guards cannot be separated
+(`writing`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from koordra.devcluster.apiserver import admission, deletion, events, patches, s
 from koordra.devcluster.apiserver.claim_authorization import check_claim_status
 from koordra.devcluster.apiserver.custom import CustomKinds, strategy_of
 from koordra.devcluster.apiserver.decoding import WriteOptions, decode
-from koordra.devcluster.apiserver.judging import AdmissionChain, Attempt
+from koordra.devcluster.apiserver.judging import AdmissionChain
 from koordra.devcluster.apiserver.parts import (
     body_of,
     check_precondition,
@@ -38,6 +38,7 @@ from koordra.devcluster.apiserver.strategies import Rules, Strategy, duplicate
 from koordra.devcluster.apiserver.users import ADMINISTRATOR, User
 from koordra.devcluster.apiserver.validation import metadata as metadata_rules
 from koordra.devcluster.apiserver.validation.classes import CompileCel, accept_cel
+from koordra.devcluster.apiserver.writing import Change, Writing
 
 _WAIT_FOR_ACCOUNT: Final = 2.0
 
@@ -62,6 +63,7 @@ class Registry:
         self._compile_cel = compile_cel
         self.kinds = CustomKinds(store, gates)
         self.chain = AdmissionChain(store, self.kinds.everything)
+        self._writing = Writing(store, self.chain)
 
     # --- reading ---
 
@@ -99,7 +101,7 @@ class Registry:
             raise status.bad_request("resourceVersion should not be set on objects to be created")
         place(served.kind, metadata, namespace)
         self._admit(served, obj, namespace)
-        obj = self._mutated(served, obj, namespace, options)
+        obj = self._writing.mutated(served, obj, namespace, options)
         metadata = obj["metadata"]
         generated = not metadata.get("name") and bool(metadata.get("generateName"))
         for attempt in range(8):
@@ -329,69 +331,16 @@ class Registry:
         self,
         served: Served,
         key: Key,
-        change: Callable[[Object | None], Object | None],
+        change: Change,
         options: WriteOptions,
         *,
         operation: str = "",
         subresource: str = "",
     ) -> Entry:
-        """`operation`: what policies and webhooks are asked about; "" where they are not asked."""
-        if operation and self.chain.concerns(served):
-            return self._write_judged(
-                served, key, change, options, operation=operation, subresource=subresource
-            )
-        if not options.dry_run:
-            return self.shown(served, self.store.mutate(served.stored, key, change))
-        current = self.store.get(served.stored, key)
-        result = change(current.object if current else None) or (current.object if current else {})
-        return self.shown(served, Entry(result))
-
-    def _write_judged(
-        self,
-        served: Served,
-        key: Key,
-        change: Callable[[Object | None], Object | None],
-        options: WriteOptions,
-        *,
-        operation: str,
-        subresource: str,
-    ) -> Entry:
-        """The change is worked out, judged without holding the store, and stored if nobody wrote in between; else again."""
-        while True:
-            current = self.store.get(served.stored, key)
-            old = current.object if current else None
-            new = change(old)
-            if new is not old or operation == "DELETE":
-                attempt = Attempt(
-                    served,
-                    operation,
-                    key[0],
-                    key[1],
-                    None if operation == "DELETE" else new or old,
-                    None if operation == "CREATE" else old,
-                    subresource,
-                    options.user,
-                    options.dry_run,
-                )
-                self.chain.judge(attempt, options.warnings)
-            if options.dry_run:
-                return self.shown(served, Entry(new or old or {}))
-            try:
-                entry = self.store.mutate(served.stored, key, _if_unchanged(old, new))
-            except _ChangedMeanwhileError:
-                continue
-            return self.shown(served, entry)
-
-    def _mutated(self, served: Served, obj: Object, namespace: str, options: WriteOptions) -> Object:
-        """The object as the mutating webhooks leave it."""
-        if not self.chain.concerns(served):
-            return obj
-        name = obj["metadata"].get("name", "")
-        attempt = Attempt(
-            served, "CREATE", namespace, name, obj, None, user=options.user, dry_run=options.dry_run
+        written = self._writing.write(
+            served, key, change, options, operation=operation, subresource=subresource
         )
-        changed = self.chain.mutate(attempt)
-        return obj if changed is obj else decode(served, changed, options)
+        return self.shown(served, written)
 
     def _remove_objects_of(self, definition: Object) -> None:
         """A definition takes its objects with it."""
@@ -424,16 +373,3 @@ class Registry:
 def _raise(kind: Kind, name: str, errors: FieldErrors) -> None:
     if errors.found:
         raise status.invalid(kind, name, errors.found)
-
-
-class _ChangedMeanwhileError(Exception):
-    """Somebody else wrote the object while a change of it was judged."""
-
-
-def _if_unchanged(old: Object | None, new: Object | None) -> Callable[[Object | None], Object | None]:
-    def change(now: Object | None) -> Object | None:
-        if now is not old:
-            raise _ChangedMeanwhileError
-        return new
-
-    return change
