@@ -1,4 +1,4 @@
-"""`koordra debug`: what to attach to a bug report."""
+"""`koordra debug`: what to attach to a bug report, and what the policy `koordra` has learned."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from pathlib import Path
 
 import click
 
+from koordra.cli import leftover_table
+
 
 @click.group("debug")
 def command() -> None:
-    """Look into a running node."""
+    """Look into what runs: a node's driver, the controller's table."""
+
+
+command.add_command(leftover_table.command, "leftover-table")
 
 
 @command.command("dump")

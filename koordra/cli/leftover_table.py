@@ -1,4 +1,4 @@
-"""`koordra leftover-table`: what the policy `koordra` has learned of a workload, as a person reads it."""
+"""`koordra debug leftover-table`: what the policy `koordra` has learned of a workload, as a person reads it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ COMMANDS = {
         "Older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1.",
     ),
     "cordon-device": ("koordra.cli.cordon_device", "Keep new claims off devices of a node."),
-    "debug": ("koordra.cli.debug", "What to attach to a bug report."),
+    "debug": ("koordra.cli.debug", "What a node's driver knows, what the controller has learned."),
     "demo": (
         "koordra.cli.demo",
         "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
@@ -36,7 +36,6 @@ COMMANDS = {
         "koordra.cli.kubelet_plugin",
         "The DRA driver on a node: publishes and prepares devices.",
     ),
-    "leftover-table": ("koordra.cli.leftover_table", "What the policy koordra has learned of a workload."),
     "nri": ("koordra.cli.nri", "The NRI hook on a node: isolation for every container."),
     "plan": ("koordra.cli.plan", "What-if: which devices would these manifests get?"),
     "replay": (
