@@ -44,6 +44,21 @@ def read_cluster(client: KubeClient) -> list[Object]:
     return found
 
 
+def read_devices(client: KubeClient) -> list[Object]:
+    """Everything that says which devices there are and who has them, of koordra's joint and native nodes alike."""
+    found = [
+        entry
+        for kind in (kinds.NODES, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIMS)
+        for entry in client.list(kind)[0]
+    ]
+    try:
+        return found + client.list(kinds.DEVICE_TAINT_RULES)[0]
+    except ApiUnreachable:
+        raise
+    except (NotFound, Forbidden):
+        return found
+
+
 def read_around(client: KubeClient) -> list[Object]:
     """What else the controller looks at, as far as one may read it."""
     found: list[Object] = []

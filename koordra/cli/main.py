@@ -31,6 +31,10 @@ COMMANDS = {
         "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
     ),
     "devcluster": ("koordra.cli.devcluster", "The development double of a Kubernetes cluster."),
+    "devices": (
+        "koordra.cli.devices",
+        "The devices of a cluster, what is free of them, and who has the rest.",
+    ),
     "explain": ("koordra.cli.explain", "Why a claim waits: per node and device, the clause that failed."),
     "kubelet-plugin": (
         "koordra.cli.kubelet_plugin",

@@ -1,0 +1,205 @@
+"""`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from koordra.allocator.inventory import Offered, Pool, Taken
+    from koordra.api.objects import Object
+
+HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
+WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
+_ZERO: Final = Decimal(0)
+
+
+@click.command()
+@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@click.option("--node", help="Only devices of this node.  [default: all]")
+@click.option("--type", "type_", type=click.Choice(["gpu", "mig", "nic", "vf"]), help="Only this type.")
+@click.option("--free", is_flag=True, help="Only devices of which something can still be had.")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+)
+def command(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
+    """koordra's devices on every node: what is free of them, and which claims hold the rest.
+
+    Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are in use leave no
+    room. Tainted: kept from new claims.
+    """
+    from koordra.cli.cluster_objects import connect, read_devices
+
+    rows = [
+        row
+        for row in told(read_devices(connect(kubeconfig)))
+        if node in (None, row.get("node"))
+        and type_ in (None, row.get("type"))
+        and not (free and row["state"] not in ("Free", "Shared"))
+    ]
+    if output == "json":
+        click.echo(json.dumps({"devices": rows}, indent=2))
+    elif output == "yaml":
+        from koordra.cli.yaml_text import written
+
+        click.echo(written({"devices": rows}), nl=False)
+    else:
+        _show(rows, wide=output == "wide")
+
+
+def told(cluster: Iterable[Object]) -> list[dict[str, Any]]:
+    """One entry per device of koordra's, by node and in the order in which they are published.
+
+    A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
+    """
+    from koordra.allocator.features import Features
+    from koordra.allocator.inventory import Inventory, available_counters
+    from koordra.api import names, objects
+
+    found = list(cluster)
+    published = [one for one in found if one.get("kind") in ("ResourceSlice", "DeviceTaintRule")]
+    inventory = Inventory.of(published, features=Features.of(None))
+    taken, holders = _taken([one for one in found if one.get("kind") == "ResourceClaim"])
+    nodes = sorted((one for one in found if one.get("kind") == "Node"), key=objects.name)
+    rows: list[dict[str, Any]] = []
+    for node in nodes:
+        for pool in inventory.pools(node):
+            if pool.id[0] != names.DRIVER:
+                continue
+            if pool.trouble:
+                rows.append(_unusable(objects.name(node), pool))
+                continue
+            left = available_counters(pool, taken)
+            rows += [
+                _device(objects.name(node), one, taken, left, holders.get(one.id, ()))
+                for one in pool.devices
+                if one.here
+            ]
+    return rows
+
+
+def _taken(claims: Sequence[Object]) -> tuple[Taken, dict[Any, list[str]]]:
+    """What claims hold, and by device the names of those that do."""
+    from koordra.allocator.inventory import Taken
+    from koordra.api import objects
+    from koordra.api.allocation import Allocation
+
+    taken = Taken()
+    holders: dict[Any, list[str]] = {}
+    for claim in sorted(claims, key=objects.key):
+        allocation = Allocation.of_claim(claim)
+        if allocation is None:
+            continue
+        taken.add(allocation.results, holder=objects.key(claim))
+        for device in dict.fromkeys(one.device for one in allocation.results if not one.admin_access):
+            holders.setdefault(device, []).append(objects.key(claim))
+    return taken, holders
+
+
+def _device(
+    node: str, one: Offered, taken: Taken, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
+) -> dict[str, Any]:
+    from koordra.api import names
+
+    plain = one.plain
+    return {
+        "node": node,
+        "pool": one.id.pool,
+        "name": one.id.device,
+        "type": plain.get(names.ATTR_TYPE),
+        "model": plain.get(names.ATTR_MODEL) or plain.get(names.ATTR_PROFILE),
+        "allocator": plain.get(names.ATTR_ALLOCATOR),
+        "profile": plain.get(names.ATTR_PROFILE),
+        "uuid": plain.get(names.ATTR_UUID),
+        "numaNode": plain.get(names.ATTR_NUMA_NODE),
+        "pcieSwitch": plain.get(names.ATTR_PCIE_SWITCH),
+        "state": _state(one, taken, left),
+        "capacity": _capacity(one, taken),
+        "holders": list(holders),
+        "taints": [str(taint) for taint in one.taints],
+        "reason": None,
+    }
+
+
+def _unusable(node: str, pool: Pool) -> dict[str, Any]:
+    empty = dict.fromkeys(("name", "type", "model", "allocator", "profile", "uuid", "numaNode", "pcieSwitch"))
+    none: dict[str, Any] = {"capacity": {}, "holders": [], "taints": []}
+    return {
+        "node": node,
+        "pool": pool.id[1],
+        **empty,
+        **none,
+        "state": "Unusable",
+        "reason": pool.trouble,
+    }
+
+
+def _state(one: Offered, taken: Taken, left: Mapping[tuple[str, str], Any]) -> str:
+    if one.id in taken.dedicated:
+        return "Taken"
+    if one.id in taken.shares:
+        rest = _capacity(one, taken).values()
+        return "Taken" if any(entry["free"] == "0" for entry in rest) else "Shared"
+    if one.taints:
+        return "Tainted"
+    wanted = (
+        (left.get((counters, name)), amount)
+        for counters, amounts in one.device.consumes_counters.items()
+        for name, amount in amounts.items()
+    )
+    return "Blocked" if any(rest is not None and rest < amount for rest, amount in wanted) else "Free"
+
+
+def _capacity(one: Offered, taken: Taken) -> dict[str, dict[str, str]]:
+    """By name without domain: all of it, and what is free."""
+    from koordra.quantity import canonical
+
+    used = taken.consumed.get(one.id, {})
+    whole = one.id in taken.dedicated
+    return {
+        name.rpartition("/")[2]: {
+            "total": canonical(entry.value),
+            "free": canonical(_ZERO if whole else max(entry.value - used.get(name, _ZERO), _ZERO)),
+        }
+        for name, entry in sorted(one.device.capacity.items())
+    }
+
+
+def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+    from koordra.cli import columns
+
+    if not rows:
+        click.echo("no device of koordra's")
+        return
+    cells = [
+        (
+            row["node"],
+            row["name"] or f"pool {row['pool']}",
+            row["type"] or "-",
+            row["model"] or "-",
+            row["state"],
+            row["reason"] or _free(row["capacity"]),
+            "-" if row["numaNode"] is None else str(row["numaNode"]),
+            *(_more(row) if wide else ()),
+        )
+        for row in rows
+    ]
+    columns.show((*HEADER, *(WIDE if wide else ())), cells)
+
+
+def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
+    parts = [
+        f"{name} {entry['free']}"
+        if entry["free"] == entry["total"]
+        else f"{name} {entry['free']} of {entry['total']}"
+        for name, entry in capacity.items()
+    ]
+    return ", ".join(parts) or "-"
+
+
+def _more(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["pcieSwitch"] or "-", "\n".join(row["holders"]) or "-", "\n".join(row["taints"]) or "-"

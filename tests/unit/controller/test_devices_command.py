@@ -1,0 +1,128 @@
+"""`koordra devices`: what is told of each device, and the picture that a person gets."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from koordra.api import names
+from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.cli.devices import told
+from koordra.cli.main import cli
+from koordra.devcluster.control_plane import ControlPlane
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.resourceslice import build_slices
+from tests.fakes.joint_cluster import claim, node
+from tests.machines.catalogue import machine
+
+
+def slices(name: str, of: str, mode: Any = names.MODE_JOINT) -> list[dict[str, Any]]:
+    return build_slices(machine(of), node_name=name, node_uid=None, mode=mode, generation=1)
+
+
+def uncut(name: str) -> list[dict[str, Any]]:
+    """A card in MIG mode that is not cut yet: every place of every profile is offered."""
+    made = machine("mig-a100")
+    card = replace(made.gpus[0], mig_instances=())
+    return build_slices(
+        replace(made, gpus=(card,), nics=()),
+        node_name=name,
+        node_uid=None,
+        mode=names.MODE_JOINT,
+        generation=1,
+        mig=True,
+        mig_placements=True,
+    )
+
+
+def holds(name: str, pool: str, device: str, consumed: dict[str, str] | None = None) -> dict[str, Any]:
+    result: dict[str, Any] = {"request": "r", "driver": names.DRIVER, "pool": pool, "device": device}
+    if consumed is not None:
+        result |= {"consumedCapacity": consumed, "shareID": f"00000000-0000-0000-0000-00000000000{name[-1]}"}
+    held = {"kind": "ResourceClaim", **claim(name)}
+    held["status"] = {"allocation": {"devices": {"results": [result]}}}
+    return held
+
+
+def first(manifests: list[dict[str, Any]], type_: str, at: int = 0) -> str:
+    return [
+        str(device["name"])
+        for one in manifests
+        for device in one["spec"].get("devices", ())
+        if (device.get("attributes") or {}).get(names.ATTR_TYPE, {}).get("string") == type_
+    ][at]
+
+
+def cluster() -> list[dict[str, Any]]:
+    """A node with shares and a native one, one with MIG placements, one whose pool is not whole."""
+    shared, cut = slices("a", "t4x4-1nic"), uncut("cut")
+    native = slices("b", "t4x4-1nic", names.MODE_NATIVE)
+    broken = slices("c", "t4x4-1nic")
+    broken[0]["spec"]["pool"]["resourceSliceCount"] += 1
+    gpu, taken = first(shared, names.TYPE_GPU), first(shared, names.TYPE_GPU, 1)
+    sick = next(
+        device
+        for device in shared[0]["spec"]["devices"]
+        if device["name"] == first(shared, names.TYPE_GPU, 2)
+    )
+    sick["taints"] = [
+        *sick.get("taints", ()),
+        {"key": names.UNHEALTHY_TAINT, "value": "xid-79", "effect": "NoSchedule"},
+    ]
+    return [
+        *({"kind": "Node", **node(name)} for name in ("cut", "c", "b", "a")),
+        *shared,
+        *native,
+        *broken,
+        *cut,
+        holds("c1", "a", gpu, {"memory": "4Gi", "cores": "25", "slots": "1"}),
+        holds("c2", "a", gpu, {"memory": "4Gi", "cores": "25", "slots": "1"}),
+        holds("c3", "a", taken),
+        holds("c4", "cut", first(cut, names.TYPE_MIG, 2)),
+    ]
+
+
+def test_what_is_told(golden: Callable[[str, str], None]) -> None:
+    rows = told(cluster())
+    golden("devices/told.json", json.dumps(rows, indent=1) + "\n")
+    of_node = {name: [row["state"] for row in rows if row["node"] == name] for name in ("a", "b", "c", "cut")}
+    assert of_node["a"][:3] == ["Shared", "Taken", "Tainted"]
+    assert set(of_node["b"]) == {"Free"}
+    assert of_node["c"] == ["Unusable"]
+    # Instances on the same memory slices as the one in use cannot be had, others can.
+    assert {"Taken", "Blocked", "Free"} <= set(of_node["cut"])
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Any:
+    stop = threading.Event()
+    plane = ControlPlane(tmp_path)
+    plane.start(stop)
+    client = KubeClient(str(plane.kubeconfig))
+    made = client.create(NODES, node("a"))
+    client.update(NODES, {**made, "status": node("a")["status"]}, subresource="status")
+    for one in slices("a", "t4x4-1nic"):
+        client.create(RESOURCE_SLICES, one)
+    client.create(RESOURCE_CLAIMS, claim("waits"))
+    yield str(plane.kubeconfig)
+    stop.set()
+    plane.close()
+
+
+def test_the_picture(kubeconfig: str, golden: Callable[[str, str], None]) -> None:
+    shown = CliRunner().invoke(cli, ["devices", "--kubeconfig", kubeconfig, "-o", "wide"])
+    assert shown.exit_code == 0, shown.output
+    golden("devices/wide.txt", shown.output)
+    only = CliRunner().invoke(
+        cli, ["devices", "--kubeconfig", kubeconfig, "--type", "nic", "--free", "--node", "a", "-o", "json"]
+    )
+    assert [row["type"] for row in json.loads(only.output)["devices"]] == ["nic"]
+    none = CliRunner().invoke(cli, ["devices", "--kubeconfig", kubeconfig, "--node", "x"])
+    assert none.output == "no device of koordra's\n"
