@@ -47,6 +47,23 @@ def test_columns_and_rows_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_classes_that_were_expected_change_no_decision(name: str) -> None:
+    requests = fleets.stream(150, seed=3)
+    surprised, ready = _fleet(name, requests), _fleet(name, requests)
+    ready.expect(sorted(set(requests)))
+    assert len(ready.classes) == len(set(requests))
+    assert [surprised.place(one) for one in requests] == [ready.place(one) for one in requests]
+    assert ready.drifted() == []
+
+
+def test_no_more_classes_are_expected_than_are_kept() -> None:
+    requests = sorted(set(fleets.stream(150, seed=3)))
+    fleet = _fleet("koordra", requests, most_classes=20)
+    fleet.expect(requests)
+    assert len(fleet.classes) == 10
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_given_twice_and_whatever_fits_is_placed(name: str) -> None:
     requests = fleets.stream(300, seed=2)
     fleet = _fleet(name, requests, count=6)
