@@ -1,6 +1,7 @@
 /* What the limiter costs, against the bare fake driver:
  *
  *     bench pairs N      nanoseconds for one cuMemAlloc and cuMemFree, over N pairs, best of nine
+ *     bench pool-pairs N the same for cuMemAllocAsync and cuMemFreeAsync with a synchronisation
  *     bench start N      milliseconds until N processes that start together have a context
  *     bench attach N     microseconds of taking a slot while N others are taken
  *
@@ -17,17 +18,29 @@ static double seconds(void)
     return (double)at.tv_sec + (double)at.tv_nsec / 1e9;
 }
 
-static double pairs(unsigned count)
+static void pair(void)
+{
+    CUdeviceptr pointer;
+    OK(cuMemAlloc_v2(&pointer, MIB));
+    OK(cuMemFree_v2(pointer));
+}
+
+static void pool_pair(void)
+{
+    CUdeviceptr pointer;
+    OK(cuMemAllocAsync(&pointer, MIB, NULL));
+    OK(cuMemFreeAsync(pointer, NULL));
+    OK(cuStreamSynchronize(NULL));
+}
+
+static double pairs(void (*one)(void), unsigned count)
 {
     double best = 1e9;
-    CUdeviceptr pointer;
     begin(.limit = GIB);
     for (int round = 0; round < 9; round++) {
         double from = seconds();
-        for (unsigned at = 0; at < count; at++) {
-            OK(cuMemAlloc_v2(&pointer, MIB));
-            OK(cuMemFree_v2(pointer));
-        }
+        for (unsigned at = 0; at < count; at++)
+            one();
         double took = (seconds() - from) / count * 1e9;
         best = took < best ? took : best;
     }
@@ -82,7 +95,10 @@ int main(int count, char **arguments)
     CHECK(count == 3);
     snprintf(folder, sizeof folder, "%s", getenv("KOORDRA_TEST_FOLDER"));
     unsigned number = (unsigned)strtoul(arguments[2], NULL, 10);
-    double value = strcmp(arguments[1], "pairs") == 0 ? pairs(number) : strcmp(arguments[1], "start") == 0 ? start(number) : attach(number);
-    printf("%.1f\n", value);
+    const char *what = arguments[1];
+    printf("%.1f\n", strcmp(what, "pairs") == 0        ? pairs(pair, number)
+                     : strcmp(what, "pool-pairs") == 0 ? pairs(pool_pair, number)
+                     : strcmp(what, "start") == 0      ? start(number)
+                                                       : attach(number));
     return 0;
 }

@@ -93,7 +93,7 @@ static bool check_then_add(struct account *mine, struct sum sum, uint64_t bytes,
 /* A lock that a killed process takes with it. */
 static bool locked_for_good(struct usage *usage)
 {
-    _Atomic uint64_t *lock = (_Atomic uint64_t *)usage->reserved;
+    _Atomic uint64_t *lock = (_Atomic uint64_t *)&usage->reserved;
     uint64_t open = 0;
     while (!atomic_compare_exchange_strong(lock, &open, 1)) {
         open = 0;

@@ -10,6 +10,7 @@
 
 #include "defect.h"
 #include "nvml.h"
+#include "process_stat.h"
 
 /* Sizes and places of the pid in NVML's structures, asserted in test/coverage and by the tests through nvidia-ml-py. */
 enum { LIST_V1 = 16, LIST_V2 = 24, DETAIL = 32, SAMPLE = 32, SAMPLE_INFO = 40 };
@@ -46,7 +47,7 @@ static unsigned ours_of(nvmlDevice_t device, void *entries, unsigned count, size
     struct allowance shares = nvml_shares(device);
     if (shares.share_count == 0 || !entries || DEFECT(process_lists_unfiltered))
         return count;
-    uint64_t here = region_pid_namespace();
+    uint64_t here = own_pid_namespace();
     unsigned kept = 0;
     for (unsigned entry = 0; entry < count; entry++) {
         char *from = (char *)entries + entry * size;

@@ -49,6 +49,8 @@ static struct pool *pool_of(uint64_t handle, const struct card *card)
             pool->outstanding = 0;
             pool->destroyed = false;
             pool->frees_pending = false;
+            if (atomic_load(&process->pool_count) <= record.more)
+                atomic_store(&process->pool_count, (unsigned)record.more + 1);
             pool->known = true;
             pthread_mutex_unlock(&pool->lock);
         } else {
@@ -99,7 +101,7 @@ void pools_refresh(void)
     struct process *process = process_self();
     if (!atomic_exchange(&process->stale_pools, false))
         return;
-    for (unsigned number = 0; number < POOLS_MAX; number++) {
+    for (unsigned number = 0; number < atomic_load(&process->pool_count); number++) {
         struct pool *pool = &process->pools[number];
         if (!atomic_exchange(&pool->stale, false))
             continue;
@@ -128,7 +130,7 @@ static CUresult synchronised(CUresult result, uint64_t stream, uint64_t until)
     if (!process || result != CUDA_SUCCESS || !atomic_load_explicit(&process->stale_pools, memory_order_relaxed))
         return result;
     atomic_store(&process->stale_pools, false);
-    for (unsigned number = 0; number < POOLS_MAX; number++) {
+    for (unsigned number = 0; number < atomic_load(&process->pool_count); number++) {
         struct pool *pool = &process->pools[number];
         if (!atomic_exchange(&pool->stale, false))
             continue;
@@ -343,13 +345,32 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
     if (state == PROCESS_REFUSED)
         return CUDA_ERROR_NOT_PERMITTED;
     CUresult result = DRIVER(cuMemPoolCreate, CUmemoryPool *, const CUmemPoolProps *)(pool, properties);
-    if (state == PROCESS_READY && result == CUDA_SUCCESS && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        card = card_of(properties->location.id);
+    if (state == PROCESS_READY && result == CUDA_SUCCESS)
+        card = card_of_pool(&properties->location, properties->allocType);
     if (card && !pool_of((uint64_t)(uintptr_t)*pool, card)) {
         DRIVER(cuMemPoolDestroy, CUmemoryPool)(*pool);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;
+}
+
+/* Pools that are there without being made: they are known from when they are asked for. */
+static CUresult found_pool(CUresult result, const CUmemoryPool *pool, const CUmemLocation *location, int type)
+{
+    if (result != CUDA_SUCCESS || process_ready() != PROCESS_READY)
+        return result;
+    struct card *card = card_of_pool(location, type);
+    return card && !pool_of((uint64_t)(uintptr_t)*pool, card) ? CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+    return found_pool(DRIVER(cuMemGetDefaultMemPool, CUmemoryPool *, CUmemLocation *, int)(pool, location, type), pool, location, type);
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+    return found_pool(DRIVER(cuMemGetMemPool, CUmemoryPool *, CUmemLocation *, int)(pool, location, type), pool, location, type);
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle)

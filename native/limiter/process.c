@@ -111,6 +111,14 @@ static bool find_cards(struct process *process, int count)
     return count <= CARDS_MAX;
 }
 
+/* No CUDA for this process, for one claim's sake or for none: each of them can see it. */
+static enum process_state refuse(const struct process *process)
+{
+    for (unsigned number = 0; number < process->region_count; number++)
+        region_refused(process->regions[number].usage, process->regions[number].folder);
+    return PROCESS_REFUSED;
+}
+
 static enum process_state make_ready(struct process *process)
 {
     int count = 0, version = 0;
@@ -122,14 +130,14 @@ static enum process_state make_ready(struct process *process)
     if (DEFECT(takes_signals))
         signal(SIGUSR1, SIG_IGN);
     if (!attach_regions(process))
-        return DEFECT(off_without_region) ? PROCESS_READY : PROCESS_REFUSED;
+        return DEFECT(off_without_region) ? PROCESS_READY : refuse(process);
     for (unsigned number = 0; number < process->region_count; number++) {
         unsigned flags = atomic_load(&process->regions[number].policy->flags);
         process->strict |= (flags & POLICY_STRICT) != 0 && !DEFECT(strict_ignored);
         process->trust_imports |= (flags & POLICY_TRUST_IMPORTS) != 0;
     }
     if (!find_cards(process, count))
-        return PROCESS_REFUSED;
+        return refuse(process);
     DRIVER(cuDriverGetVersion, int *)(&version);
     for (unsigned number = 0; number < process->region_count; number++) {
         struct slot *slot = &process->regions[number].usage->slots[process->regions[number].slot];
@@ -174,4 +182,34 @@ struct card *current_card(void)
     if (DRIVER(cuCtxGetDevice, CUdevice *)(&device) != CUDA_SUCCESS)
         return NULL;
     return card_of(device);
+}
+
+struct card *card_of_location(const CUmemLocation *location)
+{
+    if (DEFECT(vmm_current_card))
+        return current_card();
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_NONE:
+        return NULL;
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        return card_of(location->id);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        return DEFECT(locality_uncounted) ? NULL : card_of(location->id & 0xff);
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+    case CU_MEM_LOCATION_TYPE_INVISIBLE:
+        return NULL;
+    default:
+        return current_card(); /* a newer driver's: better counted at the wrong place than not at all */
+    }
+}
+
+struct card *card_of_pool(const CUmemLocation *location, int type)
+{
+    if (type != CU_MEM_ALLOCATION_TYPE_MANAGED)
+        return card_of_location(location);
+    /* Managed memory may go to any card, and counts in full, as cuMemAllocManaged's does. */
+    struct card *card = DEFECT(managed_pools_uncounted) ? NULL : card_of_location(location);
+    return card || DEFECT(managed_pools_uncounted) ? card : current_card();
 }

@@ -62,7 +62,8 @@ enum process_state { PROCESS_NEW, PROCESS_READY, PROCESS_REFUSED };
 struct process {
     _Atomic int state;
     pthread_mutex_t lock;
-    unsigned region_count, card_count, pool_count;
+    unsigned region_count, card_count;
+    _Atomic unsigned pool_count; /* those beyond were never known */
     bool strict, trust_imports;
     struct region regions[REGIONS_MAX];
     struct card cards[CARDS_MAX];
@@ -84,6 +85,12 @@ enum process_state process_ready(void);
 /* The card of a CUdevice, or of the current context; NULL where it cannot be told. */
 struct card *card_of(CUdevice device);
 struct card *current_card(void);
+
+/* The card whose memory the location is; NULL: the host's, another machine's, or none. */
+struct card *card_of_location(const CUmemLocation *location);
+
+/* Where memory of a pool is charged that is of this type (CU_MEM_ALLOCATION_TYPE_...) and at this location. */
+struct card *card_of_pool(const CUmemLocation *location, int type);
 
 /* Number of a card in process_self()->cards. */
 unsigned card_number(const struct card *card);

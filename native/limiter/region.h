@@ -3,13 +3,19 @@
  *   policy   what the claim may use. Written by the node's plugin, mapped read-only by the tenant, changeable live.
  *   usage    what the claim's processes use. Written by them, read by the plugin and by `koordra top`.
  *
- * A process owns one slot of `usage` for as long as it lives. Owning is a lock on one byte of the file, held by an open file
+ *   alive.N  empty files; locks on their bytes say which slots have a living owner (slot_lock.h).
+ *   refused  an empty file; a lock on it says that a process lives which was refused.
+ *
+ * A process owns one slot of `usage` for as long as it lives. Owning is a lock on one byte of a file, held by an open file
  * description that nothing but a memory mapping keeps alive: so the kernel lets go of it when the process's memory goes, by
- * whatever death, and neither fork, exec nor closing descriptors can confuse it. There is no other lock, and no total: the sum
- * over the slots is the truth (ledger.c), so there is nothing that a killed process could leave half done.
+ * whatever death, and neither fork, exec nor closing descriptors can confuse it. There is no total: the sum over the slots is
+ * the truth (ledger.c), so there is nothing that a killed process could leave half done.
  *
  * Slots never move. The generation of a slot is odd while it is owned; it tells a reader that the owner has changed.
  * limiter_region.py reads and writes the same layout; a test compares the two, field by field.
+ *
+ * Version 1 had no alive.N: there the owner's lock is on the byte of `usage` itself. Claims that were prepared by an earlier
+ * plugin still have it, and programs that were started with an earlier limiter, so such a region is used by its own rules.
  */
 #ifndef KOORDRA_REGION_H
 #define KOORDRA_REGION_H
@@ -27,11 +33,13 @@
 #define PLAUSIBLE (UINT64_C(1) << 46)
 
 enum {
-    REGION_VERSION = 1,
+    REGION_VERSION = 2,
+    REGION_VERSION_OLDEST = 1,
     DEVICES_MAX = 16,
     SLOTS_MAX = 1024,
     BITMAP_WORDS = SLOTS_MAX / 64,
     EXPORTS_MAX = 256,
+    ALIVE_FILES = 32, /* the lock of slot n is on byte n of file n % 32 */
 };
 
 /* Policy flags. */
@@ -112,7 +120,8 @@ struct usage {
     _Atomic uint64_t enforcing; /* processes that took a slot */
     _Atomic uint64_t turned_away; /* processes that could not, and got no CUDA */
     _Atomic uint64_t reaped;
-    uint8_t reserved[16];
+    uint64_t reserved;
+    _Atomic uint64_t refused_at; /* ns of CLOCK_MONOTONIC, when the last one was turned away; 0: none was */
     _Atomic uint64_t denied[DEVICES_MAX]; /* allocations over the limit */
     _Atomic uint64_t bitmap[BITMAP_WORDS]; /* slots that may be owned */
     struct exported exports[EXPORTS_MAX];
@@ -125,6 +134,7 @@ _Static_assert(sizeof(struct policy) == 128 + 64 * DEVICES_MAX, "layout");
 _Static_assert(offsetof(struct policy, devices) == 128, "layout");
 _Static_assert(sizeof(struct account) == 16, "layout");
 _Static_assert(sizeof(struct slot) == 64 + 8 * DEVICES_MAX * KINDS, "layout");
+_Static_assert(offsetof(struct usage, refused_at) == 56, "layout");
 _Static_assert(offsetof(struct usage, denied) == 64, "layout");
 _Static_assert(offsetof(struct usage, bitmap) == 192, "layout");
 _Static_assert(offsetof(struct usage, exports) == 320, "layout");
@@ -150,12 +160,12 @@ enum region_answer region_attach(struct region *region, const char *folder);
 /* Maps both files to read them. */
 enum region_answer region_open(struct region *region, const char *folder);
 
+/* This process gets no CUDA: counted, and to be seen by the node for as long as it lives. */
+void region_refused(struct usage *usage, const char *folder); /* `usage` NULL: it cannot be read */
+
 /* Gives the slots of dead processes back; how many. Never waits. */
 unsigned region_reap(const struct region *region);
 
 void region_detach(struct region *region);
-
-/* Inode of this process's pid namespace; 0 where it cannot be told. */
-uint64_t region_pid_namespace(void);
 
 #endif

@@ -72,14 +72,6 @@ static bool add_handle(struct objects *objects, uint64_t handle, uint32_t number
     return true;
 }
 
-/* Where memory with these properties is charged; NULL: nowhere. */
-static struct card *card_of_location(const CUmemLocation *location)
-{
-    if (DEFECT(vmm_current_card))
-        return current_card();
-    return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? card_of(location->id) : NULL;
-}
-
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags)
 {
 #define CALL DRIVER(cuMemCreate, CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)(handle, bytes, properties, flags)

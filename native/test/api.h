@@ -54,6 +54,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
 CUresult cuMemPoolDestroy(CUmemoryPool);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *, CUmemLocation *, int);
+CUresult cuMemGetMemPool(CUmemoryPool *, CUmemLocation *, int);
 CUresult cuMemPoolTrimTo(CUmemoryPool, size_t);
 CUresult cuMemPoolGetAttribute(CUmemoryPool, int, void *);
 CUresult cuMemPoolSetAttribute(CUmemoryPool, int, void *);

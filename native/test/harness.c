@@ -25,11 +25,23 @@ static void *make_file(const char *path, const char *name, size_t bytes)
     return mapped;
 }
 
+static void make_owners(const char *path)
+{
+    char name[400];
+    for (unsigned number = 0; number <= ALIVE_FILES; number++) {
+        snprintf(name, sizeof name, number < ALIVE_FILES ? "%s/alive.%u" : "%s/refused", path, number);
+        int file = open(name, O_RDONLY | O_CREAT | O_CLOEXEC, 0644);
+        CHECK(file >= 0);
+        close(file);
+    }
+}
+
 void region_make(const char *path, const uint8_t (*uuids)[16], unsigned count, uint64_t limit, uint64_t context_bytes, unsigned flags)
 {
     CHECK(mkdir(path, 0755) == 0 || errno == EEXIST);
     policy = make_file(path, "policy", sizeof *policy);
     usage = make_file(path, "usage", sizeof *usage);
+    make_owners(path); /* of no use to version 1, which has none */
     policy->version = REGION_VERSION;
     policy->bytes = sizeof *policy;
     policy->flags = flags;
@@ -65,6 +77,8 @@ void begin_with(struct setting setting)
     for (unsigned claim = claims; !setting.no_region && claim-- > 0;) {
         snprintf(path, sizeof path, "%s/claim-%u", regions, claim);
         region_make(path, (const uint8_t(*)[16])uuids, cards, limit, kept, setting.flags);
+        if (setting.version)
+            policy->version = usage->version = setting.version;
     }
     if (!setting.no_context)
         start_cuda();

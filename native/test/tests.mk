@@ -1,6 +1,6 @@
 # What `make test` builds and runs; included by ../Makefile.
 FAKE := $(wildcard test/driver/*.c)
-HARNESS := test/harness.c test/driver/world.c limiter/region.c
+HARNESS := test/harness.c test/driver/world.c $(REGION)
 UNIT := $(HARNESS) test/runner.c $(wildcard test/unit/*.c)
 TEST_HEADERS := $(wildcard test/*.h test/driver/*.h limiter/*.h)
 TEST_CFLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -Wno-missing-declarations -pthread
@@ -53,7 +53,7 @@ SANITIZED := $(if $(call can,$(SANITIZE_address)),$(OUT)/test/limiter-tests-addr
 
 .PHONY: test-programs
 test-programs: all $(OUT)/defects/cuda/libcuda.so.1 $(OUT)/test/driver/libcuda.so.1 $(OUT)/test/limiter-tests $(OUT)/test/property $(OUT)/test/fuzz \
-	$(OUT)/test/preloaded $(SANITIZED)
+	$(OUT)/test/preloaded $(OUT)/test/tenant $(SANITIZED)
 
 # Each library and program is one call of the compiler, so they are built side by side.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)

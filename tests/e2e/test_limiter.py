@@ -155,6 +155,12 @@ def test_nothing_in_the_container_lifts_the_limit(
     )
     said = answer(containerd, container, f"{environment} {tenant.command(room(node, claim))}")
     assert (said["past"], said["total"]) == (2, SHARE)
+    # A process that is started with no environment at all, as some launchers do.
+    said = answer(containerd, container, f"env -i {tenant.command(room(node, claim))}")
+    assert (said["past"], said["total"]) == (2, SHARE)
+    # Who lives is told by files that the container cannot write, remove or lock for itself alone.
+    for script in (f"rm {region}/alive.0", f"echo x > {region}/alive.0", f"echo x > {region}/refused"):
+        assert "Read-only file system" in containerd.cri.shell(container, script).text
 
 
 def test_a_share_without_the_limiter_is_not_limited(

@@ -4,6 +4,7 @@
     <state>/limiter/claims/<uid>/            a small file system of its own, where that can be   (limiter_folders.py)
     <state>/limiter/claims/<uid>/policy      what the claim may use      (limiter_region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
+    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (limiter_owners.py)
     <state>/limiter/contexts.json            what a context takes on such cards                  (limiter_contexts.py)
     <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (limiter_broker.py)
 
@@ -31,7 +32,7 @@ from typing import Final
 from koordra.api.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.container_edits import READ_ONLY, ContainerEdits, Mount
-from koordra.kubelet_plugin.isolation import limiter_folders, limiter_region
+from koordra.kubelet_plugin.isolation import limiter_folders, limiter_layout, limiter_region
 from koordra.kubelet_plugin.isolation.limiter_broker import Broker
 from koordra.kubelet_plugin.isolation.limiter_mounts import LIBRARIES, REGIONS_FOLDER
 from koordra.kubelet_plugin.isolation.none import NoIsolation
@@ -62,7 +63,7 @@ class LimiterIsolation:
         self._folder = state / "limiter"
         self._installed = tuple(installed)
         self._context_bytes = context_bytes
-        self._flags = limiter_region.STRICT if strict else 0
+        self._flags = limiter_layout.STRICT if strict else 0
         self.broker = Broker(self.claims)
 
     @property
@@ -70,7 +71,7 @@ class LimiterIsolation:
         return self._folder / "claims"
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        limiter_region.uuid_bytes(share.uuid)
+        limiter_layout.uuid_bytes(share.uuid)
         library = self._library()
         folder = self.claims / share.claim_uid
         inside = f"{REGIONS_FOLDER}/{share.claim_uid}"
@@ -111,7 +112,7 @@ class LimiterIsolation:
         self.broker.forget(claim_uid)
         folder = self.claims / claim_uid
         try:
-            limiter_folders.remove(folder, ("policy", "usage", "broker.sock", "policy.tmp", "usage.tmp"))
+            limiter_folders.remove(folder, (*limiter_region.FILES, "broker.sock"))
         except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {claim_uid} stays: {error}"

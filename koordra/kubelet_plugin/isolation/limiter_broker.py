@@ -2,7 +2,8 @@
 
 A process in a container knows only the pid of its own namespace. When it takes a slot it connects to the claim's socket and
 sends slot and generation; the kernel tells this end, with SO_PEERCRED, who that is in the host's namespace. The process never
-waits, and its limit does not depend on the answer: the host pid is for people, and for comparing with what NVML reports.
+waits, and its limit does not depend on the answer: the host pid is for people, and for comparing with what NVML reports. One
+that got no slot calls too, with a number that no slot has. Each call makes the node look (limiter_reconcile.py).
 
     <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
 
@@ -17,7 +18,7 @@ import selectors
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -38,10 +39,11 @@ _PATIENCE: Final = 0.2
 
 
 class Broker:
-    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`."""
+    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `called` is run after each call."""
 
     def __init__(self, claims: Path) -> None:
         self._claims = claims
+        self.called: Callable[[], None] = lambda: None
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[str, socket.socket] = {}
         self._lock = threading.Lock()
@@ -121,6 +123,7 @@ class Broker:
         slot, generation = _MESSAGE.unpack(message)
         if limiter_region.tell_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
             log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)
+        self.called()
 
 
 @contextmanager

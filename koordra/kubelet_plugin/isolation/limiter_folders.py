@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter_region import POLICY_BYTES, USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter_layout import POLICY_BYTES, USAGE_BYTES
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -28,7 +28,7 @@ _NOSUID, _NODEV, _NOEXEC = 2, 4, 8
 _DETACH: Final = 2
 _PAGE: Final = 4096
 SIZE: Final = sum(-(-size // _PAGE) * _PAGE for size in (POLICY_BYTES, USAGE_BYTES)) + 16 * _PAGE
-INODES: Final = 16
+INODES: Final = 64
 _libc = ctypes.CDLL(None, use_errno=True)
 _told: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The node's second look at what limited claims use: once a second, for as long as there are such claims.
+"""The node's second look at what limited claims use: ten times a second while something happens, else once (limiter_pace.py).
 
     regions ──> ledger ─┐
     NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (limiter_unseen.py)
@@ -14,29 +14,36 @@ without the host's pid namespace a process without a slot is neither counted nor
     koordra_limiter_foreign_bytes{gpu}               used on a limited claim's card by processes of no limited claim
     koordra_limiter_outside_processes                computing on a limited claim's card without a limit
     koordra_limiter_cut_back_total                   regions that a tenant had made longer
+    koordra_limiter_look_seconds                     how long a look takes
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from koordra.errors import KoordraError, NodeError
-from koordra.kubelet_plugin.isolation import limiter_region, limiter_unseen
+from koordra.kubelet_plugin.isolation import limiter_layout, limiter_pace, limiter_region, limiter_unseen
 from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses, NvmlProcesses, ProcessLists
 from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
-from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics, Verdict, verdicts
+from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics, Verdict, read_all, verdicts
 from koordra.kubelet_plugin.isolation.limiter_unseen import Reading
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 
 log = get_logger(__name__)
 
-PERIOD: Final = 1.0
+SURE_AFTER: Final = 1.0
+"""Seconds for which a process has to be seen at every look before it is told that it computes without a limit, or before what it
+has counts as its whole context: one that starts or ends is neither."""
+
+Suspect = tuple[str, int, int]
+"""Claim or card, pid, and when it started."""
 
 
 class Reconciler:
@@ -51,12 +58,15 @@ class Reconciler:
         processes: HostProcesses,
         lists: ProcessLists | None = None,
         changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._claims = claims
         self._contexts = contexts
         self._processes = processes
         self._lists = lists or NvmlProcesses()
         self._changed = changed
+        self._clock = clock
+        self._called = threading.Event()
         self._report = LimiterMetrics(metrics, claims)
         self._looks = metrics.counter(
             "koordra_limiter_looks", "Comparisons of the limiters' ledgers with NVML.", ("result",)
@@ -73,47 +83,59 @@ class Reconciler:
             "Processes that compute on a limited claim's card without a limit.",
         )
         self._cut = metrics.counter("koordra_limiter_cut_back", "Regions that a tenant had made longer.")
-        self._suspects: frozenset[tuple[str, int, int]] = frozenset()
-        self._once_seen: frozenset[tuple[str, int, int]] = frozenset()
+        self._took = metrics.histogram("koordra_limiter_look_seconds", "How long one comparison takes.")
+        self._suspects: dict[Suspect, float] = {}
+        self._seen: dict[Suspect, float] = {}
+        self._state: object = None
         self._verdicts: dict[str, Verdict] = {}
         self._blind = False
         self._told = False
 
-    def run(self, stop: threading.Event, *, period: float = PERIOD) -> None:
+    def wake(self) -> None:
+        """Look soon: a process has called, or `stop` was set."""
+        self._called.set()
+
+    def run(self, stop: threading.Event) -> None:
         """Until `stop`."""
+        happened = self._clock()
         while not stop.is_set():
+            called, began = self._called.is_set(), self._clock()
+            self._called.clear()
+            changed = False
             try:
-                self.once()
+                changed = self.once()
             except (OSError, ValueError, KoordraError) as error:
                 log.warning("limiter_not_compared", error=str(error))
-            stop.wait(period)
+            ended = self._clock()
+            self._took.observe(ended - began)
+            happened = ended if called or changed else happened
+            pause = limiter_pace.pause(took=ended - began, quiet_for=ended - happened)
+            if not stop.wait(pause.at_least):
+                self._called.wait(pause.at_most - pause.at_least)
 
-    def once(self) -> None:
-        """One look."""
+    def once(self) -> bool:
+        """One look; whether anything is not as it was at the last."""
         self._cut_back()
-        uses = self._read()
+        uses = read_all(self._claims)
         if uses:
             self._compare(uses)
         else:
             self._foreign.clear()
             self._outside.set(0)
-        self._report.observe()
-        now = dict(verdicts(self._claims))
+        uses = read_all(self._claims)
+        self._report.observe(uses)
+        now = dict(verdicts(self._claims, uses))
         if now != self._verdicts:
             for uid, each in now.items():
                 if each != self._verdicts.get(uid):
                     log.info("limiter_state", claim=uid, state=each.reason)
             self._verdicts = now
             self._changed()
-
-    def _read(self) -> dict[str, ClaimUse]:
-        found = {}
-        for folder in self._claims.iterdir() if self._claims.is_dir() else ():
-            try:
-                found[folder.name] = limiter_region.read(folder)
-            except NodeError:
-                continue  # being made, taken away, or damaged, which its verdict says
-        return found
+        # Not what is held: a program that allocates and frees all day is nothing that happens.
+        owners = {(uid, each.slot, each.generation) for uid, use in uses.items() for each in use.processes}
+        unseen = limiter_unseen.known_unseen(uses)
+        before, self._state = self._state, (now, owners, unseen, frozenset(self._suspects))
+        return before != self._state
 
     def _compare(self, uses: dict[str, ClaimUse]) -> None:
         if not self._told and not self._processes.all_seen:
@@ -148,7 +170,7 @@ class Reconciler:
         cards = self._lists.read(sorted({device.uuid for use in before.values() for device in use.devices}))
         pids = sorted({pid for card in cards.values() for pid in card.used})
         processes = self._processes.find(pids)
-        after = self._read()
+        after = read_all(self._claims)
         sure = self._processes.all_seen
         return limiter_unseen.reading(before, cards, processes, after, sure=sure), after
 
@@ -156,8 +178,9 @@ class Reconciler:
         self, uses: Mapping[str, ClaimUse], known: Mapping[tuple[str, str], int], readings: list[Reading]
     ) -> None:
         suspects = frozenset.intersection(*(reading.outside for reading in readings))
-        certain = suspects & self._suspects
-        self._suspects = suspects
+        now = self._clock()
+        self._suspects = {each: self._suspects.get(each, now) for each in suspects}
+        certain = {each for each, since in self._suspects.items() if now - since >= SURE_AFTER}
         self._outside.set(len(certain))
         for uid, use in uses.items():
             suspected = sum(1 for each in suspects if each[0] == uid)
@@ -181,20 +204,21 @@ class Reconciler:
                 log.debug("claim_not_told", claim=uid, error=str(error))  # it is being taken away
 
     def _learn(self, readings: list[Reading]) -> None:
-        """From processes that were there at the last look too: their context is complete."""
+        """From processes that were there all the while: their context is complete."""
         seen = {(uuid, pid, started) for reading in readings for uuid, pid, started, _ in reading.overheads}
+        now = self._clock()
+        self._seen = {each: self._seen.get(each, now) for each in seen}
         for uuid, pid, started, overhead in readings[-1].overheads:
-            if (uuid, pid, started) in self._once_seen:
+            if now - self._seen[uuid, pid, started] >= SURE_AFTER:
                 self._contexts.learn(uuid, overhead)
-        self._once_seen = frozenset(seen)
 
     def _cut_back(self) -> None:
         """A tenant may write past the end of its `usage`; what is there is of no use to anybody, and takes disk."""
         for folder in self._claims.iterdir() if self._claims.is_dir() else ():
             path = folder / "usage"
             try:
-                if path.stat().st_size > limiter_region.USAGE_BYTES:
-                    os.truncate(path, limiter_region.USAGE_BYTES)
+                if path.stat().st_size > limiter_layout.USAGE_BYTES:
+                    os.truncate(path, limiter_layout.USAGE_BYTES)
                     self._cut.inc()
                     log.warning("region_cut_back", claim=folder.name)
             except OSError:

@@ -8,21 +8,22 @@ charts and for finding a limiter that did not start, not for settling a dispute.
     koordra_limiter_unseen_bytes                              what of it the node found beyond the claim's ledger
     koordra_limiter_context_bytes                             what is kept for a context
     koordra_limiter_denied_requests                           requests over the limit, by claim and GPU
+    koordra_limiter_turned_away_processes                     processes that got no CUDA, ever, by claim
     koordra_limiter_claims                                    how many wait, enforce, turned a process away, are bypassed or damaged
 
 The verdict on a claim is the condition `Limited` of its GPUs in status.devices:
 
     Unknown  NoProcessYet     no process of the claim has used CUDA yet
     True     Enforcing        every process that did is limited
-    False    ProcessRefused   a process could not be limited, and got no CUDA
+    False    ProcessRefused   a process could not be limited, and got no CUDA; for as long as it lives, and a minute at least
     False    OutsideLimiter   a process computes on the card without a limit
     False    RegionDamaged    the claim's processes have made their region unreadable
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -62,13 +63,15 @@ _VERDICTS: Final = {
 }
 
 
-def uses(claims: Path) -> Iterator[tuple[str, ClaimUse]]:
+def read_all(claims: Path) -> dict[str, ClaimUse]:
     """The claims (by uid) whose region can be read now."""
+    found = {}
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
         try:
-            yield folder.name, limiter_region.read(folder)
+            found[folder.name] = limiter_region.read(folder)
         except NodeError:
-            continue  # being made, or taken away
+            continue  # being made, taken away, or damaged, which its verdict says
+    return found
 
 
 def verdict(claims: Path, uid: str) -> Verdict | None:
@@ -77,14 +80,22 @@ def verdict(claims: Path, uid: str) -> Verdict | None:
     if not (folder / "policy").exists():  # it is made last, and taken away first
         return None
     try:
-        return _VERDICTS[limiter_region.read(folder).handshake]
+        return _verdict(limiter_region.read(folder))
     except NodeError:
         return _VERDICTS["damaged"] if (folder / "policy").exists() else None
 
 
-def verdicts(claims: Path) -> Iterator[tuple[str, Verdict]]:
+def _verdict(use: ClaimUse) -> Verdict:
+    said = _VERDICTS[use.handshake]
+    if use.handshake != "enforcing" or not use.turned_away:
+        return said
+    return replace(said, message=f"{said.message}; refused before, and gone: {use.turned_away}")
+
+
+def verdicts(claims: Path, read: Mapping[str, ClaimUse]) -> Iterator[tuple[str, Verdict]]:
+    """Of all claims; `read` are those whose region could be read."""
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
-        found = verdict(claims, folder.name)
+        found = _verdict(read[folder.name]) if folder.name in read else verdict(claims, folder.name)
         if found is not None:
             yield folder.name, found
 
@@ -116,16 +127,29 @@ class LimiterMetrics:
         self._denied = metrics.gauge(
             "koordra_limiter_denied_requests", "Requests of a limited claim that were over its limit.", labels
         )
+        self._turned_away = metrics.gauge(
+            "koordra_limiter_turned_away_processes",
+            "Processes of a limited claim that could not be limited, and got no CUDA.",
+            ("claim",),
+        )
         self._handshakes = metrics.gauge(
             "koordra_limiter_claims", "Claims by what their limiter says.", ("state",)
         )
-        self.observe()
+        self.observe(read_all(claims))
 
-    def observe(self) -> None:
-        """Read all regions again; claims that are gone go."""
-        for gauge in (self._used, self._limit, self._unseen, self._context, self._denied):
+    def observe(self, read: Mapping[str, ClaimUse]) -> None:
+        """Tell of these claims; those that are gone go."""
+        for gauge in (
+            self._used,
+            self._limit,
+            self._unseen,
+            self._context,
+            self._denied,
+            self._turned_away,
+        ):
             gauge.clear()
-        for uid, use in uses(self._claims):
+        for uid, use in read.items():
+            self._turned_away.labels(uid).set(use.turned_away)
             for device in use.devices:
                 self._used.labels(uid, device.uuid).set(device.used)
                 self._unseen.labels(uid, device.uuid).set(device.unseen)
@@ -133,6 +157,6 @@ class LimiterMetrics:
                 self._denied.labels(uid, device.uuid).set(device.denied)
                 if device.limit is not None:
                     self._limit.labels(uid, device.uuid).set(device.limit)
-        states = [each.handshake for _, each in verdicts(self._claims)]
+        states = [each.handshake for _, each in verdicts(self._claims, read)]
         for state in HANDSHAKES:
             self._handshakes.labels(state).set(states.count(state))

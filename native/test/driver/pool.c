@@ -17,12 +17,13 @@ struct memory_pool {
 
 enum { POOLS = 512, NODES = 64 };
 
-static struct memory_pool pools[POOLS]; /* the first are the cards' default pools */
+static struct memory_pool pools[POOLS]; /* the first are the cards' default pools, then those for managed memory */
 static struct memory_pool *current[WORLD_CARDS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct node {
     int type;
+    unsigned card; /* of an allocation */
     uint64_t bytes;
     CUdeviceptr pointer;
     struct graph *child;
@@ -157,15 +158,42 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
+/* Managed memory is on the card of its preference, else on that of the current context. */
+static struct memory_pool pool_at(const CUmemLocation *location, int type)
+{
+    bool domain = location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    if (domain || location->type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return (struct memory_pool){.card = card_of_device(domain ? location->id & 0xff : location->id), .used = true};
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    return (struct memory_pool){.card = managed ? context_now()->card : 0, .host = !managed, .used = true};
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+    ENTER();
+    struct memory_pool wanted = pool_at(location, type);
+    if (wanted.host)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct memory_pool *found = type == CU_MEM_ALLOCATION_TYPE_MANAGED ? &pools[WORLD_CARDS + wanted.card] : pool_default(wanted.card);
+    if (!found->used)
+        *found = wanted;
+    *pool = (CUmemoryPool)found;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type)
+{
+    return cuMemGetDefaultMemPool(pool, location, type);
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     ENTER();
     pthread_mutex_lock(&lock);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    for (unsigned at = WORLD_CARDS; at < POOLS && result != CUDA_SUCCESS; at++)
+    for (unsigned at = 2 * WORLD_CARDS; at < POOLS && result != CUDA_SUCCESS; at++)
         if (!pools[at].used) {
-            bool host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-            pools[at] = (struct memory_pool){.card = host ? 0 : card_of_device(properties->location.id), .host = host, .used = true};
+            pools[at] = pool_at(&properties->location, properties->allocType);
             *pool = (CUmemoryPool)&pools[at];
             result = CUDA_SUCCESS;
         }
@@ -177,7 +205,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
     ENTER();
     struct memory_pool *pool = (struct memory_pool *)handle;
-    if (!pool->used || pool->destroyed || pool < &pools[WORLD_CARDS])
+    if (!pool->used || pool->destroyed || pool < &pools[2 * WORLD_CARDS])
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     pool->destroyed = true;
@@ -303,13 +331,22 @@ static struct node *node_new(struct graph *graph, int type)
     return node;
 }
 
-static CUresult allocation_node(struct graph *graph, uint64_t bytes, struct node **made, CUdeviceptr *pointer)
+static int device_of_card(unsigned card)
+{
+    int device = 0;
+    while (device < (int)fake.world->card_count && card_of_device(device) != card)
+        device++;
+    return device;
+}
+
+static CUresult allocation_node(struct graph *graph, unsigned card, uint64_t bytes, struct node **made, CUdeviceptr *pointer)
 {
     struct node *node = node_new(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
     if (!node)
         return CUDA_ERROR_OUT_OF_MEMORY;
     node->bytes = bytes;
-    node->pointer = address_new(&(struct allocation){.bytes = bytes, .card = context_now()->card, .kind = NODE_ADDRESS});
+    node->card = card;
+    node->pointer = address_new(&(struct allocation){.bytes = bytes, .card = card, .kind = NODE_ADDRESS});
     *pointer = node->pointer;
     if (made)
         *made = node;
@@ -323,7 +360,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
     if (!context)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!special(stream) && ((struct stream *)stream)->capturing)
-        return allocation_node(((struct stream *)stream)->capturing, bytes, NULL, pointer);
+        return allocation_node(((struct stream *)stream)->capturing, context_now()->card, bytes, NULL, pointer);
     pool_default(context->card);
     LEAVE(pool_allocate(current[context->card], pointer, bytes));
 }
@@ -337,7 +374,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 {
     ENTER();
     if (!special(stream) && ((struct stream *)stream)->capturing)
-        return allocation_node(((struct stream *)stream)->capturing, bytes, NULL, pointer);
+        return allocation_node(((struct stream *)stream)->capturing, context_now()->card, bytes, NULL, pointer);
     LEAVE(pool_allocate((struct memory_pool *)pool, pointer, bytes));
 }
 
@@ -395,7 +432,9 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
     ENTER();
     (void)after_nodes;
     (void)count;
-    return allocation_node((struct graph *)graph, parameters->bytesize, (struct node **)node, &parameters->dptr);
+    const CUmemLocation *location = &parameters->poolProps.location;
+    unsigned card = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? card_of_device(location->id) : context_now()->card;
+    return allocation_node((struct graph *)graph, card, parameters->bytesize, (struct node **)node, &parameters->dptr);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after_nodes, size_t count, CUdeviceptr pointer)
@@ -448,6 +487,8 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARA
     memset(parameters, 0, sizeof *parameters);
     parameters->bytesize = ((struct node *)node)->bytes;
     parameters->dptr = ((struct node *)node)->pointer;
+    parameters->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    parameters->poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device_of_card(((struct node *)node)->card)};
     return CUDA_SUCCESS;
 }
 
@@ -463,7 +504,10 @@ static void weigh(const struct graph *graph, struct executable *executable)
     for (size_t at = 0; at < graph->count; at++) {
         const struct node *node = graph->nodes[at];
         uint64_t bytes = rounded_up(node->bytes, 2 << 20);
-        executable->bytes += node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? bytes : 0;
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+            executable->bytes += bytes;
+            executable->card = node->card; /* all on one, whichever that is */
+        }
         executable->freed += node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ? bytes : 0;
         if (node->child)
             weigh(node->child, executable);

@@ -82,8 +82,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     (void)flags;
     if (!bytes || bytes % GRANULARITY)
         return CUDA_ERROR_INVALID_VALUE;
-    bool host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-    unsigned card = host ? 0 : card_of(properties->location.id);
+    bool domain = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    bool host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE && !domain;
+    unsigned card = host ? 0 : card_of(domain ? properties->location.id & 0xff : properties->location.id);
     CUresult result = host ? CUDA_SUCCESS : take(card, bytes);
     if (result != CUDA_SUCCESS)
         return result;

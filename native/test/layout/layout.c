@@ -10,6 +10,8 @@ int main(void)
 {
     int first = 0;
     NUMBER("version", REGION_VERSION);
+    NUMBER("oldest_version", REGION_VERSION_OLDEST);
+    NUMBER("alive_files", ALIVE_FILES);
     NUMBER("policy_magic", POLICY_MAGIC);
     NUMBER("usage_magic", USAGE_MAGIC);
     NUMBER("devices_max", DEVICES_MAX);
@@ -39,6 +41,7 @@ int main(void)
     FIELD(usage, enforcing);
     FIELD(usage, turned_away);
     FIELD(usage, reaped);
+    FIELD(usage, refused_at);
     FIELD(usage, denied);
     FIELD(usage, bitmap);
     FIELD(usage, accounts);

@@ -11,6 +11,41 @@ static CUmemoryPool pool_on(int card)
     return pool;
 }
 
+/* A newer driver's kinds of memory: CUDA 13. */
+TEST(pools_of_managed_memory_are_charged)
+{
+    CUdeviceptr pointer;
+    CUmemoryPool pool;
+    begin(.limit = 100 * MIB);
+    CUmemLocation anywhere = {CU_MEM_LOCATION_TYPE_NONE, 0}, second = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+    OK(cuMemGetDefaultMemPool(&pool, &anywhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 101 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemAllocFromPoolAsync(&pointer, 60 * MIB, pool, NULL));
+    CHECK_EQUAL(ledger(0), 64 * MIB);
+    OK(cuMemGetMemPool(&pool, &second, CU_MEM_ALLOCATION_TYPE_MANAGED));
+    OK(cuMemAllocFromPoolAsync(&pointer, 33 * MIB, pool, NULL));
+    CHECK_EQUAL(ledger(1), 64 * MIB);
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {CU_MEM_LOCATION_TYPE_NONE, 0}};
+    OK(cuMemPoolCreate(&pool, &properties));
+    OK(cuMemAllocFromPoolAsync(&pointer, 1, pool, NULL));
+    CHECK_EQUAL(ledger(0), 96 * MIB);
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 40 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    check_books();
+}
+
+TEST(a_pool_of_a_part_of_a_card_is_charged_to_the_card)
+{
+    CUdeviceptr pointer;
+    CUmemoryPool pool;
+    begin(.limit = 64 * MIB);
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, 1 | 1 << 8}};
+    OK(cuMemPoolCreate(&pool, &properties));
+    OK(cuMemAllocFromPoolAsync(&pointer, 33 * MIB, pool, NULL));
+    CHECK_EQUAL(ledger(1), 64 * MIB);
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    check_books();
+}
+
 TEST(a_pool_is_charged_what_it_has_reserved)
 {
     CUdeviceptr pointer;
@@ -251,4 +286,23 @@ TEST(a_graph_pool_that_cannot_be_asked_stays_charged)
     world->faults[0] = (struct fault){.function = "cuDeviceGetGraphMemAttribute", .result = 700, .countdown = 0};
     cuDeviceGraphMemTrim(0);
     CHECK_EQUAL(ledger(0), before);
+}
+
+/* A graph may allocate on another card than the one it is launched from. */
+TEST(a_graph_is_charged_to_the_card_it_allocates_on)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec executable;
+    begin(.limit = 100 * MIB);
+    for (unsigned round = 0; round < 2; round++) {
+        CUDA_MEM_ALLOC_NODE_PARAMS parameters = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}}, .bytesize = 60 * MIB};
+        OK(cuGraphCreate(&graph, 0));
+        OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &parameters));
+        OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+        CHECK_EQUAL(cuGraphLaunch(executable, NULL), round == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+        CHECK_EQUAL(ledger(0), 0);
+        CHECK_EQUAL(ledger(1), 60 * MIB);
+    }
+    check_books();
 }

@@ -144,3 +144,15 @@ TEST(imported_memory_is_charged_to_who_maps_it)
     CHECK(write(ready[1], &shareable, sizeof shareable) == sizeof shareable);
     CHECK_EQUAL(status_of(importer), 0);
 }
+
+/* A newer driver's kinds of memory: CUDA 13. The lowest byte is the card, the next one which part of it. */
+TEST(physical_memory_of_a_part_of_a_card_is_charged_to_the_card)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, 1 | 3 << 8}};
+    begin(.limit = 64 * MIB);
+    OK(cuMemCreate(&handle, 40 * MIB, &properties, 0));
+    CHECK_EQUAL(ledger(1), 40 * MIB);
+    CHECK_EQUAL(cuMemCreate(&handle, 40 * MIB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    check_books();
+}

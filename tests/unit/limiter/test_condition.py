@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from koordra.kubelet_plugin.isolation import limiter_region
 from koordra.kubelet_plugin.isolation.limiter_region import Allowance
 from koordra.kubelet_plugin.isolation.limiter_report import verdict
 from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
-from tests.unit.limiter.test_report import ENFORCING_AT, TURNED_AWAY_AT, counted
+from tests.unit.limiter.test_report import ENFORCING_AT, REFUSED_AT, counted, refused
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 UID = "8d0c3a52-5b0e-4b57-9d2b-4a3f6f1d2c11"
@@ -87,10 +87,11 @@ def test_the_condition_follows_the_handshake(tmp_path: Path) -> None:
     assert writer.sync()
     assert api.patches == 0, "no region yet, nothing to say"
     limiter_region.allow(region, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
-    steps = [
+    steps: list[tuple[Callable[[], object], str, str]] = [
         (lambda: None, "Unknown", "NoProcessYet"),
         (lambda: counted(region, ENFORCING_AT, 1), "True", "Enforcing"),
-        (lambda: counted(region, TURNED_AWAY_AT, 1), "False", "ProcessRefused"),
+        (lambda: refused(region), "False", "ProcessRefused"),
+        (lambda: counted(region, REFUSED_AT, 1), "True", "Enforcing"),  # long ago
         (lambda: limiter_region.tell_outside(region, 2), "False", "OutsideLimiter"),
         (lambda: counted(region, 8, 7), "False", "RegionDamaged"),
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from koordra.kubelet_plugin.isolation import limiter_folders
 from koordra.kubelet_plugin.isolation.limiter_folders import SIZE
-from koordra.kubelet_plugin.isolation.limiter_region import USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter_layout import USAGE_BYTES
 
 NAMES = ("policy", "usage")
 

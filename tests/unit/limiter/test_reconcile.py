@@ -7,12 +7,13 @@ import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation import limiter_layout, limiter_region
 from koordra.kubelet_plugin.isolation.limiter_contexts import USUAL, Contexts
 from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, HostProcesses, start_time
 from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
@@ -87,6 +88,7 @@ def node(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> N
         processes=HostProcesses(claims, told=lambda pid, started: told.get(pid) if started else None),
         lists=lists,
         changed=lambda: changes.append("changed"),
+        clock=count().__next__,
     )
     return Node(claims, lists, contexts, metrics, told, changes, reconciler)
 
@@ -269,8 +271,36 @@ def test_a_region_that_a_tenant_made_longer_is_cut_back(node: Node) -> None:
     with usage.open("ab") as file:
         file.write(b"x" * 10_000_000)
     node.reconciler.once()
-    assert usage.stat().st_size == limiter_region.USAGE_BYTES
+    assert usage.stat().st_size == limiter_layout.USAGE_BYTES
     assert node.metrics.value("koordra_limiter_cut_back_total") == 1
+
+
+def test_who_writes_over_the_ledger_is_counted_and_told(node: Node, tenant: subprocess.Popen[bytes]) -> None:
+    """What it held is beyond the ledger then, and it has no slot any more."""
+    held = node.share.used
+    node.lists.used[tenant.pid] = held
+    node.reconciler.once()
+    assert (node.share.unseen, enforces(node.claims, UID)) == (0, True)
+    with (node.claims / UID / "usage").open("r+b") as usage:
+        usage.seek(192)
+        usage.write(bytes(limiter_layout.USAGE_BYTES - 192))
+    node.reconciler.once()
+    assert node.share.unseen == held
+    node.reconciler.once()
+    assert enforces(node.claims, UID) is False
+    assert node.metrics.value("koordra_limiter_outside_processes") == 1
+
+
+def test_a_look_says_whether_anything_has_happened(node: Node, tenant: subprocess.Popen[bytes]) -> None:
+    assert node.reconciler.once() is True
+    node.lists.used[tenant.pid] = node.share.used
+    assert node.reconciler.once() is False
+    node.lists.used[tenant.pid] = node.share.used + MIB
+    assert node.reconciler.once() is True
+    assert node.reconciler.once() is False
+    tenant.kill()
+    tenant.wait()
+    assert node.reconciler.once() is True
 
 
 def test_without_limited_claims_nvml_is_left_alone(node: Node) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation import limiter_layout, limiter_owners, limiter_region
 from koordra.kubelet_plugin.isolation.limiter_region import Allowance
 from tests.unit.limiter.native_build import environment
+from tests.unit.limiter.test_report import REFUSED_AT
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 GIB = 1 << 30
@@ -22,29 +23,32 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     layout = json.loads(
         subprocess.run([str(built / "test" / "layout")], check=True, capture_output=True).stdout
     )
-    assert layout["version"] == limiter_region.VERSION
-    assert layout["policy_magic"] == limiter_region.POLICY_MAGIC
-    assert layout["usage_magic"] == limiter_region.USAGE_MAGIC
-    assert layout["devices_max"] == limiter_region.DEVICES_MAX
-    assert layout["slots_max"] == limiter_region.SLOTS_MAX
-    assert layout["kinds"] == len(limiter_region.KINDS)
-    assert layout["policy"] == limiter_region.POLICY_BYTES
-    assert layout["usage"] == limiter_region.USAGE_BYTES
-    assert layout["slot"] == limiter_region._SLOT.size
-    assert layout["policy_device"] == limiter_region._DEVICE.size
-    assert layout["account"] == limiter_region._ACCOUNT.size
-    assert layout["policy.device_count"] == limiter_region._DEVICE_COUNT
-    assert layout["policy.sequence"] == limiter_region._SEQUENCE
-    assert layout["policy.outside"] == limiter_region._OUTSIDE
-    assert layout["policy.devices"] == limiter_region._POLICY.size
-    assert layout["policy_device.limit"] == limiter_region._LIMIT
-    assert layout["policy_device.unseen"] == limiter_region._UNSEEN
-    assert layout["policy_device.context_bytes"] == limiter_region._CONTEXT
-    assert layout["usage.denied"] == limiter_region._DENIED
-    assert layout["usage.bitmap"] == limiter_region._BITMAP
-    assert layout["usage.accounts"] == limiter_region._ACCOUNTS
-    assert layout["usage.slots"] == limiter_region._SLOTS
-    assert layout["slot.host_pid"] == limiter_region._HOST_PID
+    assert layout["version"] == limiter_layout.VERSION
+    assert layout["policy_magic"] == limiter_layout.POLICY_MAGIC
+    assert layout["usage_magic"] == limiter_layout.USAGE_MAGIC
+    assert layout["devices_max"] == limiter_layout.DEVICES_MAX
+    assert layout["oldest_version"] == limiter_layout.OLDEST
+    assert layout["slots_max"] == limiter_layout.SLOTS_MAX
+    assert layout["alive_files"] == limiter_owners.ALIVE_FILES
+    assert layout["usage.refused_at"] == REFUSED_AT
+    assert layout["kinds"] == len(limiter_layout.KINDS)
+    assert layout["policy"] == limiter_layout.POLICY_BYTES
+    assert layout["usage"] == limiter_layout.USAGE_BYTES
+    assert layout["slot"] == limiter_layout.SLOT.size
+    assert layout["policy_device"] == limiter_layout.DEVICE.size
+    assert layout["account"] == limiter_layout.ACCOUNT.size
+    assert layout["policy.device_count"] == limiter_layout.DEVICE_COUNT
+    assert layout["policy.sequence"] == limiter_layout.SEQUENCE
+    assert layout["policy.outside"] == limiter_layout.OUTSIDE
+    assert layout["policy.devices"] == limiter_layout.POLICY.size
+    assert layout["policy_device.limit"] == limiter_layout.LIMIT
+    assert layout["policy_device.unseen"] == limiter_layout.UNSEEN
+    assert layout["policy_device.context_bytes"] == limiter_layout.CONTEXT
+    assert layout["usage.denied"] == limiter_layout.DENIED
+    assert layout["usage.bitmap"] == limiter_layout.BITMAP
+    assert layout["usage.accounts"] == limiter_layout.ACCOUNTS
+    assert layout["usage.slots"] == limiter_layout.SLOTS
+    assert layout["slot.host_pid"] == limiter_layout.HOST_PID
     assert layout["slot.pid"] == 12
     assert layout["slot.name"] == 48
     assert layout["slot.kinds"] == 64
@@ -106,18 +110,18 @@ def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
     (liar,) = limiter_region.read(claim).ended
     assert liar.held == (0,)
     limiter_region.tell_unseen(claim, UUID, 2**64)
-    assert limiter_region.read(claim).devices[0].unseen == limiter_region.PLAUSIBLE
+    assert limiter_region.read(claim).devices[0].unseen == limiter_layout.PLAUSIBLE
 
 
 def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
-    for number in range(limiter_region.DEVICES_MAX):
+    for number in range(limiter_layout.DEVICES_MAX):
         uuid = UUID.replace("01020304", f"{number:08x}")
         limiter_region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=uuid, limit=GIB))
     with pytest.raises(PrepareError, match="16 GPUs"):
         limiter_region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
     with pytest.raises(PrepareError, match="not the UUID"):
-        limiter_region.uuid_bytes("GPU-7")
-    assert limiter_region.uuid_bytes("MIG-" + UUID[4:]) == limiter_region.uuid_bytes(UUID)
+        limiter_layout.uuid_bytes("GPU-7")
+    assert limiter_layout.uuid_bytes("MIG-" + UUID[4:]) == limiter_layout.uuid_bytes(UUID)
 
 
 @pytest.mark.parametrize("damage", ["cut", "version", "gone"])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 
 from koordra.kubelet_plugin.isolation import limiter_region
 from koordra.kubelet_plugin.isolation.limiter_region import Allowance
-from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics, enforces
+from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics, enforces, read_all
 from koordra.metrics import Metrics
 
 GIB = 1 << 30
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
-ENFORCING_AT, TURNED_AWAY_AT = 24, 32
+ENFORCING_AT, TURNED_AWAY_AT, REFUSED_AT = 24, 32, 56
 
 
 def counted(folder: Path, at: int, value: int) -> None:
@@ -22,21 +23,29 @@ def counted(folder: Path, at: int, value: int) -> None:
         file.write(struct.pack("=Q", value))
 
 
+def refused(folder: Path) -> None:
+    """A process was, now."""
+    counted(folder, TURNED_AWAY_AT, 1)
+    counted(folder, REFUSED_AT, time.monotonic_ns())
+
+
 def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     claims = tmp_path / "claims"
     limiter_region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=GIB))
     limiter_region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
     limiter_region.tell_unseen(claims / "a", UUID, 5)
+    counted(claims / "a", TURNED_AWAY_AT, 3)
     metrics = Metrics()
     report = LimiterMetrics(metrics, claims)
     text = metrics.text()
     figures = {"claim": "a", "gpu": UUID}
     assert metrics.value("koordra_limiter_used_bytes", figures) == 5
     assert metrics.value("koordra_limiter_limit_bytes", figures) == GIB
+    assert metrics.value("koordra_limiter_turned_away_processes", {"claim": "a"}) == 3
     assert 'koordra_limiter_limit_bytes{claim="b"' not in text
     assert 'koordra_limiter_claims{state="waiting"} 2.0' in text
     (claims / "a" / "policy").unlink()
-    report.observe()
+    report.observe(read_all(claims))
     text = metrics.text()
     assert 'claim="a"' not in text
     assert 'koordra_limiter_claims{state="waiting"} 1.0' in text
@@ -48,5 +57,5 @@ def test_a_limiter_that_turned_a_process_away_does_not_enforce(tmp_path: Path) -
     assert enforces(tmp_path, "a") is None
     counted(tmp_path / "a", ENFORCING_AT, 1)
     assert enforces(tmp_path, "a") is True
-    counted(tmp_path / "a", TURNED_AWAY_AT, 1)
+    refused(tmp_path / "a")
     assert enforces(tmp_path, "a") is False

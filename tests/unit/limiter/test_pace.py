@@ -1,0 +1,77 @@
+"""How often the node looks: brisk while something happens, never more than its share of a processor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from koordra.kubelet_plugin.isolation import limiter_pace, limiter_region
+from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
+from koordra.kubelet_plugin.isolation.limiter_pace import BRISK, BRISK_FOR, LOAD, QUIET, pause
+from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, HostProcesses
+from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+from koordra.metrics import Metrics
+from koordra.process import spawn
+from koordra.topology.machine import Machine
+from koordra.topology.presets import write_machine
+
+PATIENCE = 30.0
+
+
+def test_brisk_while_something_happens_and_quiet_after() -> None:
+    quick = BRISK * LOAD / 2
+    assert pause(took=quick, quiet_for=0.0) == limiter_pace.Pause(BRISK, BRISK)
+    assert pause(took=quick, quiet_for=BRISK_FOR) == limiter_pace.Pause(BRISK, BRISK)
+    assert pause(took=quick, quiet_for=BRISK_FOR + 0.1) == limiter_pace.Pause(BRISK, QUIET)
+
+
+@pytest.mark.parametrize("took", [0.001, 0.02, 0.3, 5.0])
+@pytest.mark.parametrize("quiet_for", [0.0, 100.0])
+def test_looking_never_takes_more_than_its_share(took: float, quiet_for: float) -> None:
+    waits = pause(took=took, quiet_for=quiet_for)
+    assert took / (took + waits.at_least) <= LOAD
+    assert waits.at_least <= waits.at_most
+
+
+class Counted:
+    """NVML's lists, empty; `looked` is set at each look."""
+
+    def __init__(self) -> None:
+        self.looked = threading.Event()
+
+    def read(self, uuids: Iterable[str]) -> Mapping[str, CardProcesses]:
+        self.looked.set()
+        return {uuid: CardProcesses() for uuid in uuids}
+
+
+def test_a_call_makes_the_node_look_and_so_does_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine: Machine = write_machine("hgx-h100", tmp_path / "root", serial="pace")
+    claims, lists = tmp_path / "claims", Counted()
+    limiter_region.allow(
+        claims / "c", claim="c", allowance=Allowance(uuid=str(machine.gpus[0].uuid), limit=1)
+    )
+    monkeypatch.setattr(limiter_pace, "QUIET", 3600.0)
+    monkeypatch.setattr(limiter_pace, "BRISK", 0.001)
+    monkeypatch.setattr(limiter_pace, "BRISK_FOR", -1.0)
+    reconciler = Reconciler(
+        claims,
+        contexts=Contexts(tmp_path / "contexts.json", machine=lambda: machine),
+        metrics=Metrics(),
+        processes=HostProcesses(claims),
+        lists=lists,
+    )
+    stop = threading.Event()
+    thread = spawn(lambda: reconciler.run(stop), name="pace")
+    for _ in range(3):
+        assert lists.looked.wait(PATIENCE)
+        lists.looked.clear()
+        reconciler.wake()
+    assert lists.looked.wait(PATIENCE)
+    stop.set()
+    reconciler.wake()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

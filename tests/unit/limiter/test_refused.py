@@ -1,0 +1,137 @@
+"""A process that could not be limited is told of for as long as it lives, and a moment longer; regions of an earlier version."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from koordra.kubelet_plugin.isolation import limiter_owners, limiter_region
+from koordra.kubelet_plugin.isolation.limiter_broker import Broker
+from koordra.kubelet_plugin.isolation.limiter_layout import SLOTS_MAX
+from koordra.kubelet_plugin.isolation.limiter_region import REFUSED_SHOWN, Allowance
+from koordra.kubelet_plugin.isolation.limiter_report import verdict
+from tests.unit.limiter.native_build import environment
+
+UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
+GIB = 1 << 30
+NOT_PERMITTED = 800
+OFD_SETLK = 37
+
+
+@pytest.fixture
+def claim(built: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "regions" / "c"
+    limiter_region.allow(folder, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    subprocess.run([str(built / "test" / "tenant"), "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
+    return folder
+
+
+@contextmanager
+def running(built: Path, claim: Path) -> Iterator[dict[str, int]]:
+    """A program of the claim that has tried CUDA and stays; what it said."""
+    with subprocess.Popen(
+        [str(built / "test" / "tenant"), str(GIB), "stay"],
+        env=environment(built, regions=claim.parent, world=claim.parent.parent),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.kill()
+
+
+@contextmanager
+def all_slots_owned(claim: Path) -> Iterator[None]:
+    """As if a thousand processes lived."""
+    files = []
+    for name in limiter_owners.ALIVE:
+        file = os.open(claim / name, os.O_RDONLY)
+        fcntl.fcntl(file, OFD_SETLK, struct.pack("=hh4xqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, SLOTS_MAX, 0))
+        files.append(file)
+    yield
+    for file in files:
+        os.close(file)
+
+
+def test_a_refused_process_is_told_until_it_is_gone(
+    built: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiter_region, "REFUSED_SHOWN", 0.0)
+    with all_slots_owned(claim), running(built, claim) as said:
+        assert said["init"] == NOT_PERMITTED
+        found = verdict(claim.parent, "c")
+        assert found is not None
+        assert (found.enforced, found.reason) == (False, "ProcessRefused")
+    with running(built, claim) as said:
+        assert said["init"] == 0
+        found = verdict(claim.parent, "c")
+        assert found is not None
+        assert (found.enforced, found.reason) == (True, "Enforcing")
+        assert found.message.endswith("refused before, and gone: 1")
+
+
+def test_one_that_ends_at_once_is_told_for_a_minute(built: Path, claim: Path) -> None:
+    with all_slots_owned(claim), running(built, claim):
+        pass
+    now = time.monotonic()
+    assert limiter_region.read(claim, now=now).handshake == "refused"
+    assert limiter_region.read(claim, now=now + REFUSED_SHOWN + 1).handshake == "waiting"
+    assert limiter_region.read(claim, now=now + REFUSED_SHOWN + 1).turned_away == 1
+
+
+def test_a_time_that_was_made_up_is_not_believed(claim: Path) -> None:
+    with (claim / "usage").open("r+b") as usage:
+        usage.seek(56)
+        usage.write(b"\xff" * 8)
+    assert limiter_region.read(claim).handshake == "waiting"
+
+
+def test_a_process_without_a_slot_calls_too(built: Path, claim: Path) -> None:
+    called = threading.Event()
+    broker = Broker(claim.parent)
+    broker.listen("c")
+    broker.called = called.set
+    with all_slots_owned(claim), running(built, claim) as said:
+        assert said["init"] == NOT_PERMITTED
+        assert called.wait(30.0)
+    broker.forget("c")
+
+
+def as_version_1(claim: Path) -> None:
+    """As an earlier plugin has left it."""
+    for name in ("policy", "usage"):
+        with (claim / name).open("r+b") as file:
+            file.seek(8)
+            file.write(struct.pack("=I", 1))
+    for name in (*limiter_owners.ALIVE, limiter_owners.REFUSED):
+        (claim / name).unlink()
+
+
+def test_a_region_of_version_1_goes_on(built: Path, claim: Path) -> None:
+    as_version_1(claim)
+    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    assert not (claim / limiter_owners.REFUSED).exists()
+    with running(built, claim) as said:
+        assert (said["init"], said["within"], said["total"]) == (0, 0, GIB)
+        use = limiter_region.read(claim)
+        assert (use.handshake, [each.name for each in use.processes], use.ended) == (
+            "enforcing",
+            ["tenant"],
+            (),
+        )
+    use = limiter_region.read(claim)
+    assert (use.processes, [each.name for each in use.ended]) == ((), ["tenant"])
+    with (claim / "usage").open("r+b") as usage:
+        usage.seek(32)
+        usage.write(struct.pack("=Q", 1))
+    assert limiter_region.read(claim).handshake == "refused", "who was refused cannot be asked for"
