@@ -1,14 +1,17 @@
-"""Quantities, semantic versions and the functions over them that Kubernetes adds to CEL.
+"""The functions that Kubernetes adds to CEL: which there are, and how values of its types travel.
 
-Values of both kinds travel through the CEL library as messages of a private proto package; the one field holds the exact value
-as text and cannot be named by an expression. Functions raise ValueError for what is a run-time error in Kubernetes.
+Quantities, semantic versions, addresses, CIDRs, URLs and named formats go through the CEL library as messages; the one field
+holds the exact value as text and cannot be named by an expression. Functions raise ValueError for what is a run-time error in
+Kubernetes. Functions and methods whose name begins with `koordra` stand for what cel_macros.py rewrites.
 
-Source: k8s.io/apiserver/pkg/cel/library (quantity, semver, regex, lists), cel-go's sets extension, and k8s.io/dynamic-resource-allocation/cel (includes).
+What DRA has of Kubernetes' CEL (1.36): url, ip, cidr, format, quantity, semver, regex, sets, lists, strings, optionals,
+comprehensions of two variables, cel.bind and includes; neither math, base64 nor protos.
+
+Source: k8s.io/apiserver/pkg/cel/environment/base.go and library, cel-go's extensions, k8s.io/dynamic-resource-allocation/cel.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable
 from decimal import Decimal
@@ -17,6 +20,8 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from koordra.allocator import cel_lists, cel_network, cel_text, cel_urls
+from koordra.allocator.cel_formats import FORMATS
 from koordra.allocator.semver import Semver
 from koordra.errors import InvalidInput
 from koordra.quantity import parse
@@ -25,24 +30,37 @@ EXACT_FIELD: Final = "koordra_exact"
 _MAX_INCLUDES: Final = 48
 
 
-def _message_classes() -> tuple[Any, Any, Any]:
+_TYPES: Final = {
+    "kubernetes": ("Quantity", "Semver", "URL", "NamedFormat"),
+    "net": ("IP", "CIDR"),
+}
+
+
+def _message_classes() -> tuple[Any, dict[str, Any]]:
     pool = descriptor_pool.DescriptorPool()
-    file = descriptor_pb2.FileDescriptorProto(name="koordra/cel.proto", package="kubernetes", syntax="proto3")
-    for name in ("Quantity", "Semver"):
-        message = file.message_type.add(name=name)
-        message.field.add(
-            name=EXACT_FIELD,
-            number=1,
-            type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
-            label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+    for package, types in _TYPES.items():
+        file = descriptor_pb2.FileDescriptorProto(
+            name=f"koordra/{package}.proto", package=package, syntax="proto3"
         )
-    pool.Add(file)
-    find = pool.FindMessageTypeByName
-    get = message_factory.GetMessageClass
-    return pool, get(find("kubernetes.Quantity")), get(find("kubernetes.Semver"))
+        for name in types:
+            message = file.message_type.add(name=name)
+            message.field.add(
+                name=EXACT_FIELD,
+                number=1,
+                type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+                label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+            )
+        pool.Add(file)
+    return pool, {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for package, types in _TYPES.items()
+        for name in types
+    }
 
 
-POOL, _Quantity, _Semver = _message_classes()
+POOL, _CLASSES = _message_classes()
+_Quantity, _Semver = _CLASSES["Quantity"], _CLASSES["Semver"]
+_Url, _Format, _Ip, _Cidr = (_CLASSES[name] for name in ("URL", "NamedFormat", "IP", "CIDR"))
 
 
 def quantity_message(amount: Decimal) -> Any:
@@ -99,76 +117,40 @@ def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
 @lru_cache(maxsize=512)
 def _regex(pattern: str) -> re.Pattern[str]:
     """RE2 syntax as far as Python's `re` means the same by it; look-around and back-references are not RE2."""
-    if re.search(r"\(\?(?:[=!>(]|<[=!]|P[=>])|\\[1-9]|[*+?}]\+|\\[zZ]|\$", pattern):
+    if re.search(r"\(\?(?:[=!>(]|<[=!]|P[=>])|\\[1-9]|[*+?}]\+|\\[zZ]|\(\?[a-z]*m", pattern):
         raise ValueError(f"regular expression {pattern!r} uses a form that cannot be evaluated as RE2 would")
     try:
-        return re.compile(pattern, re.ASCII)
+        return re.compile(_END.sub(lambda found: found.group(1) or r"\Z", pattern), re.ASCII)
     except re.error as error:
         raise ValueError(f"error parsing regexp: {error}") from error
 
 
+_END: Final = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
+"""A `$` that means the end of the text (Python's would also stand before a last line break), escapes and classes apart."""
+
+
 def includes(value: Any, wanted: Any) -> bool:
     if not isinstance(value, list):
-        return bool(type(value) is type(wanted) and value == wanted)
+        return cel_lists.equal(value, wanted)
     if len(value) > _MAX_INCLUDES:
         raise ValueError("'includes' function cannot be applied to lists longer than 48 values")
-    return any(type(item) is type(wanted) and item == wanted for item in _plain(value))
+    return any(cel_lists.equal(item, wanted) for item in cel_lists.plain(value))
 
 
-def _equal(left: Any, right: Any) -> bool:
-    """CEL's equality of two elements: numbers by value, nothing else across types."""
-    if isinstance(left, list | dict) or isinstance(right, list | dict):
-        raise ValueError("elements that are lists or maps cannot be compared here")
-    if isinstance(left, _Quantity | _Semver) and isinstance(right, _Quantity | _Semver):
-        return type(left) is type(right) and compare(left, right) == 0
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+def is_integer(message: Any) -> bool:
+    _require_small(Decimal(message.koordra_exact))
+    return is_valid(lambda: to_int(message))
 
 
-def _plain(items: Any) -> list[Any]:
-    return [item.value() if hasattr(item, "plain_value") else item for item in items]
-
-
-def _contains(items: Any, wanted: Any) -> bool:
-    have = _plain(items)
-    return all(any(_equal(one, other) for other in have) for one in _plain(wanted))
-
-
-def _intersects(items: Any, others: Any) -> bool:
-    have = _plain(items)
-    return any(_equal(one, other) for one in _plain(others) for other in have)
-
-
-def _of_one_kind(items: Any, kinds: tuple[type, ...]) -> list[Any]:
-    plain = _plain(items)
-    if plain and not any(all(type(item) is kind for item in plain) for kind in kinds):
-        raise ValueError("no such overload: the elements are not all of one comparable type")
-    return plain
-
-
-def _extreme(name: str, choose: Callable[[list[Any]], Any]) -> Callable[[Any], Any]:
-    def found(items: Any) -> Any:
-        plain = _of_one_kind(items, (int, float, str, bool))
-        if not plain:
-            raise ValueError(f"{name} called on empty list")
-        return choose(plain)
-
-    return found
-
-
-def _is_sorted(items: Any) -> bool:
-    plain = _of_one_kind(items, (int, float, str, bool))
-    return all(one <= other for one, other in itertools.pairwise(plain))
-
-
-def _sum(items: Any) -> Any:
-    total = sum(_of_one_kind(items, (int, float)))
-    if isinstance(total, int) and not -(2**63) <= total < 2**63:
-        raise ValueError("integer overflow")
-    return total
+def _require_small(value: Decimal) -> None:
+    """From 19 digits on Kubernetes' answer depends on how the quantity was spelled, which is not kept."""
+    if abs(value) >= 10**18:
+        raise ValueError(f"{value} is too large for its answer to be certain")
 
 
 def to_int(message: Any) -> int:
     value = Decimal(message.koordra_exact)
+    _require_small(value)
     if value != value.to_integral_value() or not -(2**63) <= value < 2**63:
         raise ValueError("cannot convert value to integer")
     return int(value)
@@ -187,10 +169,97 @@ def _subtract(left: Any, right: Any) -> Any:
     return _add(left, right, sign=-1)
 
 
+def _of(kind: Any, message: Any) -> str:
+    """The text of a message that has to be of this kind: several share a method."""
+    if not isinstance(message, kind):
+        raise ValueError(f"no such overload for {type(message).__name__}")
+    return str(message.koordra_exact)
+
+
+def _ip(address: cel_network.Address) -> Any:
+    return _Ip(koordra_exact=str(address))
+
+
+def _cidr(network: cel_network.Network) -> Any:
+    return _Cidr(koordra_exact=cel_network.cidr_text(network))
+
+
+def _about_ip(ask: Callable[[cel_network.Address], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(cel_network.read_ip(_of(_Ip, message)))
+
+
+def _about_cidr(ask: Callable[[cel_network.Network], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(cel_network.read_cidr(_of(_Cidr, message)))
+
+
+def _about_url(ask: Callable[[cel_urls.Url], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(cel_urls.url_from(_of(_Url, message)))
+
+
+def _contains_ip(network: Any, address: Any) -> bool:
+    text = address if isinstance(address, str) else _of(_Ip, address)
+    return cel_network.contains_ip(cel_network.read_cidr(_of(_Cidr, network)), cel_network.read_ip(text))
+
+
+def _contains_cidr(network: Any, other: Any) -> bool:
+    text = other if isinstance(other, str) else _of(_Cidr, other)
+    return cel_network.contains_cidr(cel_network.read_cidr(_of(_Cidr, network)), cel_network.read_cidr(text))
+
+
+def _validate(format: Any, text: str) -> list[list[str]]:
+    found = FORMATS[_of(_Format, format)](text)
+    return [found] if found else []
+
+
+def _named(name: str) -> list[Any]:
+    return [_Format(koordra_exact=name)] if name in FORMATS else []
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, _Ip | _Cidr):
+        return str(value.koordra_exact)
+    if isinstance(value, bytes):
+        return value.decode()
+    return cel_text.text_of(value)
+
+
 Overload = tuple[tuple[str, ...], str, Callable[..., Any] | None]
 """Kinds of the arguments, kind of the result, implementation."""
 
 _Q, _S = "quantity", "semver"
+_IP, _CIDR, _URL, _FORMAT = "ip", "cidr", "url", "format"
+_MESSAGES: Final = frozenset({_Q, _S, _IP, _CIDR, _URL, _FORMAT})
+
+_COMPARABLE: Final = ("bool", "int", "uint", "double", "string", "bytes", "duration", "timestamp")
+_KEYS: Final = ("string", "int", "uint", "bool")
+_ELEMENTS: Final = (*_COMPARABLE, "list", "map", _Q, _S, _IP, _CIDR, _URL, _FORMAT)
+
+
+def _for_each(
+    elements: tuple[str, ...], result: str, implementation: Callable[..., Any], *more: str
+) -> tuple[Overload, ...]:
+    """A method of a list, for each type of its elements: so the type checker knows what comes of it. In `result` and in the
+    further arguments `*` is that type.
+
+    At run time a list is a list, and an implementation returns one type: so one overload of another element type stands for
+    all, with an implementation for each kind of a further argument and a result of any type.
+    """
+    typed: list[Overload] = []
+    at_run_time: dict[tuple[str, ...], None] = {}
+    for element in elements:
+        arguments = tuple(each.replace("*", element) for each in more)
+        typed.append(((f"list:{element}", *arguments), result.replace("*", element), None))
+        at_run_time[tuple(_FORMAT if each in _MESSAGES else each for each in arguments)] = None
+    anything = {"*": "dyn", "list:*": "list"}.get(result, result)
+    bodies = [
+        ((f"list:{_FORMAT}", *arguments), anything, _returning(implementation)) for arguments in at_run_time
+    ]
+    return (*bodies, *(each for each in typed if each[0] not in {body[0] for body in bodies}))
+
+
+def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: cel_lists.returned(implementation(*arguments))
+
 
 # The library registers one implementation per kind of value, and both message types are of one kind: the first overload of
 # a method brings the implementation for both, the second (None) only informs the type checker.
@@ -198,8 +267,7 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "isGreaterThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) > 0), ((_S, _S), "bool", None)),
     "isLessThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) < 0), ((_S, _S), "bool", None)),
     "compareTo": (((_Q, _Q), "int", compare), ((_S, _S), "int", None)),
-    "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
-    "isInteger": (((_Q,), "bool", lambda q: is_valid(lambda: to_int(q))),),
+    "isInteger": (((_Q,), "bool", is_integer),),
     "asInteger": (((_Q,), "int", to_int),),
     "asApproximateFloat": (((_Q,), "double", lambda q: float(q.koordra_exact)),),
     "add": (((_Q, _Q), _Q, _add), ((_Q, "int"), _Q, _add)),
@@ -212,19 +280,98 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("string", "string"), "strings", find_all),
         (("string", "string", "int"), "strings", find_all),
     ),
-    "isSorted": ((("list",), "bool", _is_sorted),),
-    "sum": ((("list",), "dyn", _sum),),
-    "min": ((("list",), "dyn", _extreme("min", min)),),
-    "max": ((("list",), "dyn", _extreme("max", max)),),
+    "isSorted": _for_each(_COMPARABLE, "bool", cel_lists.is_sorted),
+    "sum": _for_each(("int", "uint", "double", "duration"), "*", cel_lists.total),
+    "min": _for_each(_COMPARABLE, "*", cel_lists.extreme("min", min)),
+    "max": _for_each(_COMPARABLE, "*", cel_lists.extreme("max", max)),
+    "slice": _for_each(_ELEMENTS, "list:*", cel_lists.cut, "int", "int"),
+    "flatten": (
+        ((f"list:list:{_FORMAT}",), "list", _returning(cel_lists.flattened)),
+        *(((f"list:list:{each}",), f"list:{each}", None) for each in _ELEMENTS if each != _FORMAT),
+        (("list", "int"), "list", _returning(cel_lists.flattened)),
+    ),
+    "sort": _for_each(_COMPARABLE, "list:*", cel_lists.in_order),
+    "distinct": _for_each(_ELEMENTS, "list:*", cel_lists.distinct),
+    "koordraSortedBy": _for_each(_ELEMENTS, "list:*", cel_lists.sorted_by, "list"),
+    "koordraReversed": _for_each(_ELEMENTS, "list:*", cel_lists.backwards),
+    "koordraKeys": (
+        (("list",), "ints", cel_lists.indices),
+        ((f"map:dyn:{_FORMAT}",), "list", cel_lists.keys_of),
+        *(((f"map:{key}:dyn",), f"list:{key}", None) for key in _KEYS),
+    ),
+    "koordraMapTo": (
+        (("list:bytes", "list"), "map", _returning(cel_lists.map_to)),
+        *(
+            ((f"list:{key}", f"list:{each}"), f"map:{key}:{each}", None)
+            for key in _KEYS
+            for each in _ELEMENTS
+        ),
+    ),
+    "koordraMerged": (
+        (("list:bytes",), "map", _returning(cel_lists.merged)),
+        *(((f"list:map:{key}:{each}",), f"map:{key}:{each}", None) for key in _KEYS for each in _ELEMENTS),
+    ),
+    "koordraFormat": ((("string", "list"), "string", cel_text.formatted),),
+    "koordraIndexOf": (
+        (("string", "string"), "int", cel_lists.text_index_of),
+        (("string", "string", "int"), "int", cel_lists.text_index_of),
+        *_for_each(_ELEMENTS, "int", cel_lists.index_of, "*"),
+    ),
+    "koordraLastIndexOf": (
+        (("string", "string"), "int", cel_lists.text_last_index_of),
+        (("string", "string", "int"), "int", cel_lists.text_last_index_of),
+        *_for_each(_ELEMENTS, "int", cel_lists.last_index_of, "*"),
+    ),
+    "family": (((_IP,), "int", _about_ip(lambda address: address.version)),),
+    "isUnspecified": (((_IP,), "bool", _about_ip(cel_network.is_unspecified)),),
+    "isLoopback": (((_IP,), "bool", _about_ip(cel_network.is_loopback)),),
+    "isLinkLocalMulticast": (((_IP,), "bool", _about_ip(cel_network.is_link_local_multicast)),),
+    "isLinkLocalUnicast": (((_IP,), "bool", _about_ip(cel_network.is_link_local_unicast)),),
+    "isGlobalUnicast": (((_IP,), "bool", _about_ip(cel_network.is_global_unicast)),),
+    "containsIP": (((_CIDR, _IP), "bool", _contains_ip), ((_CIDR, "string"), "bool", _contains_ip)),
+    "containsCIDR": (((_CIDR, _CIDR), "bool", _contains_cidr), ((_CIDR, "string"), "bool", _contains_cidr)),
+    "ip": (((_CIDR,), _IP, _about_cidr(lambda network: _ip(network[0]))),),
+    "prefixLength": (((_CIDR,), "int", _about_cidr(lambda network: network[1])),),
+    "masked": (((_CIDR,), _CIDR, _about_cidr(lambda network: _cidr(cel_network.masked(network)))),),
+    "getScheme": (((_URL,), "string", _about_url(lambda url: url.scheme)),),
+    "getHost": (((_URL,), "string", _about_url(lambda url: url.host)),),
+    "getHostname": (((_URL,), "string", _about_url(lambda url: url.hostname)),),
+    "getPort": (((_URL,), "string", _about_url(lambda url: url.port)),),
+    "getEscapedPath": (((_URL,), "string", _about_url(lambda url: url.path)),),
+    "getQuery": (((_URL,), "parameters", _about_url(lambda url: url.parameters())),),
+    "validate": (((_FORMAT, "string"), "validated", _validate),),
 }
 
 FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     "quantity": ((("string",), _Q, lambda text: quantity_message(parse(text))),),
     "isQuantity": ((("string",), "bool", lambda text: is_valid(lambda: parse(text))),),
     "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
-    "sets.contains": ((("list", "list"), "bool", _contains),),
-    "sets.equivalent": ((("list", "list"), "bool", lambda a, b: _contains(a, b) and _contains(b, a)),),
-    "sets.intersects": ((("list", "list"), "bool", _intersects),),
+    "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
+    "sets.contains": ((("list", "list"), "bool", cel_lists.contains),),
+    "sets.equivalent": (
+        (("list", "list"), "bool", lambda a, b: cel_lists.contains(a, b) and cel_lists.contains(b, a)),
+    ),
+    "sets.intersects": ((("list", "list"), "bool", cel_lists.intersects),),
+    "lists.range": ((("int",), "ints", cel_lists.counted),),
+    "ip": ((("string",), _IP, lambda text: _ip(cel_network.read_ip(text))),),
+    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: cel_network.read_ip(text))),),
+    "ip.isCanonical": ((("string",), "bool", cel_network.is_canonical),),
+    "cidr": ((("string",), _CIDR, lambda text: _cidr(cel_network.read_cidr(text))),),
+    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: cel_network.read_cidr(text))),),
+    "url": (
+        (
+            ("string",),
+            _URL,
+            lambda text: _Url(koordra_exact=cel_urls.url_exactly(cel_urls.read_url(text))),
+        ),
+    ),
+    "isURL": ((("string",), "bool", cel_urls.is_url),),
+    "format.named": ((("string",), "formats", _named),),
+    **{f"format.{name}": (((), _FORMAT, lambda name=name: _Format(koordra_exact=name)),) for name in FORMATS},
+    "koordraString": tuple(
+        ((kind,), "string", _text if kind != _CIDR else None)
+        for kind in ("bool", "int", "uint", "double", "string", "bytes", "duration", "timestamp", _IP, _CIDR)
+    ),
     "isSemver": (
         (("string",), "bool", lambda text: is_valid(lambda: semver(text))),
         (("string", "bool"), "bool", lambda text, loose: is_valid(lambda: semver(text, loose))),
@@ -232,7 +379,7 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
 }
 
 # Implementations are found by kind and there is no wildcard: every pairing of kinds is registered.
-_SCALARS: Final = ("bool", "int", "string", _S)
+_INCLUDED: Final = ("bool", "int", "uint", "double", "string", "bytes", "list", "map", _S)
 INCLUDES: Final[tuple[Overload, ...]] = tuple(
-    ((left, right), "bool", includes) for left in (*_SCALARS, "list") for right in _SCALARS
+    ((left, right), "bool", includes) for left in _INCLUDED for right in _INCLUDED
 )

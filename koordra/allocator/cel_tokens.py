@@ -7,6 +7,7 @@ recognised, so that nothing inside them is taken for code.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 _MACROS: Final = frozenset(
@@ -60,7 +61,8 @@ def _domain_lookups(tokens: tuple[str, ...]) -> list[int]:
     ]
 
 
-def _closing(tokens: tuple[str, ...], opening: int) -> int:
+def closing(tokens: Sequence[str], opening: int) -> int:
+    """Where the bracket at `opening` is closed; -1 where it is not."""
     depth = 0
     for index in range(opening, len(tokens)):
         if tokens[index] in ("[", "(", "{"):
@@ -78,7 +80,7 @@ def with_empty_domains(tokens: tuple[str, ...]) -> list[str]:
     for position in reversed(_domain_lookups(tokens)):
         view = tuple(out)
         if position < len(view) and view[position] == "[":
-            end = _closing(view, position)
+            end = closing(view, position)
             if end < 0:
                 continue
             optional = view[position + 1] == "?"

@@ -9,10 +9,16 @@ bridged here, and what cannot be bridged is refused: the rule is that an answer 
    the tokens `device.attributes[X]` are rewritten to `device.attributes[?X].orValue({})` before compiling (`[?X]` becomes
    an optional that is always present). A domain that is reached through a `cel.bind` variable keeps the library's
    error: that is an error where Kubernetes has an empty map, never a wrong answer, since CEL's operators are monotone.
-3. Quantities and semantic versions are messages of a private proto package; their methods are Python functions over exact
-   decimals. The library registers one implementation per kind of argument, so both types share each method.
-4. Kubernetes stops an evaluation at a cost of 1,000,000. The library counts nothing; comprehensions nested deeper than
+3. Quantities, versions, addresses, URLs and formats are messages of a private proto package; their methods are Python functions
+   over exact values (cel_functions.py). The library registers one implementation per kind of argument, so types share methods.
+4. Comprehensions of two variables, sortBy and a few functions are rewritten into what the library has (cel_macros.py).
+5. Kubernetes stops an evaluation at a cost of 1,000,000. The library counts nothing; comprehensions nested deeper than
    `_MAX_NESTING`, each of which walks at most 48 values, are refused up front.
+
+What is known to differ. Refused where Kubernetes answers: comparing whole numbers of two types by `<` outside of `dyn`, `asInteger`
+of a quantity from 10^18 on, regular expressions that Python reads otherwise, and others as rare. Answered where Kubernetes has an
+error: a version (address, URL) compared by `==` with a value of another type is unequal; and some expressions that Kubernetes
+refuses for their types, since the literals and calls in them are not typed as finely here. The API server does not store those.
 
 Programs are cached by expression; results by expression and exactly the values that the expression reads.
 """
@@ -30,7 +36,6 @@ from cel_expr_python import cel  # type: ignore[attr-defined, unused-ignore]
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from koordra.allocator.cel_functions import (
-    EXACT_FIELD,
     FUNCTIONS,
     INCLUDES,
     METHODS,
@@ -39,6 +44,7 @@ from koordra.allocator.cel_functions import (
     cel_value,
     quantity_message,
 )
+from koordra.allocator.cel_macros import refusal, rewritten
 from koordra.allocator.cel_tokens import names_read, nesting, tokens_of, with_empty_domains
 from koordra.api.devices import Attribute, Capacity
 from koordra.errors import SelectorError
@@ -118,16 +124,16 @@ def _program(
     if len(expression.encode()) > _MAX_EXPRESSION:
         return f"the expression is longer than {_MAX_EXPRESSION} bytes"
     tokens = tokens_of(expression)
-    if any(tokens[at : at + 3] == (".", "reverse", "(") for at in range(len(tokens))):
-        # Of a later version of the strings library than Kubernetes has.
-        return "undeclared reference to 'reverse'"
-    if EXACT_FIELD in tokens:
-        return f"undefined field '{EXACT_FIELD}'"
+    refused = refusal(tokens)
+    if refused is not None:
+        return refused
     if nesting(tokens) > _MAX_NESTING:
         # Reported as Kubernetes words it; it is a run-time limit there.
         return _Program(expression, None, Reads(None))
     try:
-        run = _environment(consumable_capacity, list_attributes).compile("".join(with_empty_domains(tokens)))
+        run = _environment(consumable_capacity, list_attributes).compile(
+            "".join(with_empty_domains(rewritten(tokens)))
+        )
     except (RuntimeError, ValueError, TypeError) as error:
         return _first_line(error)
     kind = str(run.return_type().name())
@@ -223,30 +229,53 @@ def _environment(consumable_capacity: bool, list_attributes: bool) -> Any:
         "strings": kind.List(kind.STRING),
         "list": kind.LIST,
         "dyn": kind.DYN,
+        "uint": kind.UINT,
+        "bytes": kind.BYTES,
+        "duration": kind.DURATION,
+        "timestamp": kind.TIMESTAMP,
+        "ints": kind.List(kind.INT),
+        "map": kind.MAP,
+        "parameters": kind.Map(kind.STRING, kind.List(kind.STRING)),
+        "validated": kind.List(kind.List(kind.STRING)),
+        "formats": kind.List(kind("kubernetes.NamedFormat")),
+        "url": kind("kubernetes.URL"),
+        "format": kind("kubernetes.NamedFormat"),
+        "ip": kind("net.IP"),
+        "cidr": kind("net.CIDR"),
         "quantity": kind("kubernetes.Quantity"),
         "semver": kind("kubernetes.Semver"),
     }
     numbers = itertools.count()
 
-    def declaration(name: str, overloads: Sequence[Overload], *, member: bool) -> Any:
-        return cel.FunctionDecl(
-            name,
-            [
-                cel.Overload(
-                    f"koordra_{name.replace('.', '_')}_{next(numbers)}",
-                    return_type=kinds[result],
-                    parameters=[kinds[argument] for argument in arguments],
-                    is_member=member,
-                    **({"impl": implementation} if implementation else {}),
-                )
-                for arguments, result, implementation in overloads
-            ],
-        )
+    def kind_of(name: str) -> Any:
+        if name.startswith("list:"):
+            return kind.List(kind_of(name.removeprefix("list:")))
+        if name.startswith("map:"):
+            key, _, value = name.removeprefix("map:").partition(":")
+            return kind.Map(kinds[key], kind_of(value))
+        return kinds[name]
 
-    functions = [declaration(name, overloads, member=True) for name, overloads in METHODS.items()]
-    functions += [declaration(name, overloads, member=False) for name, overloads in FUNCTIONS.items()]
-    if list_attributes:
-        functions.append(declaration("includes", INCLUDES, member=True))
+    def overloads(name: str, given: Sequence[Overload], *, member: bool) -> list[Any]:
+        return [
+            cel.Overload(
+                f"koordra_{name.replace('.', '_')}_{next(numbers)}",
+                return_type=kind_of(result),
+                parameters=[kind_of(argument) for argument in arguments],
+                is_member=member,
+                **({"impl": implementation} if implementation else {}),
+            )
+            for arguments, result, implementation in given
+        ]
+
+    methods = METHODS | ({"includes": INCLUDES} if list_attributes else {})
+    functions = [
+        cel.FunctionDecl(
+            name,
+            overloads(name, methods.get(name, ()), member=True)
+            + overloads(name, FUNCTIONS.get(name, ()), member=False),
+        )
+        for name in methods | FUNCTIONS
+    ]
     variables = {
         "device.driver": kind.STRING,
         "device.attributes": kind.Map(kind.STRING, kind.Map(kind.STRING, kind.DYN)),

@@ -1,0 +1,154 @@
+"""Kubernetes' named formats in CEL: `format.dns1123Label().validate("a.b")` is none, or what is wrong with it.
+
+Messages are Kubernetes' own, since an expression can read them. Source: k8s.io/apiserver/pkg/cel/library/format.go, apimachinery's
+validation and kube-openapi's strfmt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from koordra.allocator.cel_urls import is_url
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_LABEL_1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_ENDS: Final = "must start and end with an alphanumeric character"
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def _regex_error(message: str, pattern: str, *examples: str) -> str:
+    shown = " or ".join(f"'{example}', " for example in examples)
+    return f"{message} (e.g. {shown}regex used for validation is '{pattern}')"
+
+
+def _too_long(text: str, most: int) -> list[str]:
+    return [f"must be no more than {most} characters"] if len(text.encode()) > most else []
+
+
+def _dns_label(text: str) -> list[str]:
+    found = _too_long(text, 63)
+    if _matches(_LABEL, text):
+        return found
+    if _matches(_SUBDOMAIN, text):
+        return [*found, "must not contain dots"]
+    why = f"a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and {_ENDS}"
+    return [*found, _regex_error(why, _LABEL, "my-name", "123-abc")]
+
+
+def _dns_subdomain(text: str) -> list[str]:
+    found = _too_long(text, 253)
+    if _matches(_SUBDOMAIN, text):
+        return found
+    why = (
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
+        f"and {_ENDS}"
+    )
+    return [*found, _regex_error(why, _SUBDOMAIN, "example.com")]
+
+
+def _dns_1035_label(text: str) -> list[str]:
+    found = _too_long(text, 63)
+    if _matches(_LABEL_1035, text):
+        return found
+    why = (
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+        "character, and end with an alphanumeric character"
+    )
+    return [*found, _regex_error(why, _LABEL_1035, "my-name", "abc-123")]
+
+
+def _qualified_name(text: str) -> list[str]:
+    why = f"must consist of alphanumeric characters, '-', '_' or '.', and {_ENDS}"
+    pattern, examples = _NAME, ("MyName", "my.name", "123-abc")
+    prefix, slash, name = text.rpartition("/")
+    found: list[str] = []
+    if slash:
+        if "/" in prefix:
+            error = _regex_error(why, pattern, *examples)
+            form = "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+            return [f"a valid label key {error} {form}"]
+        if not prefix:
+            found.append("prefix part must be non-empty")
+        found += [f"prefix part {each}" for each in (_dns_subdomain(prefix) if prefix else ())]
+    if not name:
+        found.append("name part must be non-empty")
+    found += [f"name part {each}" for each in _too_long(name, 63)]
+    if not _matches(pattern, name):
+        found.append(f"name part {_regex_error(why, pattern, *examples)}")
+    return found
+
+
+def _label_value(text: str) -> list[str]:
+    pattern = f"({_NAME})?"
+    found = _too_long(text, 63)
+    if _matches(pattern, text):
+        return found
+    why = f"a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and {_ENDS}"
+    return [*found, _regex_error(why, pattern, "MyValue", "my_value", "12345")]
+
+
+def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
+    """For the beginning of a generated name, which may end in a dash."""
+
+    def checked(text: str) -> list[str]:
+        return check(f"{text[:-2]}a" if len(text) > 1 and text.endswith("-") else text)
+
+    return checked
+
+
+def _simple(message: str, holds: Callable[[str], bool]) -> Callable[[str], list[str]]:
+    return lambda text: [] if holds(text) else [message]
+
+
+def _is_date(text: str) -> bool:
+    if not _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return False
+    year, month, day = map(int, text.split("-"))
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    days = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    return 1 <= month <= 12 and 1 <= day <= days[month - 1]
+
+
+def _is_datetime(text: str) -> bool:
+    date, mark, rest = text.lower().partition("t")
+    found = re.fullmatch(
+        r"([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))", rest.split("t")[0], re.ASCII
+    )
+    if not mark or not _is_date(date) or found is None:
+        return False
+    hour, minute, second = found.group(1, 2, 3)
+    return hour <= "23" and minute <= "59" and second <= "59"
+
+
+_BASE64: Final = "[A-Za-z0-9+/]"
+
+FORMATS: Final[dict[str, Callable[[str], list[str]]]] = {
+    "dns1123Label": _dns_label,
+    "dns1123Subdomain": _dns_subdomain,
+    "dns1035Label": _dns_1035_label,
+    "qualifiedName": _qualified_name,
+    "dns1123LabelPrefix": _prefix(_dns_label),
+    "dns1123SubdomainPrefix": _prefix(_dns_subdomain),
+    "dns1035LabelPrefix": _prefix(_dns_1035_label),
+    "labelValue": _label_value,
+    "uri": _simple("invalid URI", is_url),
+    "uuid": _simple(
+        "does not match the UUID format",
+        lambda text: _matches("(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", text),
+    ),
+    "byte": _simple(
+        "invalid base64",
+        lambda text: _matches(
+            rf"(?:{_BASE64}{{4}})*(?:{_BASE64}{{2}}==|{_BASE64}{{3}}=|{_BASE64}{{4}})", text
+        ),
+    ),
+    "date": _simple("invalid date", _is_date),
+    "datetime": _simple("invalid datetime", _is_datetime),
+}

@@ -1,0 +1,174 @@
+"""`string.format` and `string()` in CEL as cel-go writes values.
+
+    %s  any value: nested strings quoted, maps in order of their keys       %d  whole numbers     %b %o %x %X  whole numbers
+    %f  with thousands separated, six decimals or as many as it says        %e  1.500000×10⁰³     %x also strings and bytes
+
+Source: cel-go's strings extension (formatting of version 2, which Kubernetes has).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.allocator.cel_lists import MOMENT, SPAN, plain
+
+_CLAUSE: Final = re.compile(r"%(?:%|(?:\.([0-9]+))?([a-zA-Z]))")
+_RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
+def formatted(text: str, values: Any) -> str:
+    """Raises ValueError for a clause that is none, or does not fit its value."""
+    left = plain(values)
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        sign = text.find("%", at)
+        if sign < 0:
+            out.append(text[at:])
+            break
+        out.append(text[at:sign])
+        clause = _CLAUSE.match(text, sign)
+        if clause is None:
+            raise ValueError("could not parse formatting clause")
+        at = clause.end()
+        if clause.group() == "%%":
+            out.append("%")
+            continue
+        if not left:
+            raise ValueError("index out of range: more clauses than arguments")
+        out.append(_written(clause.group(2), clause.group(1), left.pop(0)))
+    if left:
+        raise ValueError("too many arguments supplied to string.format")
+    return "".join(out)
+
+
+def _written(clause: str, digits: str | None, value: Any) -> str:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    precision = 6 if digits is None else int(digits)
+    if clause == "s":
+        return text_of(value)
+    if clause == "d" and whole:
+        return str(value)
+    if clause == "f" and isinstance(value, float):
+        return _fixed(value, precision)
+    if clause == "e" and isinstance(value, float):
+        return _scientific(value, precision)
+    if clause == "b" and isinstance(value, int):
+        return f"{int(value):b}"
+    if clause == "o" and whole:
+        return f"{value:o}"
+    if clause in "xX" and isinstance(value, str | bytes | int) and not isinstance(value, bool):
+        raw = value.encode() if isinstance(value, str) else value
+        found = raw.hex() if isinstance(raw, bytes) else f"{raw:x}"
+        return found.upper() if clause == "X" else found
+    raise ValueError(f"error during formatting: clause %{clause} cannot write a {type(value).__name__}")
+
+
+def _special(value: float) -> str | None:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return None
+
+
+def _fixed(value: float, precision: int) -> str:
+    return _special(value) or f"{Decimal(value):,.{precision}f}"
+
+
+def _scientific(value: float, precision: int) -> str:
+    special = _special(value)
+    if special is not None:
+        return special
+    mantissa, _, exponent = f"{value:.{precision}e}".partition("e")
+    power = ("-" if exponent[0] == "-" else "") + exponent[1:]
+    return f"{mantissa}×10{power.translate(_RAISED)}"
+
+
+def text_of(value: Any, *, nested: bool = False) -> str:
+    """A value as %s writes it; in a list or map it is written so that its type can be seen."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case float():
+            if not nested:
+                return double_text(value)
+            return f"{value:.6f}" if math.isfinite(value) else _quoted(double_text(value))
+        case str():
+            return _quoted(value) if nested else value
+        case bytes():
+            text = value.decode("utf-8", "replace")
+            return f"b{_quoted(text)}" if nested else text
+        case _ if isinstance(value, SPAN):
+            return f"duration({_quoted(duration_text(value))})" if nested else duration_text(value)
+        case _ if isinstance(value, MOMENT):
+            return f"timestamp({_quoted(timestamp_text(value))})" if nested else timestamp_text(value)
+        case list() | tuple():
+            return f"[{', '.join(text_of(item, nested=True) for item in plain(value))}]"
+        case Mapping():
+            entries = sorted(
+                (text_of(name, nested=True), text_of(item, nested=True)) for name, item in value.items()
+            )
+            return f"{{{', '.join(f'{name}:{item}' for name, item in entries)}}}"
+    raise ValueError(f"error during formatting: a {type(value).__name__} cannot be written")
+
+
+_ESCAPES: Final = dict(zip('\a\b\f\n\r\t\v\\"', 'abfnrtv\\"', strict=True))
+
+
+def _quoted(text: str) -> str:
+    """As a Go string literal."""
+    written = []
+    for each in text:
+        if each in _ESCAPES:
+            written.append(f"\\{_ESCAPES[each]}")
+        elif each.isprintable():
+            written.append(each)
+        elif ord(each) < 0x80:
+            written.append(f"\\x{ord(each):02x}")
+        else:
+            written.append(f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}")
+    return f'"{"".join(written)}"'
+
+
+def double_text(value: float) -> str:
+    """The shortest digits that are this number; an exponent below 10^-4 and from 10^6 on."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if value == 0:
+        return "-0" if math.copysign(1, value) < 0 else "0"
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    text, point = "".join(map(str, digits)), len(digits) + int(exponent)
+    if -4 < point <= 6:
+        if point <= 0:
+            text = "0." + "0" * -point + text
+        elif point >= len(text):
+            text += "0" * (point - len(text))
+        else:
+            text = f"{text[:point]}.{text[point:]}"
+    else:
+        power = point - 1
+        fraction = f".{text[1:]}" if len(text) > 1 else ""
+        text = f"{text[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
+    return f"-{text}" if sign else text
+
+
+def duration_text(value: Any) -> str:
+    micro = (value.days * 86400 + value.seconds) * 1_000_000 + value.microseconds
+    return f"{Decimal(micro).scaleb(-6).normalize():f}s" if micro else "0s"
+
+
+def timestamp_text(value: Any) -> str:
+    fraction = f".{value.microsecond:06d}".rstrip("0") if value.microsecond else ""
+    year, month, day, hour, minute, second = value.utctimetuple()[:6]
+    return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}{fraction}Z"
