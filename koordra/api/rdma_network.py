@@ -1,7 +1,7 @@
 """`RdmaConfig.network`: what a NIC's network interface looks like in the pod.
 
     network:
-      interface: rail0                       its name in the pod; the host's name where absent
+      interface: rail0                       its name in the pod, none that the host has; absent: the NIC's own, with `pod` behind it where that stays
       addresses: [192.168.10.5/24]           with prefix length
       routes: [{destination: 10.0.0.0/8, gateway: 192.168.10.1}]
       mtu: 4200
@@ -72,7 +72,7 @@ def decode_network(value: object, *, object: str, field: str) -> RdmaNetwork:
         raise read.wrong(
             "attachment", f"stands beside {others}", "the attachment says all of that; leave one out"
         )
-    if network.interface in {"lo", "eth0"}:
+    if network.interface in {"lo", "eth0", "all", "default"}:
         raise read.wrong("interface", f"{network.interface!r} is taken in every pod", "use another name")
     return network
 

@@ -61,19 +61,21 @@ class ApiConsumers:
             for entry in objects.status_of(claim).get("reservedFor") or ()
             if entry.get("resource") == "pods" and not entry.get("apiGroup")
         ]
-        on_host = [self._on_host_network(namespace, entry) for entry in reserved]
+        specs = [self._pod_spec(namespace, entry) for entry in reserved]
         return Consumers(
             pods=tuple(str(entry.get("uid")) for entry in reserved),
-            host_network=bool(on_host) and all(on_host),
+            host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
+            own_users=any(spec.get("hostUsers") is False for spec in specs),
             attachments={found: self._attachment(namespace, found) for found in _attachments(claim)},
         )
 
-    def _on_host_network(self, namespace: str, entry: Object) -> bool:
+    def _pod_spec(self, namespace: str, entry: Object) -> Object:
+        """The pod's spec; empty when it is gone."""
         try:
             pod = self._client.get(PODS, str(entry.get("name")), namespace=namespace)
         except NotFound:
-            return False
-        return objects.uid(pod) == entry.get("uid") and bool(objects.spec_of(pod).get("hostNetwork"))
+            return {}
+        return dict(objects.spec_of(pod)) if objects.uid(pod) == entry.get("uid") else {}
 
     def _attachment(self, namespace: str, wanted: Attachment) -> str:
         place = wanted.namespace or namespace

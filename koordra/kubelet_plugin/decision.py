@@ -125,7 +125,13 @@ def decide(
         + old
         for share, device, old in zip(shares, devices, told, strict=True)
     ]
-    record = with_edits(record, inventory=node.inventory, isolation=edits, state=node.state)
+    record = with_edits(
+        record,
+        inventory=node.inventory,
+        isolation=edits,
+        state=node.state,
+        own_users=node.consumers is not None and node.consumers.own_users,
+    )
     return Decision(
         record=with_member(record, config.member, state=node.state),
         shares=tuple(share for share in shares if share),

@@ -1,8 +1,8 @@
 """What a container gets with each device of a claim. Pure.
 
 Per device: its own nodes (those of a MIG instance are the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>` with
-its name, and what the isolation backend adds; for a NIC whose network interface comes with the sandbox also the mount that
-holds the container back until it is there (network_files.py). Per request: the nodes and files that every holder of such a
+its name, and what the isolation backend adds; for a NIC whose network interface comes with the sandbox also the mounts that
+hold the container back until it is there, and from every pod that does not have it (network_files.py). Per request: the nodes and files that every holder of such a
 device needs (nvidiactl, nvidia-uvm and the driver's libraries for a GPU, rdma_cm for a NIC), the device metadata, and the
 variables by which CUDA, NCCL and UCX keep to the devices they were given:
 
@@ -35,10 +35,15 @@ NIC_TYPES = frozenset({names.TYPE_NIC, names.TYPE_VF})
 
 
 def with_edits(
-    record: ClaimRecord, *, inventory: Inventory, isolation: Sequence[ContainerEdits], state: Path
+    record: ClaimRecord,
+    *,
+    inventory: Inventory,
+    isolation: Sequence[ContainerEdits],
+    state: Path,
+    own_users: bool = False,
 ) -> ClaimRecord:
     """The record with every device's edits; `isolation` holds what the backends add, device by device. `state` is the
-    directory whose files are mounted."""
+    directory whose files are mounted; `own_users`: a pod of the claim has a user namespace of its own."""
     requests: dict[str, list[DeviceRecord]] = {}
     for device in record.devices:
         requests.setdefault(main_request(device), []).append(device)
@@ -53,6 +58,9 @@ def with_edits(
         edits += _environment(siblings, inventory=inventory)
         if device.network is not None:
             edits += ContainerEdits(mounts=(network_files.gate(state, record.ref.uid),))
+            if device.network.host_interface and not own_users:
+                gate = network_files.interface_gate(record.ref.uid, device.network.interface)
+                edits += ContainerEdits(mounts=(gate,))
         if device is siblings[0]:
             edits += _needed_once(siblings, inventory=inventory) + topology
             edits += metadata_edits(record, main_request(device), state=state)

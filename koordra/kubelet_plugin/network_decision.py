@@ -36,11 +36,12 @@ _ETHERNET = "Ethernet"
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who the claim is reserved for: uids of pods; `host_network` when all of them are on the host's; and the CNI
-    configurations of the attachments that the claim names, as JSON text."""
+    """Who the claim is reserved for: uids of pods; `host_network` when all of them are on the host's, `own_users` when one
+    has a user namespace of its own; and the CNI configurations of the attachments that the claim names, as JSON text."""
 
     pods: tuple[str, ...] = ()
     host_network: bool = False
+    own_users: bool = False
     attachments: Mapping[Attachment, str] = field(default_factory=dict)
 
 
@@ -110,7 +111,7 @@ def _plan(
             f"{record.ref}: request {device.request} has {len(siblings)} devices and RdmaConfig.network one set of addresses; "
             "make one request of each, or name an attachment whose IPAM gives addresses"
         )
-    name = network.interface or (device.netdev or device.ib_device or device.device)[:15]
+    name = network.interface or _interface_name(device, kind)
     if network.interface and len(siblings) > 1:
         name = f"{network.interface[:13]}{[other.device for other in siblings].index(device.device)}"
     nic = inventory.device(device.device)
@@ -128,6 +129,14 @@ def _plan(
         guid=network.guid,
         cni=None if network.attachment is None else consumers.attachments.get(network.attachment),
     )
+
+
+def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
+    """The name in the pod where the claim gives none. If the NIC's own interface stays on the host it is another: by its name
+    a container is held back that is in a pod without it, and some runtimes look on the host too (network_files.py)."""
+    if kind is not NetworkKind.MOVE and device.netdev:
+        return f"{device.netdev[:12]}pod"
+    return (device.netdev or device.ib_device or device.device)[:15]
 
 
 def _kind(

@@ -213,7 +213,7 @@ class Hook(Plugin):
         for marker in markers:
             try:
                 claim = self._state.claim(marker)
-                network = None if claim is None else self._state.attached(claim)
+                network = None if claim is None else self._state.attached(claim.uid)
             except CheckpointError as error:
                 unreadable[marker] = str(error)
                 continue

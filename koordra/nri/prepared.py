@@ -2,6 +2,7 @@
 
     prepared/<claim uid>.json     one prepared claim, schema koordra.io/prepared/v1
     guarded.json                  every device node of a GPU or NIC of this node, schema koordra.io/guarded/v1
+    network/<claim uid>.json      what its pod gets of network interfaces, schema koordra.io/network/v1
     network/attached/<claim uid>.json   the pod that has a claim's network, schema koordra.io/network-attached/v1
 
 The plugin (the last: the hook itself, with --pod-network) writes them atomically, with mode 0600. They decide what a container may open, so they are believed
@@ -27,6 +28,11 @@ guarded.json:
      "devices": [{"name": "...", "type": "gpu|nic", "nodes": [<device node>]}],
      "control": [<device node>]}                                         nvidiactl, nvidia-uvm, rdma_cm, ...
 
+network/<claim uid>.json, of whose plans only the interface's name matters here, and whether there is one:
+
+    {"schema": "koordra.io/network/v1", "claim": {"namespace": "...", "name": "...", "uid": "..."}, "pods": [...],
+     "devices": [{"device": "...", "plan": {"hostInterface": "..." | "", "interface": "...", ...}}]}
+
 network/attached/<claim uid>.json, of which only uid and pod matter here:
 
     {"schema": "koordra.io/network-attached/v1", "uid": "...", "pod": "<pod uid>", "sandbox": "...", "netns": "...",
@@ -50,6 +56,7 @@ from koordra.nri.oci import DeviceNode
 
 PREPARED_SCHEMA: Final = "koordra.io/prepared/v1"
 GUARDED_SCHEMA: Final = "koordra.io/guarded/v1"
+NETWORK_SCHEMA: Final = "koordra.io/network/v1"
 ATTACHED_SCHEMA: Final = "koordra.io/network-attached/v1"
 MARKER_PREFIX: Final = "KOORDRA_CLAIM_"
 
@@ -106,6 +113,14 @@ class AttachedNetwork:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedNetwork:
+    """The interfaces that a claim's pod is to have: device name -> name of the interface in the pod."""
+
+    claim: str
+    interfaces: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class GuardedDevice:
     """A GPU or NIC of this node, with all device nodes that lead to it."""
 
@@ -126,6 +141,9 @@ class Guarded:
 def marker_of(uid: str) -> str:
     """The environment variable by which a claim's CDI edits are recognised."""
     return MARKER_PREFIX + uid.upper().replace("-", "_")
+
+
+Network = TypeVar("Network", AttachedNetwork, PlannedNetwork)
 
 
 class NodeState:
@@ -150,13 +168,19 @@ class NodeState:
             )
         return claim
 
-    def attached(self, claim: PreparedClaim) -> AttachedNetwork | None:
+    def attached(self, uid: str) -> AttachedNetwork | None:
         """Where the claim's network is; None while it is in no pod. CheckpointError: its record is unusable."""
-        name = f"{claim.uid}.json"
-        attached = self._read(self._state_dir / "network" / "attached" / name, attached_from)
-        if attached is not None and attached.claim != claim.uid:
-            raise CheckpointError(f"network/attached/{name} is about claim {attached.claim}")
-        return attached
+        return self._of_claim(uid, "network/attached", attached_from)
+
+    def planned(self, uid: str) -> PlannedNetwork | None:
+        """The interfaces that the claim's pod is to have; None for a claim without. CheckpointError: unusable."""
+        return self._of_claim(uid, "network", planned_from)
+
+    def _of_claim(self, uid: str, folder: str, decode: Callable[[Any], Network]) -> Network | None:
+        found = self._read(self._state_dir / folder / f"{uid}.json", decode)
+        if found is not None and found.claim != uid:
+            raise CheckpointError(f"{folder}/{uid}.json is about claim {found.claim}")
+        return found
 
     def guarded(self) -> Guarded | None:
         """The guarded device nodes; None while the plugin has not written them. CheckpointError: unusable."""
@@ -236,6 +260,21 @@ def attached_from(document: Any) -> AttachedNetwork:
     record = _fields(document, "record", "schema uid pod sandbox netns devices")
     _same(record["schema"], ATTACHED_SCHEMA, "schema")
     return AttachedNetwork(claim=_text(record["uid"], "uid"), pod=_text(record["pod"], "pod"))
+
+
+def planned_from(document: Any) -> PlannedNetwork:
+    """The interfaces that a pod is to have, from decoded JSON; ValueError names the field that is not as described above."""
+    record = _fields(document, "record", "schema claim pods devices")
+    _same(record["schema"], NETWORK_SCHEMA, "schema")
+    claim = _fields(record["claim"], "claim", "namespace name uid")
+    interfaces = {}
+    for n, item in enumerate(_list(record["devices"], "devices")):
+        entry = _fields(item, f"devices[{n}]", "device plan")
+        plan: dict[str, Any] = _typed(entry["plan"], dict, f"devices[{n}].plan")
+        if _typed(plan.get("hostInterface"), str, f"devices[{n}].plan.hostInterface"):
+            interface = _text(plan.get("interface"), f"devices[{n}].plan.interface")
+            interfaces[_text(entry["device"], f"devices[{n}].device")] = interface
+    return PlannedNetwork(claim=_text(claim["uid"], "claim.uid"), interfaces=interfaces)
 
 
 def guarded_from(document: Any) -> Guarded:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -43,9 +44,19 @@ def only_one(
         os.close(descriptor)
 
 
-def first_start(state_dir: Path) -> float:
-    """When a hook first held this node's lock (Unix time): the file stays, and nothing is ever written to it."""
-    return (state_dir / LOCK_FILE).stat().st_mtime
+def first_start(state_dir: Path, *, now: Callable[[], float] = time.time) -> float:
+    """When a hook first held this node's lock (Unix time): the file stays, and nothing is ever written to it.
+
+    A time to come means that the clock was ahead then (a machine that booted before it knew the time): it is now, or every
+    container until that time would pass for one that is older than the hook.
+    """
+    path = state_dir / LOCK_FILE
+    since, today = path.stat().st_mtime, now()
+    if since <= today:
+        return since
+    log.warning("clock_was_ahead", first_start=since, now=today)
+    os.utime(path, (today, today))
+    return today
 
 
 def _acquire(descriptor: int, stop: threading.Event, waiting: Callable[[], None]) -> bool:

@@ -1,8 +1,11 @@
-"""Telling the Kubernetes API of a container that has what it should not have.
+"""Telling the Kubernetes API of a container that has what it should not have, or lacks the interface of its NIC.
 
-    Event       on the pod, reason IsolationDrift, one per kind of difference
-    condition   `Isolated: False` in status.devices of every claim that the container holds; True again when it is gone
-    eviction    of the pod, where the operator chose `--on-drift evict` (through the Eviction API: budgets hold)
+                a breach                                                             a lack (InterfaceMissing)
+    Event       on the pod, reason IsolationDrift, one per kind of difference        the same, reason NetworkDrift
+    condition   `Isolated: False` in status.devices of every device that the         `InterfacePresent: False`
+                container holds; True again when it is gone
+    eviction    of the pod, where the operator chose `--on-drift evict`              never
+                (through the Eviction API: budgets hold)
 
 Not evicted: pods older than koordra's first hook on the node, which nobody could have adjusted (the node's own daemons among
 them), and more than 5 pods in 10 minutes: what hits so many is the node's or the operator's doing, and would hit their
@@ -32,6 +35,8 @@ from koordra.nri.verification import Finding
 COMPONENT: Final = f"{names.FIELD_COMPONENT}-nri"
 REASON: Final = "IsolationDrift"
 CONDITION: Final = "Isolated"
+LACK_REASON: Final = "NetworkDrift"
+LACK_CONDITION: Final = "InterfacePresent"
 _LONGEST_MESSAGE: Final = 1000
 _ATTEMPTS: Final = 4
 _MOST_EVICTIONS: Final = 5
@@ -68,16 +73,14 @@ class ApiReporter:
         """Event, condition, eviction."""
         self._event(finding)
         for device in finding.drift.devices:
-            self._condition(device, status="False", reason=finding.drift.kind, message=finding.drift.message)
-        if self._evict and not finding.earlier:
+            self._condition(finding, device, status="False", reason=finding.drift.kind)
+        if self._evict and finding.drift.breach and not finding.earlier:
             self._evict_pod(finding)
 
     def gone(self, finding: Finding, /) -> None:
         """The condition back to True."""
         for device in finding.drift.devices:
-            self._condition(
-                device, status="True", reason="Verified", message="the container is gone or as it should be"
-            )
+            self._condition(finding, device, status="True", reason="Verified")
 
     def _event(self, finding: Finding) -> None:
         container, now = finding.container, self._now()
@@ -96,7 +99,7 @@ class ApiReporter:
                 "uid": container.pod_uid,
                 "fieldPath": f"spec.containers{{{container.name}}}",
             },
-            "reason": REASON,
+            "reason": REASON if finding.drift.breach else LACK_REASON,
             "message": f"{finding.drift.kind}: {finding.drift.message}"[:_LONGEST_MESSAGE],
             "type": "Warning",
             "count": 1,
@@ -109,9 +112,10 @@ class ApiReporter:
         with contextlib.suppress(Conflict, NotFound):  # told before, or the namespace is gone
             self._client.create(kinds.EVENTS, body, namespace=container.namespace)
 
-    def _condition(self, device: GrantedDevice, *, status: str, reason: str, message: str) -> None:
+    def _condition(self, finding: Finding, device: GrantedDevice, *, status: str, reason: str) -> None:
         if not device.claim_name:
             return  # given by Koordinator's scheduler
+        message = finding.drift.message if status == "False" else "the container is gone or as it should be"
         for attempt in range(_ATTEMPTS):
             try:
                 claim = self._client.get(
@@ -122,7 +126,7 @@ class ApiReporter:
                     device,
                     pool=self._node,
                     condition={
-                        "type": CONDITION,
+                        "type": CONDITION if finding.drift.breach else LACK_CONDITION,
                         "status": status,
                         "reason": reason,
                         "message": message[:_LONGEST_MESSAGE],

@@ -3,6 +3,7 @@
     <bundles>/<container id>/config.json      the OCI spec that was given to runc: variables, nodes, mounts, device rules
     <bundles>/<container id>/init.pid         the container's first process
     <cgroups>/devices/<its cgroup>/devices.list    what the kernel lets it open (cgroup version 1)
+    <proc>/<pid>/net/dev                      the network interfaces of its pod
 
 containerd keeps the bundles in /run/containerd/io.containerd.runtime.v2.task/k8s.io, and has one for every container
 that has been started and not ended, whoever started it: also one that no plugin heard of.
@@ -82,6 +83,18 @@ class Bundles:
             return (self._folder / container_id / "config.json").stat().st_mtime
         except OSError:
             return None
+
+    def interfaces(self, running: Running) -> frozenset[str] | None:
+        """The network interfaces that the container has; None where that cannot be told."""
+        if running.pid is None:
+            return None
+        process = self._proc / str(running.pid)
+        try:
+            own = running.container.id in (process / "cgroup").read_text()
+            lines = (process / "net" / "dev").read_text().splitlines()[2:]
+        except OSError:
+            return None  # it has ended
+        return frozenset(line.partition(":")[0].strip() for line in lines) if own else None
 
     def _container(self, bundle: Path) -> Container | None:
         if bundle.name in self._specs:

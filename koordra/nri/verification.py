@@ -1,10 +1,11 @@
 """The loop that looks at running containers: after the start, when the runtime has synchronized, soon after a
 container with devices was created, and every minute.
 
-    bundles, cgroups ──> what runs ──┐
-    ledger, prepared claims, guarded nodes ──> verify.drift_of ──> metrics, log, reporter
+    bundles, cgroups, network namespaces ──> what runs ──┐
+    ledger, prepared claims, their networks, guarded nodes ──> verify.drift_of ──> metrics, log, reporter
 
-Before a breach is believed the container is looked for again: one that ends while it is being looked at is none. A
+Before a difference is believed the container is looked for again: one that ends while it is being looked at is none. An
+interface that is missing is looked for a second time, since its way into or out of the pod takes a moment. A
 difference is told once, when it appears, and once more when it is gone. What the reporter could not deliver is
 told again in the next round. Nothing here delays the creation of a container: the loop has a thread of its own.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -30,9 +31,9 @@ from koordra.metrics import Metrics
 from koordra.nri.foreign import PRIVATE
 from koordra.nri.ledger import Ledger
 from koordra.nri.oci import Container
-from koordra.nri.prepared import Guarded, NodeState, PreparedClaim
+from koordra.nri.prepared import AttachedNetwork, Guarded, NodeState, PlannedNetwork, PreparedClaim
 from koordra.nri.running import Bundles, Running
-from koordra.nri.verify import KINDS, Drift, Known, drift_of, markers_of
+from koordra.nri.verify import KINDS, LACKS, Drift, Interfaces, Known, drift_of, markers_of
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
@@ -126,6 +127,7 @@ class Verification:
     def once(self) -> tuple[Finding, ...]:
         """One round: every difference there is now."""
         started = time.monotonic()
+        self._since = min(self._since, self._clock())  # a clock that was set back
         guarded = self._guarded()
         findings: dict[tuple[str, str], Finding] = {}
         count = 0
@@ -146,6 +148,9 @@ class Verification:
     def _findings(self, running: Running, guarded: Guarded | None) -> Iterator[Finding]:
         """What one container differs in; nothing if it ended meanwhile, since the ledger may have forgotten it first."""
         found = drift_of(running, self._known(running, guarded))
+        if any(drift.kind in LACKS for drift in found):
+            again = drift_of(running, self._known(running, guarded))
+            found = tuple(drift for drift in found if drift.kind not in LACKS or drift in again)
         if not found or not self._bundles.exists(running.container.id):
             return
         created = self._bundles.since(running.container.id)
@@ -173,7 +178,34 @@ class Verification:
                 claims[marker] = claim
         held = {device.claim_uid for device in granted.devices} if granted else ()
         unlimited = frozenset(uid for uid in held if self._enforcing(uid) is False)
-        return Known(granted, claims, unreadable, guarded, private=self._private, unlimited=unlimited)
+        with_claim = {device.claim_uid for device in granted.devices if device.claim_name} if granted else ()
+        return Known(
+            granted,
+            claims,
+            unreadable,
+            guarded,
+            private=self._private,
+            unlimited=unlimited,
+            interfaces=self._interfaces(running, with_claim or {claim.uid for claim in claims.values()}),
+        )
+
+    def _interfaces(self, running: Running, claims: Iterable[str]) -> Interfaces | None:
+        """None where there is nothing to compare; only containers with a claim that has a network are looked into."""
+        planned: dict[str, PlannedNetwork] = {}
+        attached: dict[str, AttachedNetwork] = {}
+        problems: list[str] = []
+        for uid in sorted(claims):
+            try:
+                plan = self._state.planned(uid)
+                if plan is not None:
+                    planned[uid] = plan
+                    where = self._state.attached(uid)
+                    if where is not None:
+                        attached[uid] = where
+            except CheckpointError as error:
+                problems.append(str(error))
+        there = self._bundles.interfaces(running) if planned or problems else None
+        return None if there is None else Interfaces(there, planned, attached, tuple(problems))
 
     def _tell(self, findings: Mapping[tuple[str, str], Finding]) -> None:
         for key, finding in findings.items():
@@ -181,7 +213,7 @@ class Verification:
                 continue
             if key not in self._untold:
                 self._instruments.appeared(finding)
-                level = log.error if finding.drift.breach else log.info
+                level = log.error if finding.drift.reported else log.info
                 level("container_drifted", kind=finding.drift.kind, message=finding.drift.message)
             self._untold[key] = finding
         for key in self._untold.keys() - findings.keys():
@@ -194,7 +226,7 @@ class Verification:
                 del self._told[key]
 
     def _delivered(self, tell: Callable[[Finding], None], finding: Finding) -> bool:
-        if not finding.drift.breach:
+        if not finding.drift.reported:
             return True
         try:
             tell(finding)

@@ -9,14 +9,20 @@ that the hook decides is certain until it was looked at afterwards. What is comp
     ForeignDevice   it can open a GPU or NIC that it does not hold                                            breach
     ForeignMount    a mount that the hook refuses                                                             breach
     DeviceMissing   it cannot open a device that it holds
+    InterfaceMissing   its network namespace lacks the interface of a NIC that it holds                       lack
     MountChanged    the library or the limits of its isolation are not mounted as they were                   breach
     NotLimited      the limiter of its claim says that it does not enforce
     LimitMissing    locked memory is still limited, though its RDMA device needs it
     NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
     Unverified      no hook remembers it, and the record of its claim cannot be read: what it holds is not known
 
-A breach is reported to the API and may be answered by eviction; the rest is counted and logged. Containers that run
-since before koordra came are NotAdjusted, which is why that alone is no breach.
+A breach is reported to the API and may be answered by eviction. A lack is reported too and never answered by eviction: the
+container has nothing that is not its own, and a successor may fare no better. The rest is counted and logged. Containers that
+run since before koordra came are NotAdjusted, which is why that alone is no breach.
+
+InterfaceMissing is a NIC that was taken out of the pod (by hand, by a network plugin, with the card), that the pod renamed,
+or that is in another pod of the same claim. Interfaces are looked up by the name that Prepare planned; whether an RDMA link is
+in the namespace too is not seen from outside.
 """
 
 from __future__ import annotations
@@ -29,18 +35,30 @@ from koordra.nri.foreign import PRIVATE, check_mounts, control_nodes, guarded_nu
 from koordra.nri.grants import GRANTED, claim_markers, grants_of
 from koordra.nri.ledger import Granted, GrantedDevice, granted_devices
 from koordra.nri.oci import Refusal, can_open
-from koordra.nri.prepared import GPU_TYPES, MARKER_PREFIX, Guarded, PreparedClaim
+from koordra.nri.prepared import (
+    GPU_TYPES,
+    MARKER_PREFIX,
+    AttachedNetwork,
+    Guarded,
+    PlannedNetwork,
+    PreparedClaim,
+)
 from koordra.nri.running import Running
 
 BREACHES = frozenset(
     {"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount", "MountChanged"}
 )
-KINDS = (*sorted(BREACHES), "DeviceMissing", "LimitMissing", "NotAdjusted", "NotLimited", "Unverified")
+LACKS = frozenset({"InterfaceMissing"})
+KINDS = (
+    *sorted(BREACHES),
+    *sorted(LACKS),
+    *("DeviceMissing", "LimitMissing", "NotAdjusted", "NotLimited", "Unverified"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference. `devices` are the devices of claims that the container holds."""
+    """One difference. `devices` are those that it is about: all of the container's but for one that concerns a single one."""
 
     kind: str
     message: str
@@ -50,11 +68,26 @@ class Drift:
     def breach(self) -> bool:
         return self.kind in BREACHES
 
+    @property
+    def reported(self) -> bool:
+        return self.breach or self.kind in LACKS
+
+
+@dataclass(frozen=True, slots=True)
+class Interfaces:
+    """What the node knows of the network interfaces of one container: those that it has, those that each claim's pod is to
+    have, and where they are; claims by uid. `problems`: what could not be read."""
+
+    there: frozenset[str]
+    planned: Mapping[str, PlannedNetwork]
+    attached: Mapping[str, AttachedNetwork]
+    problems: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """What the node knows of one container: its entry in the ledger, its claims by marker, and the uids of those whose
-    limiter does not enforce."""
+    limiter does not enforce. `interfaces` is None where no claim of the container has any, or they cannot be seen."""
 
     granted: Granted | None = None
     claims: Mapping[str, PreparedClaim] | None = None
@@ -62,6 +95,7 @@ class Known:
     guarded: Guarded | None = None
     private: tuple[str, ...] = PRIVATE
     unlimited: frozenset[str] = frozenset()
+    interfaces: Interfaces | None = None
 
 
 def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
@@ -78,6 +112,8 @@ def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
         numbers, devices = known.granted.numbers, known.granted.devices
     else:
         found, numbers, devices = _unseen(running, known)
+    if known.interfaces is not None:
+        found += _interfaces(running, known.interfaces, devices)
     if known.guarded is not None:
         gpu = any(device.type in GPU_TYPES for device in devices)
         found += _foreign(running, known.guarded, numbers=numbers)
@@ -90,7 +126,9 @@ def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
         )
         if refusal is not None:
             found.append(Drift("ForeignMount", refusal.message))
-    return tuple(Drift(each.kind, f"{running.container}: {each.message}", devices) for each in found)
+    return tuple(
+        Drift(each.kind, f"{running.container}: {each.message}", each.devices or devices) for each in found
+    )
 
 
 def _pins(running: Running, granted: Granted) -> Iterator[Drift]:
@@ -120,6 +158,28 @@ def _isolation(running: Running, granted: Granted, unlimited: frozenset[str]) ->
             )
     for uid in sorted({device.claim_uid for device in granted.devices} & unlimited):
         yield Drift("NotLimited", f"the limiter of claim {uid} does not enforce")
+
+
+def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevice, ...]) -> Iterator[Drift]:
+    for problem in known.problems:
+        yield Drift("Unverified", f"its network interfaces cannot be verified: {problem}")
+    for device in devices:
+        plan = known.planned.get(device.claim_uid)
+        interface = plan.interfaces.get(device.device) if plan else None
+        if interface is None or interface in known.there:
+            continue
+        where = known.attached.get(device.claim_uid)
+        if where is None:
+            why = "the claim's network is in no pod; is the NRI hook there? create the pod anew"
+        elif where.pod != running.container.pod_uid:
+            why = f"it is in the pod with uid {where.pod}, and goes into one pod at a time; give each pod a claim of its own"
+        else:
+            why = "it was there and was taken away or renamed; create the pod anew to get it back"
+        yield Drift(
+            "InterfaceMissing",
+            f"{device.device} is held and its network interface {interface} is not in the pod: {why}",
+            (device,),
+        )
 
 
 _Numbers = frozenset[tuple[str, int, int]]

@@ -117,7 +117,7 @@ class KoordraNode:
         kubeconfig = folder / "api" / "kubeconfig"
         self.machine: Machine
         self.api: KubeClient
-        self._kubeconfig = kubeconfig
+        self.kubeconfig = kubeconfig
         self._folder = folder
         self.control_plane = Process(
             "control-plane", ["devcluster", "control-plane", "--dir", folder / "api"], folder
@@ -138,7 +138,7 @@ class KoordraNode:
         (self._folder / "api").mkdir()
         self.control_plane.start()
         self.control_plane.wait_for("control_plane_ready")
-        self.api = KubeClient(str(self._kubeconfig))
+        self.api = KubeClient(str(self.kubeconfig))
         self.api.create(kinds.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
         with contextlib.suppress(ApiError):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}

@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
-from koordra.api.kinds import PODS
+from koordra.api.kinds import EVENTS, PODS
 from koordra.api.kinds import RESOURCE_CLAIMS as KIND
 from koordra.topology.machine import Nic
 from tests.e2e.containerd import CGROUPS, Containerd, wait_until
@@ -35,6 +35,7 @@ from tests.e2e.test_containers import (
     verbs_of,
     whole,
 )
+from tests.e2e.watched_node import BUNDLES
 
 pytestmark = pytest.mark.e2e
 
@@ -261,7 +262,7 @@ def test_a_nic_goes_into_the_pod_and_comes_back(
         assert not host.exists()
         assert ALLOWED in containerd.cri.shell(container, f"dd if={verbs_of(nic).path} count=1").text
         assert REFUSED in opens(containerd, container, verbs_of(networked.machine.nics[0]))
-        said = containerd.cri.shell(container, "cat /run/koordra.io/network/*").text
+        said = containerd.cri.shell(container, "cat /run/koordra.io/network/*.json").text
         assert json.loads(said)["devices"][0]["addresses"] == ["192.168.77.5/24"]
 
         def reported() -> bool:
@@ -325,6 +326,96 @@ def test_the_hook_is_killed_while_the_nic_is_in_the_pod(
     containerd.cri.remove_pod(pod)
     networked.hook.start()
     networked.wait_hook_registered(times=synchronized + 1)
+
+
+def test_a_second_pod_of_a_claim_whose_nic_has_moved_does_not_start_while_the_hook_is_away(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    """No Prepare for a second pod, no hook to refuse it, and the claim's gate is open: what is left is that its network
+    namespace has no such interface. A container of the first pod starts anew without the hook all the same."""
+    name, pod_uid = pod_object
+    claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
+    first = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+    second = containerd.cri.run_pod(f"{name}-second", own_network=True)
+    try:
+        containerd.cri.run(first, "c", ContainerSpec(cdi=claim.all_cdi))
+        synchronized = networked.hook.count("nri_synchronized")
+        networked.hook.kill()
+        with pytest.raises(grpc.RpcError) as refused:
+            containerd.cri.run(second, "c", ContainerSpec(cdi=claim.all_cdi))
+        assert "/proc/sys/net/ipv4/conf/rail0" in str(refused.value)
+        assert f"/run/koordra.io/network/{claim.uid}.in-one-pod-at-a-time/rail0" in str(refused.value)
+        again = containerd.cri.run(first, "again", ContainerSpec(cdi=claim.all_cdi))
+        assert "rail0" in interfaces(containerd, again)
+        networked.hook.start()
+        networked.wait_hook_registered(times=synchronized + 1)
+        with pytest.raises(grpc.RpcError, match="network namespace of the pod with uid"):
+            containerd.cri.run(second, "d", ContainerSpec(cdi=claim.all_cdi))
+    finally:
+        for pod in (second, first):
+            containerd.cri.remove_pod(pod)
+
+
+def test_an_interface_that_is_taken_away_from_a_running_pod_is_told(
+    containerd: Containerd,
+    networked: KoordraNode,
+    nic: Nic,
+    prepare: Callable[..., Prepared],
+    pod_object: tuple[str, str],
+) -> None:
+    """The card is pulled, or somebody deletes its interface: the container runs on, and the API says what it lacks."""
+    name, pod_uid = pod_object
+    options = networked.hook.options
+    synchronized = networked.hook.count("nri_synchronized")
+    networked.hook.stop()
+    networked.hook.options = (
+        *("--pod-network", "--verify-period", "1", "--bundles", str(containerd.folder / BUNDLES)),
+        *("--kubeconfig", str(networked.kubeconfig), "--on-drift", "evict"),
+    )
+    networked.hook.start()
+    networked.wait_hook_registered(times=synchronized + 1)
+    claim = prepare(exclusive(nic), config=[rail()], pods={name: pod_uid})
+    pod = containerd.cri.run_pod(name, own_network=True, uid=pod_uid)
+
+    def condition() -> str | None:
+        status = networked.api.get(KIND, claim.name, namespace="team-a")["status"]
+        return next(
+            (
+                each["status"]
+                for entry in status.get("devices", ())
+                for each in entry.get("conditions", ())
+                if each["type"] == "InterfacePresent"
+            ),
+            None,
+        )
+
+    try:
+        container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi))
+        assert "rail0" in interfaces(containerd, container)
+        subprocess.run(["ip", "link", "del", f"{nic.netdev}z"], check=True)  # the other end of the stand-in
+        wait_until(lambda: condition() == "False", "the claim says so", log=networked.hook.log)
+        (event,) = (
+            event
+            for event in networked.api.list(EVENTS, namespace="team-a")[0]
+            if event["reason"] == "NetworkDrift" and event["involvedObject"]["name"] == name
+        )
+        assert event["message"].startswith("InterfaceMissing: container c of pod")
+        assert f"{nic.name} is held and its network interface rail0 is not in the pod" in event["message"]
+        assert networked.api.get(PODS, name, namespace="team-a")["metadata"]["uid"] == pod_uid
+        assert networked.hook.count("pod_evicted") == 0
+        containerd.cri.remove_pod(pod)
+        wait_until(lambda: condition() == "True", "and that it is over", log=networked.hook.log)
+    finally:
+        containerd.cri.remove_pod(pod)
+        synchronized = networked.hook.count("nri_synchronized")
+        networked.hook.stop()
+        networked.hook.options = options
+        networked.hook.start()
+        networked.wait_hook_registered(times=synchronized + 1)
 
 
 @pytest.mark.slow

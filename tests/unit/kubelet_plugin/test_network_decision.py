@@ -136,10 +136,38 @@ def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNod
     (device,) = roce.spec(uid(1))["devices"]
     gates = [mount for mount in device["containerEdits"]["mounts"] if "network" in mount["containerPath"]]
     assert [(mount["hostPath"], mount["options"][0]) for mount in gates] == [
-        (str(roce.paths.state / "claims" / uid(1) / "network.json"), "ro")
+        (str(roce.paths.state / "claims" / uid(1) / "network.json"), "ro"),
+        ("/proc/sys/net/ipv4/conf/rail0", "ro"),
     ]
+    assert gates[1]["containerPath"] == f"/run/koordra.io/network/{uid(1)}.in-one-pod-at-a-time/rail0"
     plugin(roce).unprepare(ref_of(claim(1)))
     assert network_files.read_networks(roce.paths.state, Disk()) == ()
+
+
+def interface_gates(node: PluginNode) -> list[str]:
+    mounts = (
+        mount["hostPath"]
+        for device in node.spec(uid(1))["devices"]
+        for mount in device["containerEdits"].get("mounts", ())
+    )
+    return [path for path in mounts if path.startswith(network_files.INTERFACES)]
+
+
+def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) -> None:
+    """One in each of two requests, under the name it has in the pod; a VLAN's is the VLAN's."""
+    network = [parameters("RdmaConfig", network={"vlan": 7})]
+    planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=network))
+    assert interface_gates(roce) == [f"{network_files.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
+
+
+def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
+    roce: PluginNode, infiniband: PluginNode
+) -> None:
+    """Verbs alone need none; with a user namespace the runtime looks from outside, where nobody's pod has it."""
+    planned(infiniband, claim(1, nic("nic", PF, "50")))
+    assert interface_gates(infiniband) == []
+    planned(roce, claim(1, vf(VF_0)), Consumers(pods=("pod-1",), own_users=True))
+    assert interface_gates(roce) == []
 
 
 @pytest.mark.parametrize(
@@ -264,13 +292,14 @@ def test_a_nic_in_its_pod_is_still_prepared_though_the_host_does_not_see_it(roce
 class FakePods:
     """Pods and attachments by name."""
 
-    def __init__(self, **pods: bool) -> None:
+    def __init__(self, more: dict[str, Any] | None = None, **pods: bool) -> None:
+        self.more = more or {}
         self.pods = pods
 
     def get(self, kind: Any, name: str, *, namespace: str) -> Any:
         assert namespace == "team-a"
         if kind.plural == "pods":
-            return {"metadata": {"uid": f"uid-{name}"}, "spec": {"hostNetwork": self.pods[name]}}
+            return {"metadata": {"uid": f"uid-{name}"}, "spec": {"hostNetwork": self.pods[name], **self.more}}
         assert kind.plural == "network-attachment-definitions"
         return {"spec": {"config": '{"type": "x"}'}}
 
@@ -286,6 +315,8 @@ def test_who_the_claim_is_for() -> None:
     assert source.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), host_network=True)
     both = source.consumers(reserved(claim(1, vf(VF_0)), "a", "b"))
     assert both == Consumers(("uid-a", "uid-b"), host_network=False)
+    own = ApiConsumers(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
+    assert own.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), own_users=True)
     config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
     assert found.attachments == {Attachment("rail"): '{"type": "x"}'}

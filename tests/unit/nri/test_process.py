@@ -172,3 +172,11 @@ def test_the_first_start_of_a_hook_on_a_node_is_remembered(tmp_path: Path) -> No
     os.utime(tmp_path / "nri.lock", (1000, 1000))
     with only_one(tmp_path, stop):
         assert first_start(tmp_path) == 1000
+
+
+def test_a_first_start_to_come_is_now(tmp_path: Path) -> None:
+    """The clock was ahead: otherwise nothing would be evicted until that time."""
+    with only_one(tmp_path, threading.Event()):
+        os.utime(tmp_path / LOCK_FILE, (5000, 5000))
+        assert first_start(tmp_path, now=lambda: 2000.0) == 2000
+        assert first_start(tmp_path, now=lambda: 6000.0) == 2000

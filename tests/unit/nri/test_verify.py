@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,7 +287,13 @@ def test_a_ledger_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> No
 
 
 def verification_of(
-    folder: Path, node: FakeNode, ledger: Ledger, told: Told, *, since: float = 0.0
+    folder: Path,
+    node: FakeNode,
+    ledger: Ledger,
+    told: Told,
+    *,
+    since: float = 0.0,
+    clock: Callable[[], float] = time.time,
 ) -> Verification:
     write(folder / "guarded.json", guarded_json())
     return Verification(
@@ -296,6 +303,7 @@ def verification_of(
         metrics=Metrics(),
         reporter=told,
         since=since,
+        clock=clock,
     )
 
 
@@ -348,6 +356,16 @@ def test_a_container_older_than_the_first_hook_is_marked_so(tmp_path: Path) -> N
     findings = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=2000).once()
     earlier = {finding.container.id: finding.earlier for finding in findings}
     assert earlier == {"old": True, "new": False}
+
+
+def test_a_clock_that_was_set_back_makes_no_container_older_than_the_hook(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "node")
+    node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=1)
+    verification = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=4e9, clock=lambda: 3000.0)
+    os.utime(tmp_path / "node" / "bundles" / "new" / "config.json", (3100, 3100))
+    findings = verification.once()
+    assert findings
+    assert not any(finding.earlier for finding in findings)
 
 
 def test_an_unreadable_record_makes_no_forger(tmp_path: Path) -> None:
