@@ -110,8 +110,10 @@ class ClaimFiles:
             if Path(mount.host_path).parent == self._paths.documents(uid)
             and Path(mount.host_path) != network_files.gate_file(self._paths.state, uid)
         }
-        network = not record.networked or self._paths.network_file(uid).exists()
-        return network and all(path.exists() for path in mounted)
+        needed = {self._paths.cdi_file(uid), self._paths.prepared_file(uid), *mounted}
+        if record.networked:
+            needed.add(self._paths.network_file(uid))
+        return all(path.is_file() for path in needed)
 
     def for_hook(self) -> dict[str, bytes]:
         """The records for the hook, by claim uid."""
@@ -139,31 +141,39 @@ class ClaimFiles:
         return {uid for uid in found if uid is not None}
 
     def remove_stale(self, keep: set[str]) -> None:
-        """Remove our files of claims that are not in `keep`, and what a kill left half written."""
-        with _reported(CDIError, self._paths.cdi, "cleaned up"):
-            for name in self._disk.names(self._paths.cdi):
-                self._remove_unless_kept(
-                    self._paths.cdi / name, cdi.claim_of_file(name.removesuffix(TEMPORARY)), keep
-                )
-        with _reported(CheckpointError, self._paths.state, "cleaned up"):
-            for folder, claim_of in (
-                (self._paths.prepared, prepared.claim_of_file),
-                (self._paths.state / network_files.DIRECTORY, network_files.claim_of_file),
-                (
-                    self._paths.state / network_files.DIRECTORY / network_files.ATTACHED,
-                    network_files.claim_of_file,
-                ),
-            ):
+        """Remove our files of claims that are not in `keep`, and what a kill left half written. One that cannot be removed
+        keeps no other; the first such error is raised at the end."""
+        networks = self._paths.state / network_files.DIRECTORY
+        failed: list[NodeError] = []
+        for kind, folder, claim_of in (
+            (CDIError, self._paths.cdi, cdi.claim_of_file),
+            (CheckpointError, self._paths.prepared, prepared.claim_of_file),
+            (CheckpointError, networks, network_files.claim_of_file),
+            (CheckpointError, networks / network_files.ATTACHED, network_files.claim_of_file),
+        ):
+            with _collected(failed), _reported(kind, folder, "cleaned up"):
                 for name in self._disk.names(folder):
-                    self._remove_unless_kept(folder / name, claim_of(name.removesuffix(TEMPORARY)), keep)
-            for name in self._disk.names(self._paths.state / claim_documents.DIRECTORY):
+                    uid = claim_of(name.removesuffix(TEMPORARY))
+                    if uid is not None and (name.endswith(TEMPORARY) or uid not in keep):
+                        with _collected(failed), _reported(kind, folder / name, "removed"):
+                            self._disk.remove(folder / name)
+                            log.info("stale_file_removed", path=str(folder / name))
+        documents = self._paths.state / claim_documents.DIRECTORY
+        with _collected(failed), _reported(CheckpointError, documents, "cleaned up"):
+            for name in self._disk.names(documents):
                 if is_claim_uid(name) and name not in keep:
-                    self._disk.remove_folder(self._paths.documents(name))
+                    with _collected(failed), _reported(CheckpointError, documents / name, "removed"):
+                        self._disk.remove_folder(self._paths.documents(name))
+        if failed:
+            raise failed[0]
 
-    def _remove_unless_kept(self, path: Path, uid: str | None, keep: set[str]) -> None:
-        if uid is not None and (path.name.endswith(TEMPORARY) or uid not in keep):
-            self._disk.remove(path)
-            log.info("stale_file_removed", path=str(path))
+
+@contextmanager
+def _collected(failed: list[NodeError]) -> Iterator[None]:
+    try:
+        yield
+    except NodeError as error:
+        failed.append(error)
 
 
 @contextmanager

@@ -226,12 +226,19 @@ class DeviceState:
                 log.error("stale_files_not_removed", error=str(error))
 
     def restore_files(self) -> None:
-        """Write files of prepared claims that somebody removed: the kubelet does not ask again for a running pod's claim."""
+        """Write files of prepared claims that somebody removed: the kubelet does not ask again for a running pod's claim.
+        One that cannot be written keeps no other; the first such error is raised at the end."""
+        failed: list[KoordraError] = []
         with self._lock.held():
             for record in self._load().of_boot(self._inventory().boot_id):
-                if record.state is State.COMPLETED and not self._files.complete(record):
-                    self._write_files(record)
-                    log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid)
+                try:
+                    if record.state is State.COMPLETED and not self._files.complete(record):
+                        self._write_files(record)
+                        log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid)
+                except KoordraError as error:
+                    failed.append(error)
+        if failed:
+            raise failed[0]
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """The claims that hold devices of this node now. Raises CheckpointError."""

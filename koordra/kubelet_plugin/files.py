@@ -59,10 +59,10 @@ class Disk:
             self.remove_directory(path)
 
     def remove(self, path: Path) -> bool:
-        """Durably remove; False where there was nothing to remove."""
+        """Durably remove; False where there was nothing to remove: what should be its folder may be none."""
         try:
             self.unlink(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         self.sync_directory(path.parent)
         return True
