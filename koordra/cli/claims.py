@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koordra.cli import options
+
 if TYPE_CHECKING:
     from koordra.api.objects import Object
 
@@ -16,7 +18,7 @@ HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
 
 @click.command()
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@options.kubeconfig
 @click.option("-n", "--namespace", help="Only claims of this namespace.  [default: all]")
 @click.option("--waiting", is_flag=True, help="Only claims that have no devices.")
 @click.option(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-LEVELS = ("debug", "info", "warning", "error")
+from koordra.cli import options
 
 
 @click.command("controller")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@options.kubeconfig
 @click.option(
     "--leader-elect",
     type=click.BOOL,
@@ -84,8 +84,7 @@ LEVELS = ("debug", "info", "warning", "error")
     is_flag=True,
     help="Write on pods that came through the shim what readers of their old stack look for (device-allocated, ...).",
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
-@click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@options.logging
 def command(
     kubeconfig: str | None,
     leader_elect: bool,

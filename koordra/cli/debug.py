@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from koordra.cli import leftover_table
+from koordra.cli import leftover_table, options
 
 
 @click.group("debug")
@@ -18,27 +18,9 @@ command.add_command(leftover_table.command, "leftover-table")
 
 
 @command.command("dump")
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/"),
-    show_default=True,
-    help="The machine: its sys, proc and dev are below this path.",
-)
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/kubelet/plugins/koordra.io"),
-    show_default=True,
-    help="The kubelet plugin's state directory.",
-)
-@click.option(
-    "--cdi-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/run/cdi"),
-    show_default=True,
-    help="Where the container runtime reads dynamic CDI specs.",
-)
+@options.machine_root
+@options.plugin_state
+@options.cdi_folder
 def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
     """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
     import json

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import click
 
+from koordra.cli import options
+
 
 @click.group()
 def command() -> None:
@@ -44,9 +46,7 @@ def command() -> None:
     help="A gate that is off in Kubernetes and on here: GenericWorkload serves Workload and PodGroup "
     "(scheduling.k8s.io/v1alpha2). Repeatable.",
 )
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
+@options.log_level
 def control_plane(
     directory: str,
     port: int,
@@ -117,9 +117,7 @@ def _compile_cel() -> Callable[[str], str | None]:
     help="Create no container unless this NRI plugin was asked. Repeatable.",
 )
 @click.option("--nri-state-change-only", is_flag=True, help="Behave like a runtime before NRI 0.12.")
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
+@options.log_level
 def kubelet(
     node_name: str,
     directory: str,

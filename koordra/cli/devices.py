@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from koordra.cli import options
+
 if TYPE_CHECKING:
     from koordra.allocator.inventory import Offered, Pool, Taken
     from koordra.api.objects import Object
@@ -19,7 +21,7 @@ _ZERO: Final = Decimal(0)
 
 
 @click.command()
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@options.kubeconfig
 @click.option("--node", help="Only devices of this node.  [default: all]")
 @click.option("--type", "type_", type=click.Choice(["gpu", "mig", "nic", "vf"]), help="Only this type.")
 @click.option("--free", is_flag=True, help="Only devices of which something can still be had.")

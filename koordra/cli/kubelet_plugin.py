@@ -7,16 +7,12 @@ from typing import Literal
 
 import click
 
+from koordra.cli import options
+
 
 @click.command(name="kubelet-plugin")
 @click.option("--node-name", required=True, envvar="NODE_NAME", help="Name of the Node this plugin runs on.")
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/"),
-    show_default=True,
-    help="The machine: its sys, proc and dev are below this path.",
-)
+@options.machine_root
 @click.option(
     "--kubelet-root",
     type=click.Path(path_type=Path, file_okay=False),
@@ -24,13 +20,7 @@ import click
     show_default=True,
     help="The kubelet's directory, with plugins and plugins_registry.",
 )
-@click.option(
-    "--cdi-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/run/cdi"),
-    show_default=True,
-    help="Where the container runtime reads dynamic CDI specs.",
-)
+@options.cdi_folder
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -117,13 +107,7 @@ import click
     help="Uid of the plugin's own pod: gives its sockets names of their own, so that two instances overlap in an update.",
 )
 @click.option("--kubeconfig", help="Kubeconfig file.  [default: in-cluster, else KUBECONFIG]")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@options.logging
 def command(
     node_name: str,
     root: Path,
@@ -157,9 +141,10 @@ def command(
     from koordra.api import names
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.claim_files import NodePaths
-    from koordra.kubelet_plugin.driver import Driver, Settings
+    from koordra.kubelet_plugin.driver import Driver
     from koordra.kubelet_plugin.health_service import ProbeServer
     from koordra.kubelet_plugin.inventory import Offering
+    from koordra.kubelet_plugin.settings import Settings
     from koordra.metrics import Metrics, serve
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from koordra.cli import options
+
 if TYPE_CHECKING:
     from koordra.allocator.fleet.table import Demand, Table
 
 
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--kubeconfig", type=click.Path(dir_okay=False), help="Default: in-cluster, or KUBECONFIG.")
+@options.kubeconfig
 @click.option(
     "-n", "--namespace", default="koordra-system", show_default=True, help="Where the controller runs."
 )
@@ -83,6 +85,12 @@ def _told(table: Table) -> str:
             for one in table.blocks
         ]
         parts.append(columns.render(("GPUS", "CORES", "MODELS", "OF THE PODS"), rows))
+    if table.slices:
+        wanted = [
+            (" or ".join(one.profiles), f"{one.milli / 10:g} %", f"{one.part / 10_000:.2f} %")
+            for one in table.slices
+        ]
+        parts.append(columns.render(("SLICE", "OF ITS CARD", "OF THE SLICES"), wanted))
     if table.reserved:
         kept = [(model, f"{part / 10:.0f} %") for model, part in sorted(table.reserved.items())]
         parts.append(columns.render(("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"), kept))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from koordra.cli import options
+
 
 @click.command("nri")
 @click.option(
@@ -128,13 +130,7 @@ import click
     default="",
     help="Serve /metrics, /healthz and /readyz on host:port.  [default: off]",
 )
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-)
-@click.option("--log-json", is_flag=True, help="One JSON object a line.")
+@options.logging
 def command(
     node_name: str,
     state_dir: Path,

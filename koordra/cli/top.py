@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koordra.cli import options
+
 if TYPE_CHECKING:
     from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
 
 
 @click.command(name="top")
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("/var/lib/kubelet/plugins/koordra.io"),
-    show_default=True,
-    help="The kubelet plugin's state directory.",
-)
+@options.plugin_state
 @click.option("--processes", is_flag=True, help="One line for each process.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="The document alone on stdout.")
 def command(state_dir: Path, processes: bool, output: str | None) -> None:

@@ -28,22 +28,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from koordra.api import kinds, names, objects
+from koordra.api import kinds, objects
 from koordra.api.foreign_plugins import offered_by_others
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin import dra_service, registration
 from koordra.kubelet_plugin.claim_audit import KUBELET_CLAIMS, ClaimAudit
-from koordra.kubelet_plugin.claim_files import NodePaths
 from koordra.kubelet_plugin.claim_source import ApiClaims, ApiConsumers
 from koordra.kubelet_plugin.claim_status import ClaimStatusWriter
 from koordra.kubelet_plugin.device_state import DeviceState
-from koordra.kubelet_plugin.device_taints import cordons_of, foreign_taints, held_taints, laid_over, merged
 from koordra.kubelet_plugin.discovery import Discovery
 from koordra.kubelet_plugin.discovery.overlaid import laid_over as overlaid
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
@@ -51,7 +49,7 @@ from koordra.kubelet_plugin.files import Disk
 from koordra.kubelet_plugin.guarded_file import GuardedFile
 from koordra.kubelet_plugin.health import HealthFeed, device_health
 from koordra.kubelet_plugin.health_service import add_health_services, sockets_answer
-from koordra.kubelet_plugin.inventory import InventorySource, Offering
+from koordra.kubelet_plugin.inventory import InventorySource
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
@@ -63,12 +61,13 @@ from koordra.kubelet_plugin.mode_switch import ModeSwitch
 from koordra.kubelet_plugin.moved_nics import with_moved
 from koordra.kubelet_plugin.network_plan import NetworkKind
 from koordra.kubelet_plugin.node_labels import NodeLabels
+from koordra.kubelet_plugin.node_slices import node_slices
 from koordra.kubelet_plugin.plugin_metrics import PluginMetrics
 from koordra.kubelet_plugin.pod_network import PodNetworks
 from koordra.kubelet_plugin.publish import Publisher, own_slices_selector
 from koordra.kubelet_plugin.records import ClaimRecord
 from koordra.kubelet_plugin.registration import PluginSockets, RegistrationService
-from koordra.kubelet_plugin.resourceslice import Mode
+from koordra.kubelet_plugin.settings import Settings
 from koordra.kubelet_plugin.sockets import SocketServer
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -87,30 +86,6 @@ VERSIONS_WITHIN: Final = 3.0
 
 GRACE: Final = 20.0
 """Seconds for calls in progress at the end (the kubelet waits 45 s for an answer)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What an operator decides. `mode` None follows the node's label; `pod_uid` tells overlapping instances apart;
-    `overlay` is a file with what the machine does not show of its topology; `pod_network`: NICs go into the pods' networks
-    (with the NRI hook's own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what
-    that folder is called on the host, where it is not the same; `limiter_context`: what the limiter keeps for a context on a
-    GPU, None to learn it; `limiter_strict`: it hides entry points of the driver that it does not know;
-    `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish (node_labels.py)."""
-
-    node: str
-    kubelet_root: Path
-    paths: NodePaths
-    mode: Mode | None = None
-    offering: Offering = field(default_factory=Offering)
-    pod_uid: str | None = None
-    overlay: Path | None = None
-    pod_network: bool = False
-    driver_root: Path | None = None
-    driver_root_on_host: Path | None = None
-    limiter_context: int | None = None
-    limiter_strict: bool = False
-    legacy_node_labels: bool = False
 
 
 class Driver:
@@ -204,6 +179,7 @@ class Driver:
             processes=HostProcesses(limiter.claims, told=limiter.broker.caller),
             changed=self._status.wake,
         )
+        limiter.broker.called = self._reconciler.wake
         self._labels = NodeLabels(
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
@@ -232,7 +208,7 @@ class Driver:
                         self._serve(stop, threads)
         finally:
             stop.set()
-            for part in (self._publisher, self._audit, self._status, self._labels):
+            for part in (self._publisher, self._audit, self._status, self._labels, self._reconciler):
                 part.wake()
             for thread in (*threads, asking):
                 thread.join(timeout=GRACE)
@@ -395,21 +371,13 @@ class Driver:
             self._status.wake()
 
     def _slices(self, node: Object, generation: int) -> Sequence[Object]:
-        inventory = self._inventory.current()
-        slices = self._settings.offering.slices(
-            inventory.machine,
-            node_name=self._settings.node,
-            node_uid=objects.uid(node),
-            mode=self._settings.mode or mode_of(node),
+        return node_slices(
+            node,
             generation=generation,
+            settings=self._settings,
+            inventory=self._inventory.current(),
+            held=self._audit.held,
         )
-        cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
-        kinds_of = {
-            name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published
-        }
-        foreign = foreign_taints(node, offered=kinds_of)
-        held = held_taints(self._audit.held, offered=inventory.published)
-        return laid_over(slices, merged(cordons, held, foreign))
 
 
 def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
@@ -419,13 +387,3 @@ def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -
         raise NodeError(
             f"the thread {ended[0]} has ended; its traceback is in the log, and the plugin has to be started again"
         )
-
-
-def mode_of(node: Object) -> Mode:
-    """The node's label `koordra.io/allocation-mode`; joint where it is absent or not a mode."""
-    label = objects.labels_of(node).get(names.MODE_LABEL, names.MODE_JOINT)
-    if label == names.MODE_NATIVE:
-        return "native"
-    if label != names.MODE_JOINT:
-        log.warning("unknown_allocation_mode", node=objects.name(node), label=label, used=names.MODE_JOINT)
-    return "joint"

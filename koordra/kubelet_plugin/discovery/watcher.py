@@ -54,7 +54,7 @@ class Rhythm:
     between_glances: float = 1.0
     recheck: float = 30.0
     full: float = 900.0
-    stop_within: float = 1.0
+    stop_within: float = 0.25
 
 
 class MachineWatcher:

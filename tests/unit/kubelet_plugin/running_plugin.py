@@ -27,9 +27,10 @@ from koordra.api.objects import Object
 from koordra.errors import KoordraError, NotFound
 from koordra.kubelet_plugin.claim_files import NodePaths
 from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
-from koordra.kubelet_plugin.driver import Driver, Settings
+from koordra.kubelet_plugin.driver import Driver
 from koordra.kubelet_plugin.files import Disk
 from koordra.kubelet_plugin.inventory import Offering
+from koordra.kubelet_plugin.settings import Settings
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, uid
 from tests.fakes.slice_api import FakeSliceApi
 

@@ -1,0 +1,34 @@
+"""What an operator decides about one instance of the plugin: the command line as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from koordra.kubelet_plugin.claim_files import NodePaths
+from koordra.kubelet_plugin.inventory import Offering
+from koordra.kubelet_plugin.resourceslice import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an operator decides. `mode` None follows the node's label; `pod_uid` tells overlapping instances apart;
+    `overlay` is a file with what the machine does not show of its topology; `pod_network`: NICs go into the pods' networks
+    (with the NRI hook's own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what
+    that folder is called on the host, where it is not the same; `limiter_context`: what the limiter keeps for a context on a
+    GPU, None to learn it; `limiter_strict`: it hides entry points of the driver that it does not know;
+    `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish (node_labels.py)."""
+
+    node: str
+    kubelet_root: Path
+    paths: NodePaths
+    mode: Mode | None = None
+    offering: Offering = field(default_factory=Offering)
+    pod_uid: str | None = None
+    overlay: Path | None = None
+    pod_network: bool = False
+    driver_root: Path | None = None
+    driver_root_on_host: Path | None = None
+    limiter_context: int | None = None
+    limiter_strict: bool = False
+    legacy_node_labels: bool = False
