@@ -11,6 +11,10 @@ and of all nodes the one whose most urgent victim is the least urgent is chosen,
 then by name. A pod with `preemptionPolicy: Never` takes nobody's place. A claim that a pod of equal or higher
 priority uses too is nobody's to take, nor is an Immediate claim. The victims are evicted through the eviction API, so
 PodDisruptionBudgets hold; the node is then kept free for the group.
+
+The members of a gang are of use only together, so they are one victim: all of them, on whatever node they are, or none. A gang is as
+urgent as its most urgent member, and it counts as many victims as it has members, so single pods are taken before gangs. A gang
+that is just being started is nobody's victim.
 """
 
 from __future__ import annotations
@@ -32,26 +36,38 @@ MOST_NODES: Final = 100
 Fits = Callable[[Group, Site, frozenset[str]], bool]
 """Whether the group fits on the site as if these claims and pods (by uid) were gone."""
 
+Victim = tuple[Object, ...]
+"""Pods that are evicted together: one, or all members of a gang."""
+
+Together = Mapping[str, Victim]
+"""Whom a pod (by uid) is evicted with, itself included; nobody: it is not to be evicted. Others are evicted alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """`victims`: pods to evict from `node`."""
+    """`victims`: pods to evict so that the group fits on `node`; members of gangs may be elsewhere."""
 
     node: str
     victims: tuple[Object, ...]
 
 
 def preemption_for(
-    group: Group, sites: Iterable[Site], users: Mapping[str, Sequence[Object]], *, fits: Fits
+    group: Group,
+    sites: Iterable[Site],
+    users: Mapping[str, Sequence[Object]],
+    *,
+    fits: Fits,
+    together: Together | None = None,
 ) -> Preemption | None:
     """The cheapest eviction that makes the group fit, None when there is none. `users`: claim key -> pods."""
     if not group.pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in group.pods):
         return None
     priority = min(_priority(pod) for pod in group.pods)
     found: list[tuple[tuple[int, int, str], Preemption]] = []
-    candidates = [site for site in sites if _weaker(site, users, priority)]
-    for site in sorted(candidates, key=lambda each: each.name)[:MOST_NODES]:
-        victims = _victims(group, site, users, priority, fits)
+    weaker = [(site, _weaker(site, users, priority, together or {})) for site in sites]
+    candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
+    for site, possible in candidates[:MOST_NODES]:
+        victims = _victims(group, site, users, possible, fits)
         if victims:
             worst = max(_priority(pod) for pod in victims)
             found.append(((worst, len(victims), site.name), Preemption(site.name, victims)))
@@ -59,26 +75,37 @@ def preemption_for(
 
 
 def _victims(
-    group: Group, site: Site, users: Mapping[str, Sequence[Object]], priority: int, fits: Fits
+    group: Group, site: Site, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
 ) -> tuple[Object, ...]:
-    weaker = _weaker(site, users, priority)
-    if not fits(group, site, _uids(site, weaker, users)):
+    if not fits(group, site, _uids(site, _pods(weaker), users)):
         return ()
     gone = list(weaker)
-    for pod in sorted(weaker, key=urgency):
-        rest = [other for other in gone if other is not pod]
-        if fits(group, site, _uids(site, rest, users)):
+    for victim in sorted(weaker, key=lambda each: min(map(urgency, each))):
+        rest = [other for other in gone if other is not victim]
+        if fits(group, site, _uids(site, _pods(rest), users)):
             gone = rest
-    return tuple(sorted(gone, key=objects.key))
+    return tuple(sorted(_pods(gone), key=objects.key))
 
 
-def _weaker(site: Site, users: Mapping[str, Sequence[Object]], priority: int) -> list[Object]:
-    """Pods of lower priority that hold devices here together with nobody stronger."""
-    found: dict[str, Object] = {}
+def _pods(victims: Iterable[Victim]) -> list[Object]:
+    return [pod for victim in victims for pod in victim]
+
+
+def _weaker(
+    site: Site, users: Mapping[str, Sequence[Object]], priority: int, together: Together
+) -> list[Victim]:
+    """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
+    found: dict[str, Victim] = {}
     for claim in site.holders:
         using = users.get(objects.key(claim), ())
-        if using and not claims_of.is_immediate(claim) and all(_priority(pod) < priority for pod in using):
-            found.update((objects.uid(pod), pod) for pod in using if not objects.is_deleting(pod))
+        if not using or claims_of.is_immediate(claim):
+            continue
+        taken = [together.get(objects.uid(pod), (pod,)) for pod in using]
+        if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):
+            continue
+        for victim in taken:
+            living = tuple(pod for pod in victim if not objects.is_deleting(pod))
+            found.update({min(map(objects.uid, living)): living} if living else {})
     return [found[uid] for uid in sorted(found)]
 
 

@@ -25,9 +25,10 @@ import pytest
 
 from koordra.allocator.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
 from koordra.allocator.gang.domains import domains_at, tree_of
-from koordra.allocator.gang.packing import Count, NodeCounts, Packing, Rules
+from koordra.allocator.gang.packing import Packing
 from koordra.allocator.gang.seen import gang_nodes
 from koordra.allocator.gang.spreading import read_off
+from koordra.allocator.gang.weights import Count, NodeCounts, Rules
 from tests.unit.allocator.machines import (
     allocated,
     claim,

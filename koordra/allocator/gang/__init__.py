@@ -6,11 +6,13 @@ Pure: the same gang and nodes in any order give the same answer, byte for byte. 
 
     asked       what is asked and answered             climbing    Preferred scopes of several members
     seen        plain objects as what is asked         searching   one node is asked for devices
-    classes     members that ask the same              fitting     what fits on one node
-    domains     where nodes stand in the fabric        refusals    why a member is on no node
+    classes     members that ask the same              tabled      what nodes say by their tables
+    domains     where nodes stand in the fabric        fitting     what fits on one node
+    weights     the score as one number                refusals    why a member is on no node
     packing     the score and the proof                scope       where a gang may stand in the fabric
     devices     what a node has                        spreading   how many members go to which node
-    seats       the form of a node's answer            rails       the same on fewer rails
+    seats       the form of a node's answer            room        whether fewer rails could do, by counting
+    wholes      tables of whole devices                rails       the same on fewer rails
     remembered  answers that are kept                  ranking     who gets which rank, and what members are told
     predicates  what node predicates refuse            place       the way from a gang to its answer
     kinds       nodes that give one answer

@@ -80,6 +80,7 @@ class GangNode:
     holders: Sequence[Object] = ()
     load: Mapping[str, Decimal] = field(default_factory=dict)
     likeness: Hashable = None
+    published: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class GangPlaced:
     """`members` are those placed now, by rank; `left` were not placed (elastic gangs), in the order given.
 
     `size` counts the fixed members too. `proven`: no better score exists; False where a part of the search ran out of budget.
+    `remark`: what was wished for and could not be minded, and why.
     """
 
     members: tuple[PlacedMember, ...]
@@ -137,6 +139,7 @@ class GangPlaced:
     size: int
     score: GangScore
     proven: bool = True
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,18 @@ by name still finds them among the others of the pool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from koordra.allocator.fabric import honors_partitions
 from koordra.allocator.features import Features
 from koordra.allocator.gang.asked import GangNode
 from koordra.allocator.inventory import NIC, Inventory, Pool, Taken
 from koordra.allocator.node_state import NodeState
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
+from koordra.api.devices import DeviceID
 
 Rails = frozenset[str]
 
@@ -26,12 +28,21 @@ class Devices:
 
     nodes: Mapping[str, GangNode]
     features: Features
+    _stand_ins: dict[Hashable, str] = field(default_factory=dict)
     _pools: dict[tuple[str, Rails | None], list[Pool]] = field(default_factory=dict)
     _taken: dict[str, Taken] = field(default_factory=dict)
 
     def inventory(self, name: str) -> Inventory:
         inventory = self.nodes[name].inventory
         return inventory if isinstance(inventory, Inventory) else inventory()
+
+    def stand_in(self, name: str) -> str:
+        """A node that publishes the same, so that only one of them is read."""
+        node = self.nodes[name]
+        if node.published is None:
+            return name
+        key = (node.published, honors_partitions(objects.labels_of(node.node)))
+        return self._stand_ins.setdefault(key, name)
 
     def pools(self, name: str, rails: Rails | None = None) -> list[Pool]:
         """The node's pools; with `rails` without the NICs that are on others."""
@@ -49,14 +60,31 @@ class Devices:
             found = self._taken[name] = taken_by(self.nodes[name])
         return found
 
+    def taken_as(self, name: str, stand_in: str) -> Taken:
+        """What is taken of the node, as if it were taken of its stand-in."""
+        taken = self.taken(name)
+        if name == stand_in:
+            return taken
+        return Taken(
+            {_moved(device, name, stand_in): holder for device, holder in taken.dedicated.items()},
+            {_moved(device, name, stand_in): shares for device, shares in taken.shares.items()},
+            {_moved(device, name, stand_in): amounts for device, amounts in taken.consumed.items()},
+        )
+
     def free_rails(self, name: str) -> Rails:
         """Rails with a NIC that is not given out whole."""
-        state = NodeState(self.pools(name), self.taken(name), self.features)
+        stand_in = self.stand_in(name)
+        taken = self.taken_as(name, stand_in)
+        state = NodeState(self.pools(stand_in), taken, self.features)
         return frozenset(
             rail_of(offered.plain)
             for device, offered in enumerate(state.devices)
             if offered.kind == NIC and not state.busy[device]
         )
+
+
+def _moved(device: DeviceID, node: str, stand_in: str) -> DeviceID:
+    return replace(device, pool=stand_in) if device.pool == node else device
 
 
 def rail_of(plain: Mapping[str, Any]) -> str:

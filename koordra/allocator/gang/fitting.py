@@ -2,7 +2,7 @@
 
     kinds       nodes that give the same answers: one of them is asked (kinds.py)
     counts      asked for from small to large
-    answers     remembered from gang to gang (remembered.py), else searched for (searching.py)
+    answers     remembered from gang to gang (remembered.py), else from tables (tabled.py), else searched for (searching.py)
 
 What does not fit is not asked for with more on top, for taking a member away never makes a placement impossible.
 
@@ -20,10 +20,11 @@ from koordra.allocator.gang.asked import GangNode, Member
 from koordra.allocator.gang.classes import MemberClass
 from koordra.allocator.gang.devices import Devices, Rails
 from koordra.allocator.gang.kinds import Kind, Kinds
-from koordra.allocator.gang.packing import Count, NodeCounts
 from koordra.allocator.gang.remembered import Remembered
 from koordra.allocator.gang.searching import Searching
 from koordra.allocator.gang.seats import BARE, Alike, Fit, by_class
+from koordra.allocator.gang.tabled import Tabled
+from koordra.allocator.gang.weights import Count, NodeCounts
 from koordra.api.claims import DeviceClass
 from koordra.api.parameters import PlacementPolicy
 from koordra.errors import InvalidManifest
@@ -47,6 +48,7 @@ class Fitting:
     devices: Devices = field(init=False)
     kinds: Kinds = field(init=False)
     searching: Searching = field(init=False)
+    tabled: Tabled = field(init=False)
 
     def __post_init__(self) -> None:
         self.devices = Devices(self.nodes, self.features)
@@ -54,6 +56,7 @@ class Fitting:
         self.searching = Searching(
             self.nodes, self.devices, self.device_classes, self.features, self.policy, self.budget
         )
+        self.tabled = Tabled(self.devices, self.features, self.policy, self.memory, self.searching)
 
     def takes(self, kind: Kind, rails: Rails | None = None) -> NodeCounts:
         """All counts that fit on a node of the kind."""
@@ -74,12 +77,27 @@ class Fitting:
                         continue
                     if not self.kinds.roomy(kind, count) or not _all_smaller(count, found, zero):
                         continue
-                    fit = self.fit(name, count, rails)
-                    if fit is not None:
-                        found[count] = (fit.apart, fit.spare)
+                    told = self.told(name, count, rails)
+                    if told is not None:
+                        found[count] = told
                         following.append(count)
             frontier = following
         return NodeCounts(found, kind.fixed, max(map(sum, found), default=0))
+
+    def told(self, name: str, count: Count, rails: Rails | None = None) -> tuple[int, int] | None:
+        """How good the node's answer to a count is (apart, spare); None where the count does not fit."""
+        alike = self._alike(count)
+        if not alike:
+            return 0, 0
+        if len(alike) == 1:
+            ((asks, own),) = alike
+            known = self.tabled.numbers(name, self.kinds.of[name], asks, own, rails)
+            if known is not None and len(own) <= len(known[0]):
+                return known[0][len(own) - 1]
+            if known is not None and known[1]:
+                return None
+        fit = self.fit(name, count, rails)
+        return None if fit is None else (fit.apart, fit.spare)
 
     def fit(self, name: str, count: Count, rails: Rails | None = None) -> Fit | None:
         """The node's answer to a count, by the rails allowed."""
@@ -107,10 +125,18 @@ class Fitting:
     def _asked_alike(self, name: str, kind: Kind, alike: Alike, rails: Rails | None) -> Fit | None:
         key = (kind.devices, tuple((asks, len(own)) for asks, own in alike), rails, self.policy)
         fit, unknown = self.memory.answer(
-            key, lambda: self.searching.search(name, alike, rails), budget=self.budget
+            key, lambda: self._sought(name, kind, alike, rails), budget=self.budget
         )
         self.unknown = self.unknown or unknown
         return fit
+
+    def _sought(self, name: str, kind: Kind, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
+        if len(alike) == 1:
+            ((asks, own),) = alike
+            fit = self.tabled.fit(name, kind, asks, own, rails)
+            if fit is not None:
+                return fit, False
+        return self.searching.search(name, alike, rails)
 
 
 def _plus_one(count: Count, at: int) -> Count:

@@ -19,9 +19,9 @@ from koordra.allocator.fabric import honors_partitions
 from koordra.allocator.gang.asked import GangNode
 from koordra.allocator.gang.classes import MemberClass
 from koordra.allocator.gang.devices import Devices
-from koordra.allocator.gang.packing import Count
 from koordra.allocator.gang.predicates import Predicates
 from koordra.allocator.gang.remembered import Remembered
+from koordra.allocator.gang.weights import Count
 from koordra.allocator.likeness import likeness
 from koordra.api import objects
 from koordra.errors import InvalidQuantity

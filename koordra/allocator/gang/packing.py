@@ -39,44 +39,21 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from koordra.allocator.gang.domains import Domain
+from koordra.allocator.gang.weights import INFEASIBLE, Count, Digits, NodeCounts, Rules
 
-Count = tuple[int, ...]
 Costs = NDArray[Any]
 
-_INFEASIBLE: Final = 1 << 61
+_MOST_SHIFTS: Final = 64
 OPERATIONS: Final = 1_500_000_000
 """Additions that one gang may cost: some seconds."""
 
 
 class TooMuch(Exception):
     """The tables would cost more additions than allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCounts:
-    """What one node of a kind takes: count -> (apart, spare). The empty count is left out. `fixed`: a fixed member is there.
-
-    `alone`: the most members that the node takes when nothing else is asked of it (no rails).
-    """
-
-    takes: Mapping[Count, tuple[int, int]]
-    fixed: bool = False
-    alone: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """`levels`: positions of the scored levels in order of importance; `opened`: levels whose untouched domains count."""
-
-    want: Count
-    levels: tuple[int, ...]
-    opened: frozenset[int]
-    required: int | None = None
-    slice_level: int | None = None
-    slice_size: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -88,34 +65,6 @@ class Table:
     left: Table | None = None
     right: Table | None = None
     times: int = 1
-
-
-@dataclass(slots=True)
-class Digits:
-    """Weights of the score's parts in one whole number."""
-
-    apart: int
-    level: dict[int, int]
-    opened: int
-    nodes: int
-    spare: int
-    small: bool
-
-    @classmethod
-    def of(cls, rules: Rules, kinds: Sequence[NodeCounts], domains: Mapping[int, int], nodes: int) -> Digits:
-        members = sum(rules.want)
-        used = min(members, nodes)
-        aparts = max((entry[0] for kind in kinds for entry in kind.takes.values()), default=0)
-        spares = max((entry[1] for kind in kinds for entry in kind.takes.values()), default=0)
-        weight = 1
-        spare, weight = weight, weight * (used * spares + 1)
-        per_node, weight = weight, weight * (used + 1)
-        opened, weight = weight, weight * (sum(min(members, domains[at]) for at in rules.opened) + 1)
-        level: dict[int, int] = {}
-        for at in reversed(rules.levels):
-            level[at], weight = weight, weight * (min(members, domains[at]) + 1)
-        apart, weight = weight, weight * (used * aparts + 1)
-        return cls(apart, level, opened, per_node, spare, weight < _INFEASIBLE)
 
 
 @dataclass(slots=True)
@@ -234,7 +183,7 @@ class Packing:
     def _nothing(self) -> Costs:
         shape = tuple(number + 1 for number in self.rules.want)
         costs: Costs = (
-            np.full(shape, _INFEASIBLE, dtype=np.int64)
+            np.full(shape, INFEASIBLE, dtype=np.int64)
             if self.digits.small
             else np.full(shape, _BEYOND, dtype=object)
         )
@@ -243,7 +192,7 @@ class Packing:
 
     @property
     def infeasible(self) -> int:
-        return _INFEASIBLE if self.digits.small else _BEYOND
+        return INFEASIBLE if self.digits.small else _BEYOND
 
     def _used(self, domain: Domain, inner: Costs) -> Costs:
         """What the domain itself costs once it is used, and what it refuses."""
@@ -305,6 +254,8 @@ class Packing:
         return known
 
     def _convolved(self, left: Costs, right: Costs) -> Costs:
+        if left.ndim == 1:
+            return self._convolved_in_line(left, right)
         few, many = left, right
         counts = np.argwhere(left < self.infeasible)
         others = np.argwhere(right < self.infeasible)
@@ -318,6 +269,30 @@ class Packing:
             here = tuple(slice(number, None) for number in count)
             there = tuple(slice(None, size - number) for number, size in zip(count, many.shape, strict=True))
             np.minimum(found[here], many[there] + few[count], out=found[here])
+        return found
+
+    def _convolved_in_line(self, left: Costs, right: Costs) -> Costs:
+        """With one class: all shifts of the longer table at once, as far as it is feasible."""
+        few, many = left, right
+        counts, others = ((side < self.infeasible).nonzero()[0] for side in (left, right))
+        if len(others) < len(counts):
+            few, many, counts, others = right, left, others, counts
+        self.operations -= len(counts) * many.size
+        if self.operations < 0:
+            raise TooMuch
+        found: Costs = np.full_like(many, self.infeasible)
+        if not len(counts):
+            return found
+        reach, room = int(counts[-1]), int(others[-1]) + 1
+        width = min(reach + room, many.size)
+        padded = np.full(reach + width, self.infeasible, dtype=many.dtype)
+        padded[reach : reach + room] = many[: min(room, width)]
+        windows = as_strided(padded, (reach + 1, width), padded.strides * 2, writeable=False)
+        for part in range(0, len(counts), _MOST_SHIFTS):
+            shifts = counts[part : part + _MOST_SHIFTS]
+            shifted = windows[reach - shifts]
+            shifted += few[shifts][:, None]
+            np.minimum(found[:width], shifted.min(axis=0), out=found[:width])
         return found
 
     # --- back to nodes ----------------------------------------------------------------------------------------------

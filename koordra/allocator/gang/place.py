@@ -77,7 +77,7 @@ def place_gang(
         Remembered() if memory is None else memory,
         budget,
     )
-    scope = Scope(gang, nodes, fabric or FabricLevels())
+    scope = Scope(gang, nodes, fabric or FabricLevels(), fitting.memory)
     spreading = Spreading(gang, scope, fitting, budget)
     placing = _Placing(gang, fitting, scope, spreading, FewerRails(gang, fitting, spreading, budget))
     try:
@@ -153,6 +153,7 @@ class _Placing:
             size=len(done) + len(self.gang.fixed),
             score=self._score(found),
             proven=found.proven and not self.fitting.unknown,
+            remark=self.scope.remark,
         )
 
     def _score(self, found: Found) -> GangScore:

@@ -6,7 +6,8 @@ that has one is taken.
 
     fewest       no placement can be on fewer: the bound at which the search starts, and often ends
     known        rails that are free on most nodes come first, so good sets are met early
-    admitted     a set on which some class fits on no node at all is left out, and so is every smaller one inside it
+    admitted     a set on which some class fits on no node at all, or all together have no room by counting (room.py), is left out,
+                 and so is every smaller one inside it
     questions    what may be asked for this; who runs out keeps what was found, not proven best
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,8 +23,10 @@ from koordra.allocator.gang.asked import Fixed, Gang
 from koordra.allocator.gang.classes import natural
 from koordra.allocator.gang.devices import Rails, rail_of
 from koordra.allocator.gang.fitting import Fitting
-from koordra.allocator.gang.packing import Count, NodeCounts
+from koordra.allocator.gang.kinds import Kind
+from koordra.allocator.gang.room import Room
 from koordra.allocator.gang.spreading import Found, Spreading
+from koordra.allocator.gang.weights import Count, NodeCounts
 from koordra.allocator.inventory import NIC
 from koordra.api import names
 from koordra.api.allocation import Allocation
@@ -43,6 +46,7 @@ class FewerRails:
     fitting: Fitting
     spreading: Spreading
     budget: int
+    _takes: dict[Rails, Mapping[Any, NodeCounts]] = field(default_factory=dict)
 
     def sought(self, found: Found, takes: Mapping[Any, NodeCounts]) -> Found:
         """The same in all that counts more, on the fewest rails."""
@@ -53,22 +57,29 @@ class FewerRails:
         if len(used) <= fewest:
             return found
         known = self._known_rails(takes, fixed)
+        started = self.fitting.memory.asked
+
+        def is_enough() -> bool:
+            return self.fitting.memory.asked - started > _RAIL_QUESTIONS * self.budget
+
+        room = Room(self.fitting, self.spreading.scope, found, frozenset(one.node for one in self.gang.fixed))
         admitted = _Admitted(
-            self.fitting, takes, frozenset(known), self._densest(found, len(nodes)), clean=found.order[0] == 0
+            self.fitting,
+            takes,
+            frozenset(known),
+            self._densest(found, len(nodes)),
+            lambda rails: is_enough() or room.suffices(self._on_rails(takes, rails)),
+            clean=found.order[0] == 0,
         )
         partly = found.size < len(self.gang.members)  # then a class may be left out as a whole
-        budget = [
-            _RAIL_QUESTIONS * self.budget,
-            max(3, min(48, _RAIL_TABLES // len(self.fitting.nodes))) * self.budget,
-        ]
-        started = self.fitting.memory.asked
+        tables = max(3, min(48, _RAIL_TABLES // len(self.fitting.nodes))) * self.budget
         for size in range(fewest, len(used)):
             for rails in self._rail_sets(known, size, fixed):
-                if self.fitting.memory.asked - started > budget[0] or not budget[1]:
+                if is_enough() or not tables:
                     return replace(found, proven=False)
                 if not partly and not admitted.by_some_node(rails):
                     continue
-                budget[1] -= 1
+                tables -= 1
                 other = self._limited(takes, rails)
                 if other is not None and other.order[:-1] == found.order[:-1] and other.size == found.size:
                     return other
@@ -98,13 +109,18 @@ class FewerRails:
     def _limited(self, takes: Mapping[Any, NodeCounts], rails: Rails) -> Found | None:
         """The best counts with the NICs of other rails taken away."""
         most = self.spreading.most
-        limited = {
-            kind: replace(self.fitting.takes(kind, rails), alone=counts.alone) if counts.takes else counts
-            for kind, counts in takes.items()
-        }
-        other = self.spreading.packed(limited, rails)
+        other = self.spreading.packed(self._on_rails(takes, rails), rails)
         self.spreading.most = most
         return other if other is not None and other.proven else None
+
+    def _on_rails(self, takes: Mapping[Any, NodeCounts], rails: Rails) -> Mapping[Any, NodeCounts]:
+        """What nodes take of what they took, with the NICs of other rails taken away."""
+        if rails not in self._takes:
+            self._takes[rails] = {
+                kind: replace(self.fitting.takes(kind, rails), alone=counts.alone) if counts.takes else counts
+                for kind, counts in takes.items()
+            }
+        return self._takes[rails]
 
     def _fewest(self, found: Found, fixed: Rails, takes: Mapping[Any, NodeCounts]) -> int:
         """No gang like this one can be on fewer rails: its members' NICs have to be on as many nodes, and one member's on one.
@@ -121,7 +137,11 @@ class FewerRails:
             total += sum(len(seat.rails) for seat in seats if seat.whole)
             types.update(name for seat in seats for name in seat.types)
         nodes = len(found.counts.keys() | {one.node for one in self.gang.fixed})
-        examples = [self.fitting.kinds.example[kind] for kind, counts in takes.items() if counts.takes]
+        examples = {
+            self.fitting.devices.stand_in(self.fitting.kinds.example[kind])
+            for kind, counts in takes.items()
+            if counts.takes
+        }
         shared = max((self._most_of_one_rail(name, frozenset(types)) for name in examples), default=1)
         return max(len(fixed), -(-max(most, -(-total // max(nodes, 1))) // shared))
 
@@ -141,9 +161,18 @@ class FewerRails:
         free: Counter[str] = Counter()
         for kind, counts in takes.items():
             if counts.takes:
-                for rail in self.fitting.devices.free_rails(self.fitting.kinds.example[kind]):
+                for rail in self._free_rails(kind):
                     free[rail] += nodes[kind]
         return sorted(free.keys() | fixed, key=lambda rail: (-free[rail], natural(rail)))
+
+    def _free_rails(self, kind: Kind) -> Rails:
+        known = self.fitting.memory.free_rails
+        if kind.devices is None:
+            return self.fitting.devices.free_rails(self.fitting.kinds.example[kind])
+        if kind.devices not in known:
+            self.fitting.memory.make_room(known)
+            known[kind.devices] = self.fitting.devices.free_rails(self.fitting.kinds.example[kind])
+        return known[kind.devices]
 
     def _rail_sets(self, known: Sequence[str], size: int, fixed: Rails) -> Iterator[Rails]:
         for chosen in itertools.combinations(known, size):
@@ -174,6 +203,7 @@ class _Admitted:
     takes: Mapping[Any, NodeCounts]
     every: Rails
     together: Count
+    roomy: Callable[[Rails], bool]
     clean: bool
     known: dict[Rails, bool] = field(default_factory=dict)
     faces: dict[str, Hashable] = field(default_factory=dict)
@@ -184,8 +214,10 @@ class _Admitted:
         found = self.known.get(rails)
         if found is None:
             larger = all(self.by_some_node(rails | {other}) for other in sorted(self.every - rails))
-            found = self.known[rails] = larger and all(
-                self._class(at, rails) for at, one in enumerate(self.fitting.classes) if one.claims
+            found = self.known[rails] = (
+                larger
+                and all(self._class(at, rails) for at, one in enumerate(self.fitting.classes) if one.claims)
+                and self.roomy(rails)
             )
         return found
 
@@ -201,14 +233,15 @@ class _Admitted:
             face = self._face(name)
             if face in refused:
                 continue
-            fit = self.fitting.fit(name, count, rails)
-            if fit is not None and not (self.clean and fit.apart):
+            told = self.fitting.told(name, count, rails)
+            if told is not None and not (self.clean and told[0]):
                 return True
             if not self.fitting.nodes[name].holders:
                 refused.add(face)
         return False
 
-    def _face(self, name: str) -> Hashable:
+    def _face(self, node: str) -> Hashable:
+        name = self.fitting.devices.stand_in(node)
         found = self.faces.get(name)
         if found is None:
             found = self.faces[name] = tuple(

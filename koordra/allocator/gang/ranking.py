@@ -23,13 +23,14 @@ class _Seat:
 
 
 def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
-    """Every member's rank: its index where all members have one of their own, else free numbers along the fabric.
+    """Every member's rank: its index where all members have one of their own below their number, else free numbers along the
+    fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the ranks of those that ended).
 
     Members that stay keep their rank, also one that is not their index; indispensable ones (a launcher) come first.
     """
     indexes = [member.index for member, _ in placed] + [one.index for one in fixed]
     kept = all(one.rank in (None, one.index) for one in fixed)
-    if kept and None not in indexes and len(set(indexes)) == len(indexes):
+    if kept and {*indexes} == set(range(len(indexes))):
         found = [replace(one, rank=int(member.index or 0)) for member, one in placed]
         return sorted(found, key=lambda one: one.rank)
     held = {one.rank for one in fixed}

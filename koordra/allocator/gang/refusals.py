@@ -38,6 +38,6 @@ def refusals_of(fitting: Fitting, one: MemberClass, at: int, *, most: int) -> li
             node = fitting.nodes[name]
             texts = tuple(text for pod in member.pods for text in unsuitable(node.node, pod, taken=node.load))
             found += [Reason(name, None, None, Cause.NODE_UNSUITABLE.value, text) for text in texts]
-        elif one.claims and fitting.fit(name, lone) is None:
+        elif one.claims and fitting.told(name, lone) is None:
             found += [reason for _, reason in fitting.searching.ask(name, [member]).reasons()]
     return found

@@ -15,8 +15,8 @@ from typing import Final
 
 from koordra.allocator.gang.asked import Gang, GangNode
 from koordra.allocator.gang.domains import Domain, tree_of
-from koordra.allocator.gang.packing import Count, Rules
-from koordra.api import objects
+from koordra.allocator.gang.remembered import Remembered
+from koordra.allocator.gang.weights import Count, Rules
 from koordra.topology.fabric import NODE, NVLINK, FabricLevels, trimmed
 
 _OPENED: Final = frozenset({"block", NVLINK})
@@ -24,27 +24,32 @@ _OPENED: Final = frozenset({"block", NVLINK})
 
 @dataclass(slots=True)
 class Scope:
-    """`levels` are those that are left, `places` every node's domain at each; `required`, `slice_level` are numbers of levels."""
+    """`levels` are those that are left, `places` every node's domain at each; `required`, `slice_level` are numbers of levels.
+    `remark`: why the preferred level counts for nothing."""
 
     gang: Gang
     nodes: Mapping[str, GangNode]
     fabric: FabricLevels
+    memory: Remembered
     levels: list[str] = field(default_factory=list)
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
     required: int | None = None
     slice_level: int | None = None
+    remark: str = ""
 
     def look(self) -> str:
         """The tree's levels; a text if what the gang requires of them cannot be."""
         if self.gang.slice_size < 1:
             return f"slices of {self.gang.slice_size} members cannot be"
-        whole = {name: self.fabric.place(objects.labels_of(node.node)) for name, node in self.nodes.items()}
+        whole = self.memory.places(self.nodes, self.fabric)
         kept = trimmed(whole)
         self.levels = [self.fabric.names[at] for at in kept]
         self.places = {name: tuple(place[at] for at in kept) for name, place in whole.items()}
         for wanted in (self.gang.required, self.gang.preferred, self.gang.slice_level):
             why = self._unknown(wanted)
-            if why and wanted != self.gang.preferred:
+            if why and wanted not in (self.gang.required, self.gang.slice_level):
+                self.remark = f"the preferred topology is not minded: {why}"
+            elif why:
                 return why
         self.required = self._position(self.gang.required)
         self.slice_level = self._position(self.gang.slice_level)

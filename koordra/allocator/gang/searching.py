@@ -47,7 +47,7 @@ class Searching:
     def search(self, name: str, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
         """The node's seats for these members, on these rails; and whether the search ran out of budget."""
         members = [member for _, own in alike for member in own]
-        asked, siblings = self._together(members)
+        asked, siblings = self.together(members)
         if len(members) > 1 and any(map(prefers, asked)):
             offer, climbed, unknown = climbing(
                 asked,
@@ -67,7 +67,7 @@ class Searching:
         self, name: str, members: Sequence[Member], rails: Rails | None = None, taken: Taken | None = None
     ) -> NodeAnswer:
         """The allocator's answer for these members on the node."""
-        return self._placed(name, *self._together(members), rails, taken)
+        return self._placed(name, *self.together(members), rails, taken)
 
     def _placed(
         self,
@@ -105,7 +105,8 @@ class Searching:
                 taken.add(allocation.results, holder=member.key)
         return fit_of(name, alike, offers)
 
-    def _together(self, members: Sequence[Member]) -> tuple[list[AskedClaim], list[frozenset[int]]]:
+    def together(self, members: Sequence[Member]) -> tuple[list[AskedClaim], list[frozenset[int]]]:
+        """The members' claims, one after the other, and which claims each one's pods use together with it."""
         asked: list[AskedClaim] = []
         siblings: list[frozenset[int]] = []
         for member in members:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from koordra.allocator.gang.asked import Member
 from koordra.allocator.gang.classes import MemberClass
 from koordra.allocator.gang.devices import Rails, rail_of
-from koordra.allocator.gang.packing import Count
+from koordra.allocator.gang.weights import Count
 from koordra.allocator.offer import Offer, share_id
 from koordra.allocator.pairing_level import level_of
 from koordra.allocator.score import ALTERNATIVE, RUNG, worst_pair
@@ -108,9 +108,7 @@ def fit_of(name: str, alike: Alike, offers: Sequence[Offer], *, climbed: int = 0
 
 def _seat(claims: Sequence[tuple[Offer, int, Allocation]]) -> Seat:
     devices = [plain for offer, position, _ in claims for plain in offer.devices_of(position)]
-    gpus = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_GPU, names.TYPE_MIG)]
-    nics = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_NIC, names.TYPE_VF)]
-    worst = worst_pair(gpus, nics)
+    nics = _nics(devices)
     placed = [
         entry.device
         for offer, position, _ in claims
@@ -121,7 +119,7 @@ def _seat(claims: Sequence[tuple[Offer, int, Allocation]]) -> Seat:
         tuple(allocation.to_dict() for _, _, allocation in claims),
         tuple(level_of(offer.devices_of(position)) for offer, position, _ in claims),
         tuple(map(rail_of, nics)),
-        0 if worst is None else max(0, (int(worst) - _ALIGNED) // _STEP),
+        steps_apart(devices),
         min(placed, default=-1),
         frozenset(str(plain.get(names.ATTR_TYPE)) for plain in nics),
         all(
@@ -132,6 +130,17 @@ def _seat(claims: Sequence[tuple[Offer, int, Allocation]]) -> Seat:
             if name.rpartition("/")[2] == names.CAPACITY_SHARE
         ),
     )
+
+
+def steps_apart(devices: Sequence[Mapping[str, Any]]) -> int:
+    """Steps above PXB of the worst pair of GPU and NIC among a member's devices."""
+    gpus = [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_GPU, names.TYPE_MIG)]
+    worst = worst_pair(gpus, _nics(devices))
+    return 0 if worst is None else max(0, (int(worst) - _ALIGNED) // _STEP)
+
+
+def _nics(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_NIC, names.TYPE_VF)]
 
 
 def _stepped(offer: Offer) -> int:

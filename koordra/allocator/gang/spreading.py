@@ -21,8 +21,9 @@ from koordra.allocator.gang.asked import Gang
 from koordra.allocator.gang.devices import Rails
 from koordra.allocator.gang.domains import Domain, domains_at
 from koordra.allocator.gang.fitting import Fitting
-from koordra.allocator.gang.packing import Count, NodeCounts, Packing, TooMuch
+from koordra.allocator.gang.packing import Packing, TooMuch
 from koordra.allocator.gang.scope import Scope
+from koordra.allocator.gang.weights import Count, NodeCounts
 
 _MOST_STATES: Final = 400_000
 

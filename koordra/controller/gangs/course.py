@@ -20,13 +20,13 @@ from koordra.allocator import gang as asked
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller import happenings
 from koordra.controller.gangs import commit, telling
 from koordra.controller.gangs.keeping import Keeping
 from koordra.controller.gangs.lifting import Lifts
-from koordra.controller.gangs.marks import Policy
-from koordra.controller.gangs.membership import Gang, Gathering, Member
+from koordra.controller.gangs.marks import GANG_TOPOLOGY
+from koordra.controller.gangs.membership import Gang, Gathering
 from koordra.controller.gangs.planning import Arranging, Cell, KeptOffBy, Place, question
+from koordra.controller.gangs.restarting import Restarts
 from koordra.controller.gangs.shrinking import victims_for
 from koordra.controller.gangs.stages import Stage, Standing, standings_of
 from koordra.controller.gangs.telling import Telling
@@ -39,8 +39,6 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
-EVICT_PAUSE: Final = 5.0
-EVICT_PATIENCE: Final = 60.0
 SHRINK_PAUSE: Final = 60.0
 MOST_BUDGET: Final = 64
 
@@ -83,12 +81,11 @@ class Gangs:
         self.keeping = Keeping(starves_after=starves_after)
         self._gathering = Gathering()
         self._telling = Telling(working.announce.tell, clock=working.clock)
+        self.restarts = Restarts(working, self._telling)
         self.all: dict[str, Gang] = {}
         self.standings: dict[str, Standing] = {}
         self._turns: list[tuple[Urgency, str]] = []
         self._considered: dict[str, _Considered] = {}
-        self._below: dict[str, float] = {}
-        self._restarting: dict[str, float] = {}
         self._shrunk: dict[str, float] = {}
         self._epoch = 0
         self._members: set[str] = set()
@@ -114,8 +111,8 @@ class Gangs:
                 self._tell(gang, standing)
         self._refresh()
         now = working.clock()
-        for key, gang in list(self.all.items()):
-            self._see_to_the_short(gang, self.standings[key], now)
+        for gang in list(self.all.values()):
+            self.restarts.look(gang, now)
         self._forget()
 
     def _rule_out_doubts(self) -> bool:
@@ -140,6 +137,14 @@ class Gangs:
         """Those that are in no gang."""
         return [member for member in members if objects.uid(member.pod) not in self._members]
 
+    def together(self) -> dict[str, tuple[Object, ...]]:
+        """Whom each member, by uid, is evicted with: all that were let go; nobody while its gang is not started yet."""
+        return {
+            member.uid: tuple(each.pod for each in gang.committed) if member.is_committed else ()
+            for gang in self.all.values()
+            for member in gang.members
+        }
+
     def has(self, pod_uid: str) -> bool:
         """Whether the pod's gate is the gang's business."""
         return pod_uid in self._members
@@ -150,56 +155,12 @@ class Gangs:
         elif standing.stage is Stage.REFUSED:
             self._telling.say(gang, telling.REFUSED, standing.why)
 
-    def _see_to_the_short(self, gang: Gang, standing: Standing, now: float) -> None:
-        """A committed gang that lacks members: restart it when its time is over."""
-        key, committed = gang.key, gang.committed
-        if not committed:
-            self._below.pop(key, None)
-            self._restarting.pop(key, None)
-            return
-        if key in self._restarting:
-            self._go_on_restarting(gang, now)
-            return
-        running = sum(1 for member in committed if member.is_bound) + len(gang.riders) + gang.done
-        open_members = [member for member in gang.members if not member.is_bound]
-        holding = any(member.is_bound or _holds(member) for member in committed)
-        if running >= (gang.terms.least or 0) or not open_members or not holding:
-            self._below.pop(key, None)
-            return
-        since = self._below.setdefault(key, now)
-        if now < since + gang.terms.timeout:
-            self._working.wake(since + gang.terms.timeout)
-            return
-        text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
-        if gang.terms.policy is Policy.KEEP:
-            self._telling.say(gang, telling.SHORT, f"{text}; those that run are kept (policy Keep)")
-            return
-        self._telling.say(
-            gang, telling.RESTARTED, f"{text}: all of them are evicted, to start together again"
-        )
-        self._restarting[key] = now + EVICT_PATIENCE
-        self._restart(gang)
-
-    def _go_on_restarting(self, gang: Gang, now: float) -> None:
-        """Evict those that may end by now. Where some may not, the gang tries to complete itself for another timeout."""
-        if now < self._restarting[gang.key]:
-            self._restart(gang)
-            return
-        del self._restarting[gang.key]
-        self._below[gang.key] = now
-        self._working.wake(now + gang.terms.timeout)
-        text = f"{_number(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
-        self._telling.say(gang, telling.SHORT, f"{text}: places beside them are looked for again")
-
-    def _restart(self, gang: Gang) -> None:
-        commit.evict(gang.committed, working=self._working)
-        self._working.wake(self._working.clock() + EVICT_PAUSE)
-
     def _forget(self) -> None:
-        tables: tuple[dict[str, Any], ...] = (self._below, self._considered, self._shrunk, self._restarting)
+        tables: tuple[dict[str, Any], ...] = (self._considered, self._shrunk)
         for table in tables:
             for key in table.keys() - self.all.keys():
                 del table[key]
+        self.restarts.retain(self.all)
         self._telling.retain(self.all)
         waiting = [key for key, standing in self.standings.items() if standing.stage is Stage.WAITING]
         self.keeping.retain(waiting, now=self._working.clock())
@@ -216,7 +177,7 @@ class Gangs:
         self._turns = sorted(
             (self._turn(gang, self.standings[key]), key)
             for key, gang in self.all.items()
-            if self.standings[key].plan and key not in self._restarting
+            if self.standings[key].plan and key not in self.restarts
         )
 
     def _turn(self, gang: Gang, standing: Standing) -> Urgency:
@@ -250,7 +211,7 @@ class Gangs:
         until = now + UNDECIDED_PAUSE if undecided else None
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
         self._working.wake(until)
-        self._tell_waiting(gang, standing, answer, cells)
+        self._tell_waiting(gang, standing, whole, answer, cells)
         if standing.stage is Stage.WAITING:
             self.keeping.waits(gang, now=now)
             if not undecided:
@@ -313,13 +274,14 @@ class Gangs:
         self.keeping.placed(gang)
         self._shrunk.pop(gang.key, None)
         nodes = len({placed.node for placed in answer.members if placed.node})
-        where = f"{_number(len(answer.members), 'member')} on {_number(nodes, 'node')}"
+        where = f"{telling.number_of(len(answer.members), 'member')} on {telling.number_of(nodes, 'node')}"
         if growing:
             self._telling.say(gang, telling.GROWS, f"{where} more; {answer.size} are placed")
         elif standing.stage is Stage.WAITING:
             left = f", {len(answer.left)} wait for room" if answer.left else ""
-            domains = "".join(f", {_number(count, level)}" for level, count in answer.score.domains)
-            self._telling.say(gang, telling.STARTS, f"{where}{domains}{left}; their gates are lifted")
+            domains = "".join(f", {telling.number_of(count, level)}" for level, count in answer.score.domains)
+            remark = f"; {answer.remark}" if answer.remark else ""
+            self._telling.say(gang, telling.STARTS, f"{where}{domains}{left}; their gates are lifted{remark}")
 
     def _config(
         self, gang: Gang, whole: asked.Gang, answer: asked.GangPlaced, cells: Mapping[str, Cell]
@@ -332,13 +294,21 @@ class Gangs:
     # waiting
 
     def _tell_waiting(
-        self, gang: Gang, standing: Standing, answer: asked.GangAnswer, cells: Mapping[str, Cell]
+        self,
+        gang: Gang,
+        standing: Standing,
+        whole: asked.Gang,
+        answer: asked.GangAnswer,
+        cells: Mapping[str, Cell],
     ) -> None:
         if isinstance(answer, asked.GangPlaced):
             return
         stage = {Stage.SHORT: telling.SHORT, Stage.WAITING: telling.WAITING}.get(standing.stage)
         if stage is not None:
-            self._telling.say(gang, stage, f"{answer.text}{nearest_miss(answer)}")
+            said = (
+                f"annotation {GANG_TOPOLOGY}: " if answer.text.startswith(f"{whole.required} is no ") else ""
+            )
+            self._telling.say(gang, stage, f"{said}{answer.text}{telling.nearest_miss(answer)}")
         for key, cell in cells.items():
             told = answer.reasons.get(key) or ()
             text = f"waits with its gang {gang.key}: {answer.text}"
@@ -405,7 +375,7 @@ class Gangs:
         self._refresh()
         for key, gang in self.all.items():
             standing = self.standings[key]
-            if not standing.lift or key in self._restarting:
+            if not standing.lift or key in self.restarts:
                 continue
             commit.lift(gang, standing.lift, working=self._working, lifts=self.lifts)
 
@@ -415,26 +385,6 @@ class Gangs:
         for standing in self.standings.values():
             found[standing.stage.value.lower()] += 1
         return found
-
-
-def nearest_miss(answer: asked.GangUnsatisfiable | asked.GangUndecided) -> str:
-    """What the first member without a place lacks; empty where the answer does not say."""
-    for key in sorted(answer.reasons):
-        reasons = answer.reasons[key]
-        if reasons:
-            headline = happenings.nearest_miss(reasons)
-            return f"; {key}: {headline}: {happenings.explain(reasons, headline=headline)}"
-    return ""
-
-
-def _holds(member: Member) -> bool:
-    return member.claims is not None and any(
-        (objects.status_of(claim)).get("allocation") for claim in member.claims.ours
-    )
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _host(pod: Object) -> str:

@@ -177,6 +177,7 @@ class Arranging:
                 holders,
                 site.load_without(without) if without else site.load,
                 site.likeness if same else None,
+                site.kind,
             )
         return found
 

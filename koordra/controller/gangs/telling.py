@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from koordra.allocator import gang as asked
+from koordra.controller import happenings
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.happenings import Happening, cut
 
@@ -77,3 +79,17 @@ class Telling:
             fresh = uids
         self._told[gang.key] = (reason, message, now, uids)
         return tuple(member.pod for member in members if member.uid in fresh)
+
+
+def nearest_miss(answer: asked.GangUnsatisfiable | asked.GangUndecided) -> str:
+    """What the first member without a place lacks; empty where the answer does not say."""
+    for key in sorted(answer.reasons):
+        reasons = answer.reasons[key]
+        if reasons:
+            headline = happenings.nearest_miss(reasons)
+            return f"; {key}: {headline}: {happenings.explain(reasons, headline=headline)}"
+    return ""
+
+
+def number_of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -12,7 +12,15 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.gangs import telling
-from koordra.controller.gangs.marks import COMMITTED, GANG, GANG_MAX, GANG_MIN, GANG_SHRINK, GANG_TIMEOUT
+from koordra.controller.gangs.marks import (
+    COMMITTED,
+    GANG,
+    GANG_MAX,
+    GANG_MIN,
+    GANG_SHRINK,
+    GANG_TIMEOUT,
+    GANG_TOPOLOGY,
+)
 from koordra.errors import ApiUnreachable, Invalid
 from tests.fakes.gang_cluster import GangCluster
 from tests.fakes.joint_cluster import explode_at, gpu_slice, node
@@ -395,3 +403,15 @@ def test_a_large_gang_does_not_starve() -> None:
         cluster.settle()
     assert [name for name in allocated(cluster) if name.startswith("w")] == ["w0", "w1", "w2", "w3"]
     assert not [name for name in allocated(cluster) if name.startswith("late")]
+
+
+def test_a_topology_that_nobody_knows_is_told_with_its_annotation() -> None:
+    cluster = GangCluster(nodes=2, gpus=2)
+    if GangCluster.place is None:
+        return  # places one by one know no fabric
+    for number in range(2):
+        member(cluster, f"w{number}", terms={GANG_TOPOLOGY: "rack"})
+    cluster.settle()
+    assert allocated(cluster) == []
+    (text,) = set(told(cluster, telling.WAITING))
+    assert "annotation koordra.io/gang-topology: rack is no level of the fabric; levels are zone, " in text

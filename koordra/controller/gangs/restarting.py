@@ -1,0 +1,90 @@
+"""Started gangs that lack members for too long: all their members are evicted, to start together again, or what runs is kept.
+
+fewer than the least run ─▶ the timeout runs ─▶ Keep: told      Restart: evicted, again and again while some may not end yet
+                                                                         └▶ after a while places are looked for once more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Final
+
+from koordra.api import objects
+from koordra.controller.gangs import commit, telling
+from koordra.controller.gangs.marks import Policy
+from koordra.controller.gangs.membership import Gang, Member
+from koordra.controller.gangs.telling import Telling
+from koordra.controller.working import Working
+
+EVICT_PAUSE: Final = 5.0
+EVICT_PATIENCE: Final = 60.0
+
+
+class Restarts:
+    """Which gangs are Short, since when, and which are being restarted. What is not in the API begins anew with a new process."""
+
+    def __init__(self, working: Working, telling_: Telling) -> None:
+        self._working = working
+        self._telling = telling_
+        self._below: dict[str, float] = {}
+        self._restarting: dict[str, float] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._restarting
+
+    def retain(self, keys: Container[str]) -> None:
+        """Forget all other gangs."""
+        for table in (self._below, self._restarting):
+            for key in [key for key in table if key not in keys]:
+                del table[key]
+
+    def look(self, gang: Gang, now: float) -> None:
+        """A committed gang that lacks members: restart it when its time is over."""
+        key, committed = gang.key, gang.committed
+        if not committed:
+            self._below.pop(key, None)
+            self._restarting.pop(key, None)
+            return
+        if key in self._restarting:
+            self._go_on(gang, now)
+            return
+        running = sum(1 for member in committed if member.is_bound) + len(gang.riders) + gang.done
+        open_members = [member for member in gang.members if not member.is_bound]
+        holding = any(member.is_bound or _holds(member) for member in committed)
+        if running >= (gang.terms.least or 0) or not open_members or not holding:
+            self._below.pop(key, None)
+            return
+        since = self._below.setdefault(key, now)
+        if now < since + gang.terms.timeout:
+            self._working.wake(since + gang.terms.timeout)
+            return
+        text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
+        if gang.terms.policy is Policy.KEEP:
+            self._telling.say(gang, telling.SHORT, f"{text}; those that run are kept (policy Keep)")
+            return
+        self._telling.say(
+            gang, telling.RESTARTED, f"{text}: all of them are evicted, to start together again"
+        )
+        self._restarting[key] = now + EVICT_PATIENCE
+        self._restart(gang)
+
+    def _go_on(self, gang: Gang, now: float) -> None:
+        """Evict those that may end by now. Where some may not, the gang tries to complete itself for another timeout."""
+        if now < self._restarting[gang.key]:
+            self._restart(gang)
+            return
+        del self._restarting[gang.key]
+        self._below[gang.key] = now
+        self._working.wake(now + gang.terms.timeout)
+        text = f"{telling.number_of(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
+        self._telling.say(gang, telling.SHORT, f"{text}: places beside them are looked for again")
+
+    def _restart(self, gang: Gang) -> None:
+        commit.evict(gang.committed, working=self._working)
+        self._working.wake(self._working.clock() + EVICT_PAUSE)
+
+
+def _holds(member: Member) -> bool:
+    return member.claims is not None and any(
+        (objects.status_of(claim)).get("allocation") for claim in member.claims.ours
+    )

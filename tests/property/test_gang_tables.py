@@ -1,0 +1,217 @@
+"""The fast ways of placing gangs against the plain ones: tables of whole devices, tables of one class, counting before packing.
+
+The plain way is the one that was there first, and is still what is taken where the fast ones cannot tell: each kind of node is
+searched for each count (`Searching`), tables are convolved shift by shift, and every set of rails is packed. Made-up clusters of nodes
+with holes in them are answered both ways. The answers have to be equal to the last device.
+
+`make soak` tries more (KOORDRA_EXAMPLES).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordra.allocator.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
+from koordra.allocator.gang.packing import Costs, Packing
+from koordra.allocator.gang.room import Room
+from koordra.allocator.gang.seen import gang_nodes
+from koordra.allocator.gang.tabled import Tabled
+from tests.unit.allocator.machines import (
+    allocated,
+    claim,
+    device_classes,
+    gpu,
+    joint,
+    nic,
+    node,
+    nvlink,
+    pod,
+    request,
+    slice_of,
+)
+
+HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
+
+
+def shift_by_shift(packing: Packing, left: Costs, right: Costs) -> Costs:
+    found = np.full_like(left, packing.infeasible)
+    for number in np.flatnonzero(left < packing.infeasible):
+        np.minimum(found[number:], right[: right.size - number] + left[number], out=found[number:])
+    return found
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tabled, "numbers", lambda *_: None)
+        patch.setattr(Tabled, "fit", lambda *_: None)
+        patch.setattr(Packing, "_convolved_in_line", shift_by_shift)
+        patch.setattr(Room, "suffices", lambda *_: True)
+        yield
+
+
+def sort_of_machine(draw: random.Random) -> list[dict[str, Any]]:
+    """Devices of a sort of machine: cards on switches and roots, NICs beside some of them, linked in some way."""
+    count = draw.choice((2, 4, 4, 6, 8))
+    per_root, per_numa = draw.choice((1, 1, 2)), draw.choice((2, 4))
+    links = draw.choice(("", "switch", "hopper", "bridges", "mesh"))
+    tainted = draw.choice((0.0, 0.0, 0.1))
+    taint = [{"key": "koordra.io/link-down", "effect": "NoSchedule"}]
+
+    def spot(number: int) -> dict[str, Any]:
+        switch = number // per_root
+        return {
+            "numaNode": number // per_numa,
+            "socket": number // per_numa,
+            "pcieSwitch": f"0000:{number:02x}:00.0",
+            "resource.kubernetes.io/pcieRoot": f"pci0000:{switch:02x}",
+        }
+
+    devices = [
+        gpu(
+            at,
+            place={**spot(at), **nvlink(links, at, count)},
+            taints=taint if draw.random() < tainted else (),
+        )
+        for at in range(count)
+    ]
+    beside = [at for at in range(count) for _ in range(draw.choice((0, 1, 1, 1, 2)))]
+    if draw.random() < 0.3:
+        draw.shuffle(beside)
+    return devices + [
+        nic(
+            number,
+            place=spot(at),
+            taints=taint if draw.random() < tainted else (),
+            **({"rail": draw.choice((at, at, number))} if draw.random() < 0.9 else {}),
+        )
+        for number, at in enumerate(beside)
+    ]
+
+
+def cluster(draw: random.Random) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    sorts = [sort_of_machine(draw) for _ in range(draw.choice((1, 1, 2)))]
+    for number in range(draw.randint(1, 7)):
+        name, devices = f"n{number}", draw.choice(sorts)
+        labels = {
+            "fabric.koordra.io/block": draw.choice("abc"),
+            "fabric.koordra.io/spine": draw.choice("xxy"),
+        }
+        found += [node(name, labels=labels, allocatable={"cpu": draw.choice(("12", "64"))})]
+        found += [slice_of(devices, name=name)]
+        busy = draw.choice((0.0, 0.0, 0.3, 0.6))
+        held = [_held(draw, name, device) for device in devices if draw.random() < busy]
+        if held:
+            found.append(allocated(claim(f"held-{name}", request("r")), {"devices": {"results": held}}))
+    return found
+
+
+def _held(draw: random.Random, name: str, device: dict[str, Any]) -> dict[str, Any]:
+    """In use as a whole, or in part."""
+    found: dict[str, Any] = {"request": "r", "driver": "koordra.io", "pool": name, "device": device["name"]}
+    if draw.random() < 0.5:
+        amounts = {"memory": "10Gi", "slots": "1"} if device["name"].startswith("gpu") else {"share": "30"}
+        number = int(device["name"].partition("-")[2])
+        found |= {"shareID": f"00000000-0000-4000-8000-{number:012}", "consumedCapacity": amounts}
+    return found
+
+
+def members_of(draw: random.Random) -> list[Member]:
+    gpus, nics = draw.choice(((1, 1), (1, 1), (2, 2), (1, 0), (2, 0), (4, 4), (1, 2), (2, 1), (0, 1)))
+    asked = [request("gpu", "gpu", gpus)] if gpus else []
+    asked += [request("nic", "nic", nics)] if nics else []
+    if draw.random() < 0.2:
+        asked.reverse()
+    config = []
+    if draw.random() < 0.8:
+        scope = draw.choice(("PCIeSwitch", "PCIeRoot", "PCIeRoot", "NUMANode", "Node"))
+        pairing = draw.choice(("PerDevice", "PerDevice", "PerGroup", "Together"))
+        enforcement = draw.choice(("Required", "Required", "Preferred"))
+        config = [joint(scope, pairing=pairing, enforcement=enforcement)]
+    found = []
+    for index in range(draw.randint(1, 8)):
+        name = f"m{index}"
+        requests = {"cpu": "2"} if draw.random() < 0.8 else {"cpu": "5"}
+        found.append(
+            Member(
+                f"default/{name}",
+                [pod(name, name, requests=requests)],
+                [claim(name, *asked, configs=config)],
+                index=index,
+            )
+        )
+    if draw.random() < 0.2:
+        found.append(Member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True))
+    return found
+
+
+@pytest.mark.parametrize("twenty", range(5 * HUNDREDS))
+def test_the_fast_way_gives_the_answer_of_the_plain_one(twenty: int) -> None:
+    by_table = 0
+    for number in range(20):
+        draw = random.Random(20 * twenty + number)
+        nodes, classes = gang_nodes([*device_classes(), *cluster(draw)])
+        if draw.random() < 0.5:
+            nodes = told(nodes)
+        members = members_of(draw)
+        gang = Gang(
+            "g",
+            members,
+            draw.randint(1, len(members)),
+            required=draw.choice((None, None, None, "block")),
+        )
+        policy = draw.choice(("koordra", "koordra", "Binpack", "Spread", "TopologyAware"))
+        memory = Remembered()
+        fast = place_gang(gang, nodes, classes, policy=policy, memory=memory)
+        again = place_gang(gang, nodes, classes, policy=policy, memory=memory)
+        with plainly():
+            plain = place_gang(gang, nodes, classes, policy=policy)
+        by_table += any(table is not None for table in memory.tables.values())
+        same(fast, again)  # who remembers answers may go on where the first gave up
+        if isinstance(plain, GangPlaced) and not plain.proven:
+            same(plain, fast)
+        else:
+            assert fast == plain, (twenty, number)
+    assert by_table > 12
+
+
+def same(one: GangAnswer, other: GangAnswer) -> None:
+    """The other is the same answer; or as good at least, where the one gave up before it was proven best."""
+    if isinstance(one, GangPlaced) and not one.proven:
+        assert isinstance(other, GangPlaced)
+        assert other.score.order <= one.score.order
+    else:
+        assert one == other
+
+
+def told(nodes: dict[str, GangNode]) -> dict[str, GangNode]:
+    """As a controller tells them: what is published, and what of it is taken, by likeness, and read when first asked."""
+    found = {}
+    for name, one in nodes.items():
+        inventory = one.inventory
+        assert not callable(inventory)
+        published = str(
+            [
+                (offered.id.device, sorted(offered.plain.items()), offered.taints)
+                for pool in inventory.pools(one.node)
+                for offered in pool.devices
+            ]
+        )
+        held = str(
+            [
+                {**result, "pool": ""}
+                for holder in one.holders
+                for result in holder["status"]["allocation"]["devices"]["results"]
+            ]
+        )
+        found[name] = replace(one, likeness=(published, held), published=published)
+    return found
