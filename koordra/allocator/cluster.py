@@ -11,10 +11,13 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from operator import lt
 from typing import Any, Final
 
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import Inventory
+from koordra.allocator.known_objects import KnownObjects
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import objects
 from koordra.api.allocation import Allocation
@@ -35,20 +38,29 @@ class Cluster:
     allocated: dict[str, Allocation] = field(default_factory=dict)
     consumers: dict[str, set[str]] = field(default_factory=dict)
     """Of claims that somebody uses: the consumers that `status.reservedFor` names, by uid."""
+    known: KnownObjects = field(default_factory=KnownObjects)
 
     @classmethod
     def of(
-        cls, manifests: Iterable[Mapping[str, Any]], features: Features, *, inventory: Inventory | None = None
+        cls,
+        manifests: Iterable[Mapping[str, Any]],
+        features: Features,
+        *,
+        inventory: Inventory | None = None,
+        known: KnownObjects | None = None,
     ) -> Cluster:
-        """With an `inventory` the manifests hold no slices and no taint rules of their own; PlanError if they do."""
-        found = cls()
+        """With an `inventory` the manifests hold no slices and no taint rules of their own; PlanError if they do.
+
+        `known`: what was read of them before.
+        """
+        found = cls() if known is None else cls(known=known)
+        found.known.begin()
         by_kind: dict[str, list[Mapping[str, Any]]] = {}
         for manifest in manifests:
             by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
+        found.nodes = found.known.nodes(by_kind.pop("Node", []), _by_name)
         for kind, entries in by_kind.items():
             by_kind[kind] = _ordered(entries)
-        for node in by_kind.get("Node", ()):
-            found.nodes[objects.name(node)] = node
         found.pods = by_kind.get("Pod", [])
         for entry in by_kind.get("DeviceClass", ()):
             try:
@@ -71,7 +83,7 @@ class Cluster:
             name, _, number = key.partition("#")
             key = f"{name}#{int(number or 1) + 1}"
         try:
-            allocation = Allocation.of_claim(claim)
+            allocation = self.known.allocation(claim)
         except InvalidManifest as error:
             raise PlanError(str(error)) from error
         if allocation is not None:
@@ -86,6 +98,10 @@ class Cluster:
                 self.pending[key] = ResourceClaim(
                     objects.namespace(claim), objects.name(claim), objects.uid(claim)
                 )
+
+
+def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {objects.name(node): node for node in _ordered(entries)}
 
 
 def _consumers(claim: Mapping[str, Any]) -> set[str]:
@@ -134,8 +150,12 @@ def _ordered(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     Claims, pods and slices without a uid may share a name: those are manifests of a what-if, each an object of its own. Slices
     among them stay in the order given, which is all the order they have.
     """
-    ordered = sorted(entries, key=_identity)
-    if all(_identity(one) != _identity(other) for one, other in itertools.pairwise(ordered)):
+    given = list(entries)
+    who = list(map(_identity, given))
+    if all(map(lt, who, islice(who, 1, None))):
+        return given
+    ordered = [given[at] for at in sorted(range(len(given)), key=who.__getitem__)]
+    if len(set(who)) == len(who):
         return ordered
     found: list[Mapping[str, Any]] = []
     for _, same in itertools.groupby(ordered, key=_identity):
@@ -153,7 +173,8 @@ _MADE_OFTEN: Final = ("ResourceClaim", "Pod")
 
 
 def _identity(obj: Mapping[str, Any]) -> tuple[str, str]:
-    return objects.key(obj), objects.uid(obj)
+    own = objects.metadata(obj)
+    return f"{own.get('namespace') or 'default'}/{own.get('name', '')}", str(own.get("uid", ""))
 
 
 def _newness(obj: Mapping[str, Any]) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ Devices with equal labels whose subtrees are equal, ancestor by ancestor, can be
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 Column = list[str]
@@ -22,12 +23,11 @@ _ROOT: Final = 0
 def nests(values: Sequence[str], above: Sequence[Sequence[str]]) -> bool:
     """Whether each value lies under one path of the levels above."""
     parents: dict[str, tuple[str, ...]] = {}
-    for device, value in enumerate(values):
-        if value:
-            path = tuple(column[device] for column in above)
-            if parents.setdefault(value, path) != path:
-                return False
-    return True
+    paths = zip(*above, strict=True) if above else repeat(())
+    return all(
+        not value or parents.setdefault(value, path) == path
+        for value, path in zip(values, paths, strict=False)
+    )
 
 
 def inserted(group: dict[int, str], columns: Sequence[tuple[str, Column]]) -> int | None:

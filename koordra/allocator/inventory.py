@@ -39,13 +39,23 @@ class Taken:
     sharers: dict[DeviceID, dict[str, set[str]]] = field(default_factory=dict)
     """Of shared devices: the claims that have shares, each with the capacities that it takes something of."""
     pools: set[PoolID] = field(default_factory=set)
+    of_pool: dict[PoolID, set[DeviceID]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for device in (*self.dedicated, *self.shares):
+            self._uses(device)
+
+    def _uses(self, device: DeviceID) -> None:
+        pool = (device.driver, device.pool)
+        self.pools.add(pool)
+        self.of_pool.setdefault(pool, set()).add(device)
 
     def add(self, results: Iterable[DeviceResult], *, holder: str) -> None:
         """Count an allocation's results. `holder` is the claim, for messages."""
         for result in results:
             if result.admin_access:
                 continue
-            self.pools.add((result.device.driver, result.device.pool))
+            self._uses(result.device)
             if result.share_id is None:
                 self.dedicated.setdefault(result.device, holder)
                 continue
@@ -78,6 +88,8 @@ class Inventory:
     unreadable: dict[PoolID, dict[str, str]] = field(default_factory=dict)
     likes: dict[Pool, dict[Hashable, int]] = field(default_factory=dict)
     kinds: dict[Hashable, int] = field(default_factory=dict)
+    version: int = 0
+    """Goes up with every change."""
     _named: dict[str, list[PoolID]] = field(default_factory=dict)
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
 
@@ -94,6 +106,7 @@ class Inventory:
 
         Raises PlanError for another kind, and for a taint rule that cannot be read (which then taints what it did before).
         """
+        self.version += 1
         if manifest.get("kind") == "ResourceSlice":
             self.remove(manifest)
         self._add(manifest)
@@ -101,6 +114,7 @@ class Inventory:
 
     def remove(self, manifest: Mapping[str, Any]) -> None:
         """A ResourceSlice or DeviceTaintRule that is gone; only kind and name are looked at. Unknown ones change nothing."""
+        self.version += 1
         name = objects.name(manifest)
         if manifest.get("kind") == "DeviceTaintRule":
             self.rules.pop(name, None)

@@ -59,7 +59,8 @@ def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Na
 
 
 def _taken_of(pool: Pool, taken: Taken) -> Hashable:
-    if pool.id not in taken.pools:
+    in_use = taken.of_pool.get(pool.id)
+    if not in_use:
         return ()
     return tuple(
         (
@@ -69,7 +70,7 @@ def _taken_of(pool: Pool, taken: Taken) -> Hashable:
             tuple(sorted(taken.consumed.get(offered.id, {}).items())),
         )
         for position, offered in enumerate(pool.devices)
-        if taken.in_use(offered.id)
+        if offered.id in in_use
     )
 
 

@@ -38,7 +38,8 @@ from koordra.api.parameters import PlacementPolicy
 
 @dataclass(slots=True)
 class NodeAnswer:
-    """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out.
+    """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out. `unsuited`: the
+    node itself is none for the pods, so that its devices were not looked at.
 
     `reasons` are worked out when they are asked for, which is only where no node fits.
     """
@@ -48,6 +49,7 @@ class NodeAnswer:
     exhausted: bool = False
     error: ClaimRefused | None = None
     fits: bool = False
+    unsuited: bool = False
 
 
 _DEFAULT: Final = policy_of("koordra")

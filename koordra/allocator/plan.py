@@ -71,14 +71,17 @@ def plan(
                 again and again reads them once, tells the inventory each slice or rule that changed (`put`) or went
                 (`remove`), as a watch delivers them, and passes Nodes, DeviceClasses, Pods and ResourceClaims as `objects`:
                 then a plan costs what its claims and the nodes that changed cost. No change while a plan is made
-    `fleet`     what was ranked and solved in earlier plans with the same `inventory`, and the learned table (KeptFleet)
+    `fleet`     what was ranked and solved in earlier plans with the same `inventory`, and the learned table (KeptFleet). Objects
+                are values then: one that is the same dict as in the plan before is not read again
     `cards`     what is known of the workload, for the choice of devices inside a node alone; a `fleet` has its own
     `exclude`   per pod (`namespace/name`), nodes not to use and why
     Raises PlanError for an unknown policy or gate, and for input that upstream answers with an error when nothing else
     could be planned; with `report_errors` such errors are always reasons of their claims.
     """
     gates = Features.of(features)
-    cluster = Cluster.of(objects, gates, inventory=inventory)
+    cluster = Cluster.of(
+        objects, gates, inventory=inventory, known=None if fleet is None else fleet.known_objects
+    )
     planning = _Planning(
         cluster,
         gates,
@@ -324,7 +327,9 @@ class _Planning:
         """
         if self.ranked is not None:
             best = self._placement(group, asked)
-            found = self.ranked.first(asked, group.pods, lambda name: self._ask(name, group, best))
+            found = self.ranked.first(
+                asked, group.pods, lambda name: self._ask(name, group, best), among=self._pinned(group)
+            )
             if found is not None:
                 return found
         placement = self._placement(group, asked)
@@ -334,6 +339,11 @@ class _Planning:
             if self.policy is None and answers[name].offer is not None:
                 break
         return answers
+
+    def _pinned(self, group: Group) -> frozenset[str] | None:
+        """The nodes on which claims of the pods are already, where their allocations name them."""
+        pinned = {_pinned_node(self.cluster.allocated[key]) for key in group.allocated} - {""}
+        return frozenset(pinned) if pinned else None
 
     def _placement(self, group: Group, asked: Sequence[AskedClaim]) -> Placement:
         return Placement(
@@ -350,7 +360,7 @@ class _Planning:
         refused = self._node_refusals(node, group)
         if refused:
             told = [(position, reason) for position in range(len(group.claims)) for reason in refused]
-            return NodeAnswer(reasons=lambda: told)
+            return NodeAnswer(reasons=lambda: told, unsuited=True)
         pools = self.cluster.slices.pools(node)
         honors = honors_partitions(objects.metadata(node).get("labels") or {})
 
@@ -400,7 +410,7 @@ class _Planning:
 
     def _load(self, node: str, pod: Mapping[str, Any]) -> None:
         load = self.node_load.setdefault(node, {})
-        for resource, amount in requests_of(pod).items():
+        for resource, amount in self.cluster.known.requests(pod).items():
             load[resource] = load.get(resource, Decimal(0)) + amount
 
 

@@ -14,10 +14,12 @@ symmetry (`symmetry.py` relies on it).
     10^4    compactness: switch groups, roots and NUMA nodes that the GPUs are spread over, less one each; NUMA counts double
     10      broken groups: free GPUs left in groups that were whole and no longer are: switch groups and partitions of two
             (times 4), NUMA nodes and partitions of four (times 1); a GPU without a switch above it is grouped by its root
+    1       destroyed places: of each card of which a part is taken, thousandths of its parts, by size, that can no longer be
+            taken (`cut_cards`); so that a small MIG slice goes where no large one can
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
 
-Policies turn the last two lines: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
-and does not mind broken groups. On cards it counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
+Policies turn the last three lines: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
+and does not mind broken groups and destroyed places. On cards it counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
 as tie-break under Binpack and Spread of the device policy.
 """
 
@@ -28,6 +30,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+from koordra.allocator.cut_cards import CutCards
 from koordra.allocator.inventory import GPU, NIC
 from koordra.api import names
 from koordra.api.parameters import DevicePolicy, NodePolicy, PlacementPolicy
@@ -49,7 +52,7 @@ NEARNESS: Final = 10**6
 NVLINK: Final = 5 * 10**4
 UNLINKED: Final = 10
 COMPACTNESS: Final = 10**4
-_BROKEN: Final = 10
+BROKEN: Final = 10
 
 FIRST_FIT: Final = "FirstFit"
 _POLICIES: Final[Mapping[str, PlacementPolicy | None]] = {
@@ -90,9 +93,12 @@ class Before:
     @classmethod
     def of(cls, state: NodeState) -> Before:
         gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
-        free = {device for device in gpus if not state.busy[device] and not state.holders[device]}
+        cards = [
+            device for device in gpus if state.devices[device].plain.get(names.ATTR_TYPE) != names.TYPE_MIG
+        ]
+        free = {device for device in cards if not state.busy[device] and not state.holders[device]}
         candidates = [
-            (weight, members) for levels, weight in _WHOLE for members in _grouped(state, gpus, levels)
+            (weight, members) for levels, weight in _WHOLE for members in _grouped(state, cards, levels)
         ]
         candidates += [
             (PARTITION_WEIGHTS[len(members)], members)
@@ -124,6 +130,7 @@ class Cost:
         self.before = Before.of(state)
         self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
         self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
+        self._cut = CutCards(state)
         self._pairings: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
 
     def __call__(self, search: Search) -> int:
@@ -131,17 +138,21 @@ class Cost:
         devices = dict.fromkeys(entry.device for entry in placed)
         gpus = [device for device in devices if search.state.devices[device].kind == GPU]
         nics = [device for device in devices if search.state.devices[device].kind == NIC]
-        near = self._nearness(search.state, gpus, nics, every=any(e.wanted.takes_all for e in placed))
-        compact = self._compactness(gpus)
-        aware = self.device is DevicePolicy.TOPOLOGY_AWARE
+        every = any(entry.wanted.takes_all for entry in placed)
         # One step per request, however many devices it has.
         chosen = {(entry.wanted.claim, entry.wanted.request): entry.wanted.index for entry in placed}
         cost = sum(chosen.values()) * ALTERNATIVE
-        cost += near * (NEARNESS if aware else 1) + compact * (COMPACTNESS if aware else 1)
-        cost += _nvlink(search.state.fabric, gpus) * (NVLINK if aware else 1)
+        cost += self.near(search.state, gpus, nics, every=every)
         if self.device is not DevicePolicy.SPREAD:
-            cost += self._broken(gpus) * _BROKEN
+            cost += self._broken(gpus) * BROKEN + self._cut.destroyed(gpus)
         return cost + self._cards(search) + self._node(search)
+
+    def near(self, state: NodeState, gpus: Sequence[int], nics: Sequence[int], *, every: bool = False) -> int:
+        """How near these devices are to each other: nothing else counts here, and nothing of what is in use."""
+        aware = self.device is DevicePolicy.TOPOLOGY_AWARE
+        found = self._nearness(state, gpus, nics, every=every) * (NEARNESS if aware else 1)
+        found += self._compactness(gpus) * (COMPACTNESS if aware else 1)
+        return found + _nvlink(state.fabric, gpus) * (NVLINK if aware else 1)
 
     def _nearness(self, state: NodeState, gpus: Sequence[int], nics: Sequence[int], *, every: bool) -> int:
         if not gpus or not nics:
@@ -201,9 +212,12 @@ def _nvlink(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def _used_share(state: NodeState, device: int) -> Decimal:
     """The largest used part of any capacity that measures the device (not the number of sharers)."""
+    used = state.used[device]
+    if not used:
+        return Decimal(0)
     capacity = state.devices[device].device.capacity
     parts = [
-        state.used[device].get(name, Decimal(0)) / entry.value
+        used.get(name, Decimal(0)) / entry.value
         for name, entry in capacity.items()
         if entry.value > 0 and name.rpartition("/")[2] != names.CAPACITY_SLOTS
     ]

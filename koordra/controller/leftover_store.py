@@ -24,7 +24,7 @@ log = get_logger(__name__)
 NAME: Final = "koordra-leftover-table"
 PERIOD: Final = 600.0
 TABLE, WORKLOAD = "table.json", "workload.json"
-"""Keys in the ConfigMap; `koordra leftover-table` reads the first."""
+"""Keys in the ConfigMap; `koordra debug leftover-table` reads the first."""
 
 
 class LeftoverStore:

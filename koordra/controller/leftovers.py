@@ -93,7 +93,8 @@ class Leftovers:
         self._held: dict[str, _Held] = {}
         self._heard: set[str] = set()
         self._requests: dict[str, Request | None] = {}
-        self._memory = self._ranking.memory
+        self._sets_epoch = -1
+        self._measures = self._ranking.measures
         self._begun = known.workload.count > 0
         self._cards: Cards | None = None
 
@@ -133,13 +134,13 @@ class Leftovers:
             except Exception:  # it is only a preference: no defect of it may keep claims from being placed
                 log.exception("site_not_ranked", node=name)
                 self._forget(name)
-        if stale and self._ranking.memory != self._memory:
-            self._memory = self._ranking.memory
+        if stale and self._ranking.measures != self._measures:
+            self._measures = self._ranking.measures
             self._requests.clear()
 
     def begin(self, claims: Sequence[Object], pods: Sequence[Object], classes: Mapping[str, Object]) -> None:
         """Once, where nothing was counted before: what is in use already is what was asked for until now."""
-        if self._begun or not self._ranking.memory:
+        if self._begun or not any(self._ranking.measures):
             return
         self._begun = True
         found = list(_in_use(claims, pods))
@@ -151,7 +152,7 @@ class Leftovers:
 
     def is_new(self, group: Group) -> bool:
         """Whether some of the claims were not counted yet."""
-        return bool(self._ranking.memory) and not _uids(group) <= self._heard
+        return any(self._ranking.measures) and not _uids(group) <= self._heard
 
     def heard(self, kind: str, group: Group, classes: Mapping[str, Object]) -> None:
         """These claims wait; those that are new are counted."""
@@ -219,7 +220,7 @@ class Leftovers:
             raise PlanError("the inventory is not the allocator's; only that one can be ranked")
         own = read_node(site.name, site.node, inventory)
         if known is not None:
-            return replace(known, name=site.name, cpu=own.cpu, host_memory=own.host_memory)
+            return replace(known, name=site.name, node=site.node, cpu=own.cpu, host_memory=own.host_memory)
         if site.kind is not None:
             own = self._of_kind[site.kind] = _unnamed(own, site.name)
         return own
@@ -232,6 +233,10 @@ class Leftovers:
     # requests
 
     def _request(self, kind: str, group: Group, classes: Mapping[str, Object]) -> Request | None:
+        if self._sets_epoch != self._ranking.sets.epoch:
+            # Nodes of another sort came: what some requests may use is another set now.
+            self._sets_epoch = self._ranking.sets.epoch
+            self._requests.clear()
         if kind not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
                 self._requests.clear()
@@ -299,6 +304,7 @@ def _unnamed(devices: NodeDevices, pool: str) -> NodeDevices:
         gpus=tuple(_without(one, pool) for one in devices.gpus),
         nics=tuple(_without(one, pool) for one in devices.nics),
         parts={_without(one, pool): part for one, part in devices.parts.items()},
+        cuts={_without(one, pool): place for one, place in devices.cuts.items()},
         capacity={_without(one, pool): amounts for one, amounts in devices.capacity.items()},
         unusable=frozenset(_without(one, pool) for one in devices.unusable),
         pools=frozenset((driver, "" if name == pool else name) for driver, name in devices.pools),

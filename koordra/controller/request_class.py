@@ -24,6 +24,8 @@ from koordra.controller.snapshot import Group
 SPEAKS_OF_ONE: Final = re.compile("|".join(sorted(IDENTITIES)))
 """Requests that name an identity of single devices get no shared answers."""
 
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 _FACE: Final = ("nodeName", "nodeSelector", "tolerations", "overhead", "resources")
 
 
@@ -38,7 +40,7 @@ def request_class(group: Group) -> str:
             position.get(f"{objects.namespace(pod)}/{name}") for name in objects.pod_claim_names(pod).values()
         ]
         pods.append([uses, _face(spec), objects.namespace(pod) if len(group.pods) > 1 else ""])
-    return json.dumps([claims, pods], sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode([claims, pods])
 
 
 def _face(spec: Mapping[str, Any]) -> object:

@@ -30,9 +30,16 @@ class Machine:
     """One node's devices by name, with what earlier allocations took."""
 
     def __init__(self, objects: list[Dict]) -> None:
-        spec = next(o for o in objects if o["kind"] == "ResourceSlice")["spec"]
-        self.pool = spec["pool"]["name"]
-        self.devices = {device["name"]: device for device in spec["devices"]}
+        specs = [o["spec"] for o in objects if o["kind"] == "ResourceSlice"]
+        self.pool = specs[0]["pool"]["name"]
+        self.devices = {device["name"]: device for spec in specs for device in spec.get("devices", [])}
+        self.counters = {
+            counters["name"]: {
+                name: checker.amount(one["value"]) for name, one in counters["counters"].items()
+            }
+            for spec in specs
+            for counters in spec.get("sharedCounters", [])
+        }
         self.claims = [o for o in objects if o["kind"] == "ResourceClaim" and "status" not in o]
         self.pods = [o for o in objects if o["kind"] == "Pod"]
         self.before: dict[str, dict[str, Fraction]] = {name: {} for name in self.devices}
@@ -46,7 +53,19 @@ class Machine:
         return next(iter(self.devices[name]["attributes"].get(attribute, {}).values()), None)
 
     def is_gpu(self, name: str) -> bool:
+        return self.attribute(name, "type") in ("gpu", "mig")
+
+    def is_card(self, name: str) -> bool:
         return bool(self.attribute(name, "type") == "gpu")
+
+    def takes(self, name: str) -> dict[str, dict[str, Fraction]]:
+        """Counters that the device takes, by set."""
+        return {
+            entry["counterSet"]: {
+                one: checker.amount(each["value"]) for one, each in entry["counters"].items()
+            }
+            for entry in self.devices[name].get("consumesCounters", [])
+        }
 
 
 def add(used: dict[str, Fraction], amounts: Dict) -> None:
@@ -63,14 +82,17 @@ def cost(objects: list[Dict], allocations: dict[str, Dict]) -> int:
     nics = [name for name in held if not machine.is_gpu(name)]
     used = {name: dict(amounts) for name, amounts in machine.before.items()}
     for result in results:
-        add(used[result["device"]], result["consumedCapacity"])
+        add(used[result["device"]], result.get("consumedCapacity", {}))
+    parts = {r["device"] for r in results if "shareID" not in r}
     total = 10**6 * nearness(machine, gpus, nics)
     total += 5 * 10**4 * nvlink(machine, set(gpus))
-    total += 10**4 * compactness(machine, gpus) + 10 * broken(machine, set(gpus))
-    for name in {r["device"] for r in results}:
+    total += 10**4 * compactness(machine, gpus) + 10 * broken(machine, set(gpus)) + destroyed(machine, parts)
+    for name in {r["device"] for r in results} - parts:
         total += int(1000 * (1 - share(machine, name, used[name])))
     every = [name for name in machine.devices if machine.is_gpu(name)]
-    part = sum((share(machine, name, used[name]) for name in every), Fraction(0)) / max(len(every), 1)
+    taken = parts | {name for name in machine.touched if machine.takes(name)}
+    shares = [Fraction(1) if name in taken else share(machine, name, used[name]) for name in every]
+    part = sum(shares, Fraction(0)) / max(len(every), 1)
     return total + int(1000 * (1 - part)) + 10**11 * rungs(machine, allocations)
 
 
@@ -123,7 +145,7 @@ def broken(machine: Machine, held: set[str]) -> int:
     total = 0
     for attributes, weight in ((("pcieSwitch", "resource.kubernetes.io/pcieRoot"), 4), (("numaNode",), 1)):
         groups: dict[Any, set[str]] = {}
-        for name in filter(machine.is_gpu, machine.devices):
+        for name in filter(machine.is_card, machine.devices):
             values = [(kind, machine.attribute(name, kind)) for kind in attributes]
             key = next((pair for pair in values if pair[1] is not None), None)
             if key is not None:
@@ -133,6 +155,39 @@ def broken(machine: Machine, held: set[str]) -> int:
     for members in partitions(machine):
         total += {2: 4, 4: 1}.get(len(members), 0) * broken_members(machine, members, held)
     return total
+
+
+def destroyed(machine: Machine, chosen: set[str]) -> int:
+    """Per card of which a part is chosen: thousandths of its parts, by size, that could be taken before and no longer can."""
+    total = 0
+    for name in {name for device in chosen for name in machine.takes(device)}:
+        parts = {
+            device: machine.takes(device)[name] for device in machine.devices if name in machine.takes(device)
+        }
+        before = machine.touched & set(parts)
+        lost = possible(machine, name, parts, before) - possible(machine, name, parts, before | chosen)
+        total += 1000 * lost // sum(size(machine, name, device, takes) for device, takes in parts.items())
+    return total
+
+
+def possible(machine: Machine, name: str, parts: dict[str, dict[str, Fraction]], taken: set[str]) -> int:
+    left = dict(machine.counters[name])
+    for device in taken & set(parts):
+        for counter, amount in parts[device].items():
+            left[counter] -= amount
+    return sum(
+        size(machine, name, device, takes)
+        for device, takes in parts.items()
+        if device not in taken and all(left[counter] >= amount for counter, amount in takes.items())
+    )
+
+
+def size(machine: Machine, name: str, device: str, takes: dict[str, Fraction]) -> int:
+    """Thousandths of the card: the mean of its part of the memory slices and its percent of the cores."""
+    slices = [counter for counter in machine.counters[name] if counter.startswith("memory-slice-")]
+    part = sum((takes.get(counter, Fraction(0)) for counter in slices), Fraction(0)) / len(slices)
+    cores = checker.amount(machine.devices[device]["capacity"]["cores"]["value"]) / 100
+    return int(1000 * (part + cores) / 2)
 
 
 def broken_members(machine: Machine, members: set[str], held: set[str]) -> int:
@@ -217,10 +272,27 @@ def how_many(objects: list[Dict]) -> int:
     for claim in machine.claims:
         for request in claim["spec"]["devices"]["requests"]:
             body = request["exactly"]
-            kind = body["deviceClassName"].partition(".")[0]
-            fitting = [name for name in machine.devices if machine.attribute(name, "type") == kind]
+            fitting = large_enough(machine, body)
             total *= math.comb(len(fitting), body.get("count", 1))
     return total
+
+
+def large_enough(machine: Machine, body: Dict) -> list[str]:
+    """Devices of the right kind; parts of cards that have what is asked for (of others the judge looks at what is left)."""
+    kind = body["deviceClassName"].partition(".")[0]
+    wanted = body.get("capacity", {}).get("requests", {})
+    return [
+        name
+        for name, device in machine.devices.items()
+        if machine.attribute(name, "type") == kind
+        and not (
+            machine.takes(name)
+            and any(
+                checker.amount(amount) > checker.amount(device["capacity"][one]["value"])
+                for one, amount in wanted.items()
+            )
+        )
+    ]
 
 
 def choices(machine: Machine) -> Iterator[dict[str, Dict]]:
@@ -229,8 +301,7 @@ def choices(machine: Machine) -> Iterator[dict[str, Dict]]:
     for claim in machine.claims:
         for request in claim["spec"]["devices"]["requests"]:
             body = request["exactly"]
-            kind = body["deviceClassName"].partition(".")[0]
-            fitting = [name for name in machine.devices if machine.attribute(name, "type") == kind]
+            fitting = large_enough(machine, body)
             per_request.append(
                 [(claim, request, chosen) for chosen in itertools.combinations(fitting, body.get("count", 1))]
             )
@@ -247,6 +318,13 @@ def choices(machine: Machine) -> Iterator[dict[str, Dict]]:
 
 
 def result(machine: Machine, request: Dict, name: str, number: int) -> Dict:
+    if machine.takes(name):
+        return {
+            "request": request["name"],
+            "driver": "koordra.io",
+            "pool": machine.pool,
+            "device": name,
+        }
     wanted = request["exactly"].get("capacity", {}).get("requests", {})
     consumed = {
         capacity: wanted.get(capacity, entry["requestPolicy"]["default"])

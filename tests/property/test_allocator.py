@@ -237,6 +237,58 @@ def test_finds_the_best_over_nvlink(objects: list[Dict]) -> None:
     is_the_best(objects)
 
 
+@st.composite
+def cut_machines(draw: st.DrawFn) -> list[Dict]:
+    """One or two cards in MIG mode beside up to two whole ones and NICs, of which some is taken; claims for slices."""
+    slices, compute = draw(st.sampled_from([(4, 3), (4, 4), (3, 3)]))
+    parts = [("4g", 0, slices, compute), ("1g", 0, 1, 1), *[("1g", at, 1, 1) for at in range(1, compute)]]
+    parts += draw(st.lists(st.sampled_from([("2g", 0, 2, 2), ("2g", 1, 2, 1), ("1m", 2, 1, 1)]), unique=True))
+    per_switch, nics = draw(st.sampled_from([1, 2])), draw(st.integers(0, 2))
+    whole, cut = draw(st.integers(0, 2)), draw(st.integers(1, 2))
+    devices, sets = [], []
+    for number in range(cut):
+        here = machines.place(number, per_switch=per_switch, per_numa=2)
+        mine, counters = machines.cut_card(number, parts, slices=slices, compute=compute, place=here)
+        devices += mine
+        sets.append(counters)
+    for number in range(whole):
+        devices.append(machines.gpu(cut + number, place=machines.place(cut + number, per_switch=per_switch)))
+    for number in range(nics):
+        devices.append(machines.nic(number, place=machines.place(number, per_switch=per_switch)))
+    published = machines.slice_of(devices)
+    published["spec"]["pool"]["resourceSliceCount"] = 2
+    objects = [machines.node(), published, {**machines.counters_of(sets)}]
+    objects[2]["spec"]["pool"] = published["spec"]["pool"]
+    taken = draw(st.sampled_from([None, *(part for part in parts[1:])]))
+    if taken is not None:
+        device = f"gpu-0-mig-{taken[0]}-{taken[1]}"
+        result = {"request": "r", "driver": "koordra.io", "pool": "node-1", "device": device}
+        objects.append(
+            machines.allocated(
+                machines.claim("held", namespace="elsewhere"), {"devices": {"results": [result]}}
+            )
+        )
+    memory = draw(st.sampled_from([None, "10Gi", "15Gi", "20Gi", "40Gi"]))
+    asked = [
+        machines.request(
+            "part", "mig", draw(st.integers(1, 2)), **({"capacity": {"memory": memory}} if memory else {})
+        )
+    ]
+    if nics and draw(st.booleans()):
+        asked.append(machines.request("nic", "nic", 1))
+    if whole and draw(st.booleans()):
+        asked.append(machines.request("gpu", "gpu", 1))
+    return [*machines.device_classes(), *objects, machines.claim("c", *asked)]
+
+
+@examples(60)
+@given(cut_machines())
+def test_finds_the_best_place_of_a_slice(objects: list[Dict]) -> None:
+    """Of all places that are possible one that destroys least of the others."""
+    assume(objective.how_many(objects) <= 1500)
+    is_the_best(objects)
+
+
 @examples(25)
 @given(full_machines(), st.sampled_from(["koordra", "Binpack", "Spread", "FirstFit"]))
 def test_a_full_machine_is_planned_legally(objects: list[Dict], policy: str) -> None:

@@ -23,10 +23,11 @@ from koordra.allocator.fleet.fleet import Fleet, Placement
 from koordra.allocator.fleet.learning import Online, capacity_of
 from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.policies import policy_named
-from koordra.allocator.fleet.states import Kind, Request, State
+from koordra.allocator.fleet.states import Kind, Request, Slice, State
 from koordra.allocator.fleet.workload import Workload
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
+from tests.unit.fleet.fleets import mig_layout
 
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
 CHAPTERS = max(3, int(EXAMPLES) // 100) if EXAMPLES else 3
@@ -35,16 +36,27 @@ FIRST = int(
 )
 DECISIONS = 6000 if EXAMPLES else 500
 MACHINE = shape_of_machine(presets.load("dgx-a100").machine(serial="a"))
-KINDS = (Kind("T4", 2), Kind("G2", 8), Kind("A100", MACHINE.gpus, MACHINE))
+H100 = mig_layout("H100-SXM5-80GB")
+HALF = tuple(H100 if at % 2 else None for at in range(MACHINE.gpus))
+KINDS = (
+    Kind("T4", 2),
+    Kind("G2", 8),
+    Kind("A100", MACHINE.gpus, MACHINE),
+    Kind("H100", MACHINE.gpus, MACHINE, layouts=(H100,) * MACHINE.gpus),
+    Kind("H100", MACHINE.gpus, MACHINE, layouts=HALF),
+)
+"""Nodes with and without a known shape, and with all or half of their cards in MIG mode."""
 
 
 def _cluster(generator: np.random.Generator) -> Cluster:
     states = []
     for _ in range(int(generator.integers(20, 120))):
         kind = int(generator.integers(len(KINDS)))
-        gpus, shape = KINDS[kind].gpus, KINDS[kind].shape
+        gpus, shape, layouts = KINDS[kind].gpus, KINDS[kind].shape, KINDS[kind].layouts
         nics = (100,) * shape.nics if shape is not None else ()
-        states.append(State(kind, 12_000 * gpus, 96_000 * gpus, (1000,) * gpus, nics))
+        free = tuple(0 if layout else 1000 for layout in layouts) or (1000,) * gpus
+        cuts = (0,) * len(layouts)
+        states.append(State(kind, 12_000 * gpus, 96_000 * gpus, free, nics, cuts=cuts))
     return Cluster(KINDS, tuple(states))
 
 
@@ -53,7 +65,11 @@ def _request(generator: np.random.Generator, *, wild: bool) -> Request:
     step = 1 if wild else 2000
     cpu = int(generator.integers(0, 16_000)) // step * step
     memory = int(generator.integers(0, 65_536)) // (1 if wild else 16_384) * 16
-    sort = int(generator.integers(12))
+    sort = int(generator.integers(16))
+    if sort > 11:
+        slices = [_slice(generator) for _ in range(int(generator.choice([1, 1, 1, 1, 1, 1, 1, 2])))]
+        nics = int(generator.integers(2)) if len(slices) == 1 or sort == 12 else 0
+        return Request(cpu, memory, 0, 0, (), nics, 25, slices=tuple(sorted(slices)))
     if sort == 0:
         return Request(cpu, memory, 0, 0)
     if sort == 1:
@@ -63,6 +79,14 @@ def _request(generator: np.random.Generator, *, wild: bool) -> Request:
         return Request(cpu, memory, 1, 1000, (), int(generator.integers(2)), 25)
     milli = int(generator.integers(1, 1000)) if wild else 10 * int(generator.integers(1, 100, 1)[0])
     return Request(cpu, memory, 1, milli, ("T4",) if sort == 6 else ())
+
+
+def _slice(generator: np.random.Generator) -> Slice:
+    """Of one profile, or of any of two."""
+    names = {H100.profiles[int(at)] for at in generator.integers(len(H100.profiles), size=2)}
+    if int(generator.integers(3)):
+        names = {min(names)}
+    return Slice(tuple(sorted(names)), min(place.milli for place in H100.places if place.profile in names))
 
 
 @pytest.mark.parametrize("chapter", range(FIRST, FIRST + CHAPTERS))
@@ -102,6 +126,7 @@ class _Story:
     def turn(self, turn: int) -> None:
         request = _request(self.generator, wild=self.wild)
         if self.shapeless:
+            # Slices fit nowhere under a policy that does not know them.
             request = request._replace(nics=0, percent=0)
         if self.online is not None and self.online.heard(request):
             self.fleet.tables_changed()
@@ -138,12 +163,26 @@ class _Story:
         for number, state in enumerate(fleet.nodes):
             assert state is not None
             assert min(state.cpu, state.memory, *state.gpus, *state.nics, 0) == 0
+            self._not_cut_twice(number, state)
             if not held[number]:
                 assert state._replace(tags=0) == cluster.nodes[number]
         self._bounded()
         for placement in self.held:
             fleet.release(placement)
         assert [state._replace(tags=0) for state in fleet.nodes if state] == list(cluster.nodes)
+
+    def _not_cut_twice(self, number: int, state: State) -> None:
+        """What is taken of each card is what is held of it, and no counter is overdrawn."""
+        taken = [0] * len(state.cuts)
+        for card, place in (cut for held in self.held if held.node == number for cut in held.cuts):
+            assert not taken[card] >> place & 1
+            taken[card] |= 1 << place
+        assert tuple(taken) == state.cuts
+        for layout, code in zip(KINDS[state.kind].layouts, state.cuts, strict=True):
+            if layout is not None:
+                rows = [place.takes for at, place in enumerate(layout.places) if code >> at & 1]
+                used = [sum(row[at] for row in rows) for at in range(len(layout.counters))]
+                assert all(amount <= has for amount, has in zip(used, layout.counters, strict=True))
 
     def _bounded(self) -> None:
         """By nodes and classes, whatever has happened."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from koordra.allocator.fleet.states import WHOLE, Form, Kind, Request, State
+from koordra.allocator.fleet.states import WHOLE, Form, Kind, Request, Slice, State
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.int64]
@@ -74,10 +74,14 @@ class Slots:
 
 
 class Classes:
-    """Columns over the request classes. `form` numbers what the request wants of the devices."""
+    """Columns over the request classes. `form` numbers what the request wants of the devices.
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
+    `cuts`: whether requests for slices may be served at all.
+    """
+
+    def __init__(self, kinds: Sequence[Kind], *, cuts: bool = True) -> None:
         self.kinds = kinds
+        self.cuts = cuts
         self.requests: list[Request] = []
         self.forms: list[Form] = []
         self.index: dict[Request, int] = {}
@@ -112,15 +116,24 @@ class Classes:
         self.milli[at], self.share[at] = request.milli, request.share
         self.form[at], self.tag[at] = self._form_index[form], tag(request)
         for number, kind in enumerate(self.kinds):
-            self.allowed[number, at] = accepts(kind, request)
+            self.allowed[number, at] = accepts(kind, request) and (self.cuts or not request.slices)
         return at
 
 
 def accepts(kind: Kind, request: Request) -> bool:
-    """Whether nodes of the kind may serve the request at all, by model and node set."""
+    """Whether nodes of the kind may serve the request at all, by model, node set and profiles."""
     if request.models and kind.model not in request.models:
         return False
+    if request.slices and (request.gpus or not _offers(kind, request.slices)):
+        # Slices together with whole cards are left to the search.
+        return False
     return request.nodes < 0 or bool(kind.sets >> request.nodes & 1)
+
+
+def _offers(kind: Kind, slices: Sequence[Slice]) -> bool:
+    """Whether for each of the slices some card has a place."""
+    layouts = {layout for layout in kind.layouts if layout is not None}
+    return all(any(layout.places_of(one.profiles) for layout in layouts) for one in slices)
 
 
 def fits(state: State, request: Request) -> bool:

@@ -18,9 +18,11 @@ import numpy as np
 
 from koordra.allocator.fleet import joint
 from koordra.allocator.fleet.columns import Classes, Ints, grown
+from koordra.allocator.fleet.cuts import Cuts
 from koordra.allocator.fleet.lacking import Lacking
 from koordra.allocator.fleet.states import WHOLE, Choice, Devices, Form
 from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.worth import Places, Worth, places_of
 
 KEY_BITS: Final = 10
 OFFSET: Final = 1 << 26
@@ -42,6 +44,7 @@ class DeviceCosts:
         self._hole, self._classes, self._lone = table.hole, classes, lone
         self._holes: list[int] = table.hole.tolist()
         self._nics = Lacking(table.nics)
+        self.cuts: Cuts = Cuts(table.slices) if before is None else before.cuts
         self._shaped = any(kind.shape is not None for kind in classes.kinds)
         self.joints: dict[tuple[Devices, Form], joint.Joint | None] = {} if before is None else before.joints
         self._known: dict[Devices, int] = {}
@@ -61,8 +64,8 @@ class DeviceCosts:
         self._width = max([kind.gpus for kind in classes.kinds] + [1])
         self._amounts = np.zeros((64, self._width), dtype=np.int64)
         self._with_shape: set[int] = set()
-        self._places: dict[int, joint.Places] = {}
-        self._worth_of: joint.Worth | None = None
+        self._places: dict[int, Places] = {}
+        self._worth_of: Worth | None = None
 
     def part(self, devices: Devices) -> int:
         """The number of these devices."""
@@ -88,6 +91,11 @@ class DeviceCosts:
         rest = sum(devices.gpus)
         self._whole.append(devices.gpus.count(WHOLE))
         usable = 1000 * rest - sum([self._holes[free] for free in devices.gpus])
+        if devices.cuts:
+            for layout, code in zip(self._classes.kinds[devices.kind].layouts, devices.cuts, strict=True):
+                if layout is not None:
+                    rest += self.cuts.free(layout, code)
+                    usable += self.cuts.usable(layout, code)
         self.rest[number], self.usable[number] = 1000 * rest, usable
         self._totals.append((1000 * rest, usable, self._whole[number]))
         self._fill(number)
@@ -117,6 +125,7 @@ class DeviceCosts:
             found = self._joint(devices, form)
             assert found is not None
             return found.choice
+        assert not form.slices, "only machines of known shape have cut cards"
         if not form.gpus:
             return Choice(())
         if not form.shared:
@@ -215,13 +224,14 @@ class DeviceCosts:
             found = self._drops[left] = np.where(rest >= 0, OFFSET + drop << KEY_BITS | rest, _NO)
         return found
 
-    def _worth(self, devices: Devices) -> joint.Worth:
+    def _worth(self, devices: Devices) -> Worth:
         places = self._places.get(devices.kind)
         if places is None:
             kind = self._classes.kinds[devices.kind]
             assert kind.shape is not None
-            places = self._places[devices.kind] = joint.places_of(kind.shape, kind.spread)
-        return joint.Worth(places, devices, self._holes, self._nics)
+            places = self._places[devices.kind] = places_of(kind.shape, kind.spread)
+        layouts = self._classes.kinds[devices.kind].layouts
+        return Worth(places, devices, self._holes, self._nics, cuts=self.cuts, layouts=layouts)
 
     def _joint(self, devices: Devices, form: Form) -> joint.Joint | None:
         """Kept, since the same devices come again and again."""

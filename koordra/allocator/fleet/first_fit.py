@@ -19,6 +19,7 @@ NAME: Final = "first-fit"
 class FirstFit:
     name = NAME
     sorts = False
+    cuts = False
 
     def start(self, slots: Slots, classes: Classes) -> None:
         self.slots, self.classes = slots, classes
@@ -45,7 +46,12 @@ class FirstFit:
         state = self.slots.states[slot]
         assert state is not None
         enough = sum(free >= request.percent for free in state.nics) >= request.nics
-        if enough and fits(state, request) and accepts(self.classes.kinds[state.kind], request):
+        if (
+            enough
+            and fits(state, request)
+            and not request.slices
+            and accepts(self.classes.kinds[state.kind], request)
+        ):
             return 0
         return INFEASIBLE
 

@@ -37,10 +37,14 @@ _MOST_MOVES: Final = 1 << 16
 
 
 class Policy(Protocol):
-    """How nodes are compared. `sorts`: the order of GPUs in a node does not matter, so states hold them sorted."""
+    """How nodes are compared. `sorts`: the order of GPUs in a node does not matter, so states hold them sorted.
+
+    `cuts`: it knows of cards that are cut; for one that does not, requests for slices fit nowhere.
+    """
 
     name: str
     sorts: bool
+    cuts: bool
 
     def start(self, slots: Slots, classes: Classes) -> None:
         """Use these columns from now on, with nothing entered yet."""
@@ -64,7 +68,10 @@ class Policy(Protocol):
 
 
 class Placement(NamedTuple):
-    """Where a request went: the node's number, its GPUs and NICs by position, the worst level of GPU and NIC, the key."""
+    """Where a request went: the node's number, its GPUs and NICs by position, the worst level of GPU and NIC, the key.
+
+    `cuts` are the places of cut cards: position of the card and number of the place.
+    """
 
     node: int
     request: Request
@@ -72,6 +79,7 @@ class Placement(NamedTuple):
     nics: tuple[int, ...]
     level: int
     key: int
+    cuts: tuple[tuple[int, int], ...] = ()
 
 
 class Fleet:
@@ -90,11 +98,12 @@ class Fleet:
         self.most_classes = most_classes
         self.nodes: list[State | None] = []
         self.slots = Slots(self.kinds)
-        self.classes = Classes(self.kinds)
+        self.classes = Classes(self.kinds, cuts=policy.cuts)
         self.slot_of_node = np.zeros(0, dtype=np.int64)
         self._sorted = [policy.sorts and kind.shape is None for kind in self.kinds]
         self._likeness = [
-            Likeness(kind.shape) if policy.sorts and kind.shape is not None else None for kind in self.kinds
+            Likeness(kind.shape, kind.layouts) if policy.sorts and kind.shape is not None else None
+            for kind in self.kinds
         ]
         self._reset()
         policy.start(self.slots, self.classes)
@@ -125,6 +134,10 @@ class Fleet:
             self._leave(left)
         if known is not None:
             self._enter(number, known)
+
+    def name_sets(self, kinds: Sequence[Kind]) -> None:
+        """The same kinds, of which some belong to more node sets, that no request was restricted to so far."""
+        self.kinds = self.classes.kinds = tuple(kinds)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +201,7 @@ class Fleet:
         """The request is placed there."""
         state = self.nodes[placement.node]
         assert state is not None
-        choice = Choice(placement.gpus, placement.nics)
+        choice = Choice(placement.gpus, placement.nics, cuts=placement.cuts)
         self.set_node(placement.node, after(state, placement.request, choice))
 
     def release(self, placement: Placement) -> None:
@@ -200,7 +213,7 @@ class Fleet:
         negative = request._replace(
             cpu=-request.cpu, memory=-request.memory, milli=-request.milli, percent=-request.percent
         )
-        freed = after(state, negative, Choice(placement.gpus, placement.nics))
+        freed = after(state, negative, Choice(placement.gpus, placement.nics, cuts=placement.cuts))
         self.set_node(placement.node, freed._replace(tags=state.tags))
 
     def tables_changed(self) -> None:
@@ -265,23 +278,25 @@ class Fleet:
             if len(self._moves) >= _MOST_MOVES:
                 self._moves.clear()
             self._moves[state, request] = choice
-        gpus, nics = choice.gpus, choice.nics
-        if state.gpus != own.gpus or state.nics != own.nics:
-            gpus, nics = self._on_node(own, gpus, nics)
-        return Placement(node, request, gpus, nics, choice.level, key)
+        if state.gpus != own.gpus or state.nics != own.nics or state.cuts != own.cuts:
+            choice = self._on_node(own, choice)
+        return Placement(node, request, choice.gpus, choice.nics, choice.level, key, choice.cuts)
 
-    def _on_node(
-        self, own: State, gpus: tuple[int, ...], nics: tuple[int, ...]
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Positions of the state that stands for the node's, as positions on the node."""
+    def _on_node(self, own: State, choice: Choice) -> Choice:
+        """The choice for the state that stands for the node's, in positions on the node."""
         likeness = self._likeness[own.kind]
         if likeness is None:
             by_free = sorted(range(len(own.gpus)), key=own.gpus.__getitem__)
-            return tuple(sorted([by_free[at] for at in gpus])), nics
+            return choice._replace(gpus=tuple(sorted([by_free[at] for at in choice.gpus])))
         order = likeness.ordered(own)[1]
         if order is None:
-            return gpus, nics
-        return tuple(sorted([order.gpus[at] for at in gpus])), tuple(sorted([order.nics[at] for at in nics]))
+            return choice
+        return Choice(
+            tuple(sorted([order.gpus[at] for at in choice.gpus])),
+            tuple(sorted([order.nics[at] for at in choice.nics])),
+            choice.level,
+            tuple([(order.gpus[at], place) for at, place in choice.cuts]),
+        )
 
     def _leave(self, slot: int) -> None:
         """One node fewer in the slot; its number already says so."""
@@ -359,7 +374,7 @@ class Fleet:
     def _forget(self) -> None:
         """Keep the newer half of the classes."""
         newer = self.classes.requests[len(self.classes) // 2 :]
-        self.classes = Classes(self.kinds)
+        self.classes = Classes(self.kinds, cuts=self.policy.cuts)
         for request in newer:
             self.classes.add(request)
         self._keys[:] = INFEASIBLE

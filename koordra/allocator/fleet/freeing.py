@@ -58,7 +58,7 @@ def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]
     taken, loads = Taken(), _loads(cluster)
     for key, allocation in sorted(cluster.allocated.items()):
         taken.add(allocation.results, holder=key)
-    devices = nodes_of(cluster.nodes, cluster.slices)
+    devices = [one.closed() for one in nodes_of(cluster.nodes, cluster.slices)]
     kinds: dict[Kind, int] = {}
     numbers = [kinds.setdefault(one.kind, len(kinds)) for one in devices]
     states = [
@@ -166,6 +166,10 @@ def _unit(
             continue
         nodes.add(number)
         movable = movable and not result.admin_access
+        if result.device in devices[number].cuts:
+            # A slice frees no GPU, and nothing says where else it could go.
+            movable = False
+            continue
         held = Taken()
         held.add([result], holder="")
         is_gpu, position, _ = devices[number].parts[result.device]

@@ -16,25 +16,19 @@ only a far one, whatever either leaves. What that costs in allocation is measure
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from koordra.allocator.fleet.lacking import Lacking
-from koordra.allocator.fleet.sets import Sets, claims, few_enough
-from koordra.allocator.fleet.states import FULL, WHOLE, Choice, Devices, Form, Spread
-from koordra.allocator.score import COMPACT, NEARNESS, WORTH
-from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Chooser, Group, Shape, chooser, pair_level
+from koordra.allocator.fleet.cuts import PACKING, Card, Taken
+from koordra.allocator.fleet.sets import few_enough
+from koordra.allocator.fleet.states import FULL, Choice, Form
+from koordra.allocator.fleet.worth import ALL, Allowed, Worth, positions
+from koordra.allocator.score import COMPACTNESS, NEARNESS, WORTH
+from koordra.topology.shapes import pair_level
 
 CLAIM: Final = (1 << 20) * 10**6
 """One unit of what a choice costs who gets it, beside the other terms of a key: more than they can ever sum up to."""
 
-_LONE: Final = 500
-_INTACT: Final = 20
 _MICRO: Final = 1000
-_GROUPS: Final = NEAR.index(Level.PXB)
 
 
 class Joint(NamedTuple):
@@ -46,123 +40,15 @@ class Joint(NamedTuple):
     choice: Choice
 
 
-class Allowed(NamedTuple):
-    """Masks of the GPUs and NICs that come into question; those of them that are too full do not."""
-
-    gpus: int
-    nics: int
-
-
-ALL: Final = Allowed(-1, -1)
-
-
 def best(worth: Worth, form: Form, allowed: Allowed = ALL) -> Joint | None:
     """The best devices for the form among those free, None where they do not suffice."""
-    if not form.gpus and not form.nics:
+    if not form.gpus and not form.nics and not form.slices:
         return Joint(0, 0, 0, Choice(()))
+    if form.slices and (form.gpus or len(form.slices) > 1 or form.nics > 1):
+        return _slices(worth, form, allowed)
     if form.gpus <= 1 and form.nics <= 1:
         return min(_pairs(worth, form, allowed), default=(None,), key=lambda entry: entry[1:])[0]
     return _several(worth, form, allowed)
-
-
-class Places:
-    """What is asked of a shape again and again: switch groups (within PXB), whose each device is, levels of all pairs."""
-
-    def __init__(self, shape: Shape, spread: Spread = ()) -> None:
-        self.shape = shape
-        self.spread = spread or _spread_of(shape)
-        self.groups: Sequence[Group] = shape.classes[_GROUPS]
-        numbered = list(enumerate(self.groups))
-        self.of_gpu = [next(n for n, one in numbered if one.gpus >> at & 1) for at in range(shape.gpus)]
-        self.of_nic = [next(n for n, one in numbered if one.nics >> at & 1) for at in range(shape.nics)]
-        self.levels = [
-            tuple(int(pair_level(shape, 1 << gpu, 1 << nic) or 0) for nic in range(shape.nics))
-            for gpu in range(shape.gpus)
-        ]
-        self._sets: dict[tuple[int, int], Sets] = {}
-
-    def sets(self, form: Form) -> Sets:
-        """Made when so many devices are first asked for."""
-        size = form.gpus, form.nics
-        if size not in self._sets:
-            self._sets[size] = Sets(self.shape, self.spread, gpus=form.gpus, nics=form.nics)
-        return self._sets[size]
-
-    @cached_property
-    def chooser(self) -> Chooser:
-        """For more sets than can be written down."""
-        return chooser(self.shape)
-
-    def worth(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
-        """What these devices cost who gets them."""
-        some = np.array([[int(at in gpus) for at in range(self.shape.gpus)]], dtype=np.int64)
-        others = np.array([[int(at in nics) for at in range(self.shape.nics)]], dtype=np.int64)
-        return int(claims(self.shape, self.spread, some, others)[0])
-
-
-@lru_cache(maxsize=256)
-def places_of(shape: Shape, spread: Spread) -> Places:
-    """Of one sort of machine; the sets of devices in it are written down once."""
-    return Places(shape, spread)
-
-
-def _spread_of(shape: Shape) -> Spread:
-    """Switch groups, roots and NUMA nodes of a machine of which only the shape is known."""
-    levels = (Level.PXB, Level.PHB, Level.NODE)
-    weights = [weight for _, weight in COMPACT]
-    return tuple(
-        (weight, tuple(one.gpus for one in shape.classes[NEAR.index(level)] if one.gpus))
-        for weight, level in zip(weights, levels, strict=True)
-    )
-
-
-class Worth:
-    """What the devices are worth together, by switch group, and how that changes."""
-
-    def __init__(self, places: Places, devices: Devices, holes: Sequence[int], nics: Lacking) -> None:
-        self.places, self.devices, self.holes, self.nics = places, devices, holes, nics
-        self.groups, self.group_of_gpu, self.group_of_nic = places.groups, places.of_gpu, places.of_nic
-        self.usable = [0] * len(self.groups)
-        for gpu, free in enumerate(devices.gpus):
-            self.usable[self.group_of_gpu[gpu]] += free * _MICRO - holes[free]
-        self.bandwidth = [0] * len(self.groups)
-        for nic, free in enumerate(devices.nics):
-            self.bandwidth[self.group_of_nic[nic]] += free
-        self.lone = [nics.one(gpu, nic) for gpu, nic in zip(self.usable, self.bandwidth, strict=True)]
-        self.intact = [
-            group.gpus.bit_count() > 1
-            and all(free == WHOLE for gpu, free in enumerate(devices.gpus) if group.gpus >> gpu & 1)
-            for group in self.groups
-        ]
-
-    def drop(self, gpu: int, milli: int) -> int:
-        free = self.devices.gpus[gpu]
-        return self.holes[free - milli] - self.holes[free]
-
-    def change(self, gpus: Sequence[int], nics: Sequence[int], form: Form) -> int:
-        """dA and dT, weighted."""
-        taken: dict[int, int] = {}
-        paired: dict[int, int] = {}
-        for gpu in gpus:
-            group = self.group_of_gpu[gpu]
-            taken[group] = taken.get(group, 0) + form.milli * _MICRO + self.drop(gpu, form.milli)
-        for nic in nics:
-            group = self.group_of_nic[nic]
-            paired[group] = paired.get(group, 0) + form.percent
-        return sum(
-            self._change(group, taken.get(group, 0), paired.get(group, 0))
-            for group in taken.keys() | paired.keys()
-        )
-
-    def change_of(self, group: int, gpus: int, nics: int, form: Form) -> int:
-        """The same of one group, of which so many unused GPUs and so many NICs are taken."""
-        whole = WHOLE * _MICRO + self.holes[0] - self.holes[WHOLE]
-        return self._change(group, gpus * whole, nics * form.percent)
-
-    def _change(self, group: int, usable: int, bandwidth: int) -> int:
-        left = self.nics.one(self.usable[group] - usable, self.bandwidth[group] - bandwidth)
-        broken = usable > 0 and self.intact[group]
-        return _LONE * (left - self.lone[group]) + (_INTACT * WHOLE * _MICRO if broken else 0)
 
 
 def _pairs(
@@ -170,14 +56,19 @@ def _pairs(
 ) -> Iterator[tuple[Joint, int, int, int, int, int, int, int]]:
     """Candidates with what orders them; devices that are alike to everything are looked at once."""
     devices = worth.devices
-    paired = bool(form.gpus and form.nics)
+    paired = bool((form.gpus or form.slices) and form.nics)
     levels = worth.places.levels
     gpus, nics = [-1], [-1]
+    cut: dict[int, Taken] = {}
     if form.gpus:
         free_gpus = [
             gpu for gpu, free in enumerate(devices.gpus) if free >= form.milli and allowed.gpus >> gpu & 1
         ]
         gpus = _unlike(free_gpus, lambda gpu: (worth.group_of_gpu[gpu], devices.gpus[gpu], levels[gpu]))
+    elif form.slices:
+        found_cuts = ((gpu, worth.cut(gpu, form, allowed)) for gpu in range(len(devices.gpus)))
+        cut = {gpu: taken for gpu, taken in found_cuts if taken is not None}
+        gpus = _unlike(list(cut), lambda gpu: (worth.group_of_gpu[gpu], cut[gpu], levels[gpu]))
     if form.nics:
         free_nics = [
             nic for nic, free in enumerate(devices.nics) if free >= form.percent and allowed.nics >> nic & 1
@@ -187,17 +78,65 @@ def _pairs(
             lambda nic: (worth.group_of_nic[nic], devices.nics[nic], tuple(row[nic] for row in levels)),
         )
     for gpu in gpus:
+        taken = cut.get(gpu)
         for nic in nics:
             level = levels[gpu][nic] if paired else 0
-            drop = worth.drop(gpu, form.milli) if gpu >= 0 else 0
-            left = devices.gpus[gpu] - form.milli if gpu >= 0 else 0
-            chosen = ((gpu,) if gpu >= 0 else (), (nic,) if nic >= 0 else ())
-            extra = worth.change(*chosen, form)
+            chosen_nics = (nic,) if nic >= 0 else ()
+            if taken is not None:
+                drop, left = taken.loss, taken.left
+                lost = drop + form.slices[0].milli * _MICRO
+                extra = worth.change_by_cuts([(gpu, lost)], chosen_nics, form) + PACKING * taken.after
+                choice = Choice((), chosen_nics, level, ((gpu, taken.place),))
+            else:
+                drop = worth.drop(gpu, form.milli) if gpu >= 0 else 0
+                left = devices.gpus[gpu] - form.milli if gpu >= 0 else 0
+                chosen_gpus = (gpu,) if gpu >= 0 else ()
+                extra = worth.change(chosen_gpus, chosen_nics, form)
+                choice = Choice(chosen_gpus, chosen_nics, level)
             left_nics = worth.bandwidth[worth.group_of_gpu[gpu]] if gpu >= 0 and nic < 0 else 0
             left_on_nic = devices.nics[nic] - form.percent if nic >= 0 else 0
             apart = CLAIM * (NEARNESS // WORTH) * (level // 10)
-            found = Joint(drop, left, extra + apart, Choice(*chosen, level))
+            found = Joint(drop, left, extra + apart, choice)
             yield found, level, 1000 * drop + extra, left, left_on_nic, left_nics, gpu, nic
+
+
+def _slices(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
+    """Several slices: where least is lost, wherever that is; their NICs as near to those cards as there are free ones."""
+    if form.gpus or not worth.layouts:
+        return None
+    groups, apart_of = worth.places.grouped
+    cards = [
+        Card(
+            layout,
+            worth.devices.cuts[gpu],
+            (allowed.places[gpu] if allowed.places else -1) if allowed.gpus >> gpu & 1 else 0,
+            groups[gpu],
+        )
+        for gpu, layout in enumerate(worth.layouts)
+    ]
+    found = worth.cuts.spread(cards, form.slices, apart_of)
+    if found is None:
+        return None
+    on = sorted({gpu for gpu, _ in found.places})
+    levels = worth.places.levels
+    nics = sorted(
+        (min(levels[gpu][nic] for gpu in on), free, nic)
+        for nic, free in enumerate(worth.devices.nics)
+        if form.nics and free >= form.percent and allowed.nics >> nic & 1
+    )[: form.nics]
+    if len(nics) < form.nics:
+        return None
+    chosen = tuple(sorted(nic for _, _, nic in nics))
+    steps = [min(levels[gpu][nic] for nic in chosen) for gpu, _ in found.places] if chosen else []
+    losses = [
+        (gpu, taken.loss + one.milli * _MICRO)
+        for (gpu, _), taken, one in zip(found.places, found.takes, form.slices, strict=True)
+    ]
+    extra = worth.change_by_cuts(losses, chosen, form) + PACKING * sum(taken.after for taken in found.takes)
+    apart = NEARNESS // WORTH * sum(level // 10 for level in steps) + COMPACTNESS // WORTH * found.apart
+    choice = Choice((), chosen, max(steps, default=0), found.places)
+    loss, left = sum(taken.loss for taken in found.takes), max(taken.left for taken in found.takes)
+    return Joint(loss, left, extra + CLAIM * apart, choice)
 
 
 def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
@@ -218,7 +157,7 @@ def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
         found = places.chooser.best(gpus, nics, form.gpus, form.nics)
         if found is None:
             return None
-        chosen = (_positions(found.gpus), _positions(found.nics))
+        chosen = (positions(found.gpus), positions(found.nics))
         apart = places.worth(*chosen)
     drop = sum(worth.drop(gpu, form.milli) for gpu in chosen[0])
     left = max((devices.gpus[gpu] - form.milli for gpu in chosen[0]), default=0)
@@ -236,10 +175,6 @@ def _unlike(devices: Sequence[int], likeness: Callable[[int], Hashable]) -> list
 
 def _mask(bits: Iterator[bool]) -> int:
     return sum(1 << position for position, bit in enumerate(bits) if bit)
-
-
-def _positions(mask: int) -> tuple[int, ...]:
-    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
 
 
 def _bits(positions: Sequence[int]) -> int:

@@ -2,7 +2,7 @@
 
 At once (`expected`). A GPU with r free meets the classes in proportion to their counts; the ones that fit take their share,
 for thirty rounds: h(r) <- sum_m p_m [fits ? h(r - s_m) : h(r)], from h(r) = r. Cores and memory per GPU, blocks and reserved
-models are plain sums over the counts. This takes a millisecond and is what a running cluster does as pods arrive (`Online`).
+models are plain sums over the counts, and so is the mix of slices, from which `cuts` tells what a cut card is worth. This takes a millisecond and is what a running cluster does as pods arrive (`Online`).
 
 By replaying (`Replayed`). Streams drawn from the counts, of 100 % of the capacity, are placed on an empty copy of the fleet by
 the policy itself; every free share that a GPU passed through votes with what the GPU had left in the end, five votes go to
@@ -21,8 +21,8 @@ import numpy as np
 
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import WHOLE, Kind, Request, State
-from koordra.allocator.fleet.table import MILLION, STEP, STEPS, Block, Demand, Table
+from koordra.allocator.fleet.states import WHOLE, Kind, Request, Slice, State
+from koordra.allocator.fleet.table import MILLION, STEP, STEPS, Block, Demand, SliceDemand, Table
 from koordra.allocator.fleet.workload import Workload
 
 _ROUNDS_AT_ONCE = 30
@@ -42,6 +42,7 @@ def expected(workload: Workload, capacity: Mapping[str, int]) -> Table:
         blocks=_blocks(workload),
         reserved=_reserved(workload, capacity),
         pods=workload.count,
+        slices=_slices(workload),
     )
 
 
@@ -68,21 +69,21 @@ def _whole_numbers(hole: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[
 
 
 def _demands(workload: Workload, amount: Callable[[Request], int]) -> tuple[Demand, ...]:
-    """Amount per GPU with the class's part of the GPU demand, over the popular GPU classes."""
+    """Amount per GPU with the class's part of the GPU demand, over the popular classes that want some."""
     pooled: dict[int, int] = {}
-    for request, count in _popular_with_gpus(workload):
+    for request, count in _popular_with_cards(workload):
         per_gpu = amount(request) * WHOLE // request.share
         pooled[per_gpu] = pooled.get(per_gpu, 0) + count * request.share
     total = sum(pooled.values())
     return tuple(Demand(per_gpu, part * MILLION // total) for per_gpu, part in sorted(pooled.items()))
 
 
-def _popular_with_gpus(workload: Workload) -> list[tuple[Request, int]]:
+def _popular_with_cards(workload: Workload) -> list[tuple[Request, int]]:
     """GPU classes of the target workload, with memory; the rare ones are left out as FGD leaves them out."""
     popular = {one.request for one in workload.popular()}
     return [
         (request, count)
-        for request, count in workload.with_gpus()
+        for request, count in workload.with_cards()
         if request._replace(memory=0, nics=0, percent=0, nodes=-1) in popular
     ]
 
@@ -90,7 +91,7 @@ def _popular_with_gpus(workload: Workload) -> list[tuple[Request, int]]:
 def _nics(workload: Workload) -> tuple[Demand, ...]:
     pooled: dict[int, int] = {}
     total = 0
-    for request, count in workload.with_gpus():
+    for request, count in workload.with_cards():
         total += count * request.share
         if request.nics:
             per_gpu = request.nics * request.percent * WHOLE // request.share
@@ -108,10 +109,10 @@ def _blocks(workload: Workload) -> tuple[Block, ...]:
 
 def _reserved(workload: Workload, capacity: Mapping[str, int]) -> dict[str, int]:
     """Demand of constrained pods per model, a list split by capacity, at a load of 100 %, per capacity."""
-    demand = sum(request.share * count for request, count in workload.with_gpus())
+    demand = sum(request.share * count for request, count in workload.with_cards())
     there = sum(capacity.values())
     wanted: dict[str, float] = {}
-    for request, count in workload.with_gpus():
+    for request, count in workload.with_cards():
         room = sum(capacity.get(model, 0) for model in request.models)
         if not room:
             continue
@@ -123,6 +124,18 @@ def _reserved(workload: Workload, capacity: Mapping[str, int]) -> dict[str, int]
         for model, amount in sorted(wanted.items())
         if capacity.get(model)
     }
+
+
+def _slices(workload: Workload) -> tuple[SliceDemand, ...]:
+    counts: dict[Slice, int] = {}
+    for request, count in workload.ordered():
+        for one in request.slices:
+            counts[one] = counts.get(one, 0) + count
+    total = sum(counts.values())
+    return tuple(
+        SliceDemand(one.profiles, one.milli, count * MILLION // total)
+        for one, count in sorted(counts.items())
+    )
 
 
 class Online:
@@ -180,7 +193,7 @@ def replayed(
     table = expected(workload, capacity_of(kinds, nodes))
     first = np.array(table.holes, dtype=np.float64)
     hole, late = first.copy(), []
-    drawn = [_stream(workload, nodes, generators(number)) for number in range(streams)]
+    drawn = [_stream(workload, kinds, nodes, generators(number)) for number in range(streams)]
     for round_number in range(rounds):
         sums, visits = _VOTES * first, np.full(len(first), float(_VOTES))
         for number, stream in enumerate(drawn):
@@ -193,11 +206,13 @@ def replayed(
     return replace(table, holes=tuple(int(value) for value in np.mean(late, axis=0)))
 
 
-def _stream(workload: Workload, nodes: Sequence[State], generator: np.random.Generator) -> list[Request]:
+def _stream(
+    workload: Workload, kinds: Sequence[Kind], nodes: Sequence[State], generator: np.random.Generator
+) -> list[Request]:
     """Requests drawn by their counts until they ask for the fleet's capacity."""
     counted = workload.ordered()
     parts = np.array([count for _, count in counted], dtype=np.float64)
-    capacity = sum(sum(state.gpus) for state in nodes)
+    capacity = sum(sum(state.gpus) + WHOLE * _cut(kinds[state.kind]) for state in nodes)
     found: list[Request] = []
     asked = 0
     while asked < capacity:
@@ -208,6 +223,11 @@ def _stream(workload: Workload, nodes: Sequence[State], generator: np.random.Gen
                 break
             found.append(request)
     return found
+
+
+def _cut(kind: Kind) -> int:
+    """Cards that may be cut. They have no free share; what they are worth is not voted for (`cuts`)."""
+    return sum(layout is not None for layout in kind.layouts)
 
 
 _Votes = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -224,7 +244,8 @@ def _vote(fleet: Fleet, stream: Sequence[Request], sums: _Votes, visits: _Votes)
         assert state is not None
         for gpu in placement.gpus:
             passed.setdefault((placement.node, gpu), [WHOLE // STEP]).append(state.gpus[gpu] // STEP)
-    untouched = sum(len(state.gpus) for state in fleet.nodes if state is not None) - len(passed)
+    shared = (len(state.gpus) - _cut(fleet.kinds[state.kind]) for state in fleet.nodes if state is not None)
+    untouched = sum(shared) - len(passed)
     sums[STEPS] += untouched * WHOLE * 1000
     visits[STEPS] += untouched
     for steps in passed.values():

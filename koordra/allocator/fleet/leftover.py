@@ -1,8 +1,10 @@
 """The policy `koordra`: expected leftover. A request goes where what it makes unusable is least.
 
-Of a node: g_i free thousandths of GPU i, R their sum, C free cores, M free memory. A learned table (`table.Table`) knows
+Of a node: g_i free thousandths of GPU i, R their sum (of a card that is cut what can still be given out of it), C free cores, M free
+memory. A learned table (`table.Table`) knows
 
-    H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned by replaying the workload
+    H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned by replaying the workload;
+                            of a card that is cut into slices (MIG) it depends on what is taken of it, place by place (`cuts`)
     U = R - H               usable free GPU
     E = max of lacking(U, C) and lacking(U, M)     usable GPU that will lack cores or memory (`lacking`)
     B = F over classes of several GPUs             FGD's fragmentation, as far as only free whole GPUs help
@@ -89,6 +91,7 @@ class ExpectedLeftover:
 
     name = "koordra"
     sorts = True
+    cuts = True
 
     def __init__(self, table: Table | None = None) -> None:
         self.table = table or Table()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from koordra.allocator.fleet.layouts import Layout
 from koordra.allocator.fleet.states import State
 from koordra.topology.levels import Level
 from koordra.topology.shapes import NEAR, Shape
@@ -26,31 +27,44 @@ class Order(NamedTuple):
 
 
 class Likeness:
-    """The order for one shape; answers are kept, since states come again and again."""
+    """The order for one shape; answers are kept, since states come again and again.
 
-    def __init__(self, shape: Shape) -> None:
-        self._blocks, self._inside, self._across = _blocks(shape)
-        self._kept: dict[tuple[tuple[int, ...], tuple[int, ...]], _Ordered] = {}
+    `layouts`: how each GPU may be cut. Codes of cut cards are put in place of those that have the same future.
+    """
+
+    def __init__(self, shape: Shape, layouts: Sequence[Layout | None] = ()) -> None:
+        self._layouts = tuple(layouts)
+        self._blocks, self._inside, self._across = _blocks(shape, self._layouts)
+        self._kept: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], _Ordered] = {}
 
     def ordered(self, state: State) -> tuple[State, Order | None]:
         """The state that stands for this one, and where its devices are; None where nothing was reordered."""
-        if not self._inside and not self._across:
+        if not self._inside and not self._across and not self._layouts:
             return state, None
-        key = state.gpus, state.nics
+        key = state.gpus, state.nics, state.cuts
         found = self._kept.get(key)
         if found is None:
             if len(self._kept) >= _MOST:
                 self._kept.clear()
             found = self._kept[key] = self._order(*key)
-        gpus, nics, order = found
-        if order is None:
+        gpus, nics, cuts, order = found
+        if order is None and cuts == state.cuts:
             return state, None
-        return State(state.kind, state.cpu, state.memory, gpus, nics, state.tags), order
+        return State(state.kind, state.cpu, state.memory, gpus, nics, state.tags, cuts), order
 
-    def _order(self, gpus: tuple[int, ...], nics: tuple[int, ...]) -> _Ordered:
+    def _order(self, gpus: tuple[int, ...], nics: tuple[int, ...], cuts: tuple[int, ...]) -> _Ordered:
+        if self._layouts:
+            cuts = tuple(
+                [
+                    code if layout is None else layout.stands_for(code)
+                    for layout, code in zip(self._layouts, cuts, strict=True)
+                ]
+            )
+        # A cut card has no free share: what is taken of it stands there instead.
+        shown = gpus if not cuts else tuple(zip(gpus, cuts, strict=True))
         contents = [
             [
-                (tuple([gpus[at] for at in group[0]]), tuple([nics[at] for at in group[1]]), group)
+                (tuple([shown[at] for at in group[0]]), tuple([nics[at] for at in group[1]]), group)
                 for group in block
             ]
             for block in self._blocks
@@ -70,15 +84,17 @@ class Likeness:
                 for to, at in zip(place[1], group[1], strict=True):
                     new_nics[to] = at
         free = tuple([gpus[at] for at in new_gpus]), tuple([nics[at] for at in new_nics])
-        return (*free, None if free == (gpus, nics) else Order(tuple(new_gpus), tuple(new_nics)))
+        codes = tuple([cuts[at] for at in new_gpus]) if cuts else ()
+        same = free == (gpus, nics) and codes == cuts
+        return (*free, codes, None if same else Order(tuple(new_gpus), tuple(new_nics)))
 
 
-_Ordered = tuple[tuple[int, ...], tuple[int, ...], Order | None]
+_Ordered = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Order | None]
 _MOST = 1 << 16
 _Blocks = tuple[list[tuple[_Positions, ...]], list[tuple[int, list[int]]], list[list[int]]]
 
 
-def _blocks(shape: Shape) -> _Blocks:
+def _blocks(shape: Shape, layouts: Sequence[Layout | None]) -> _Blocks:
     """Switch groups by NUMA node; groups of a node (by its number) that may be exchanged; nodes that may."""
     groups = shape.classes[NEAR.index(Level.PXB)]
     blocks = []
@@ -92,16 +108,18 @@ def _blocks(shape: Shape) -> _Blocks:
     within = [
         (number, members)
         for number, block in enumerate(blocks)
-        for members in _alike(shape, [[group] for group in block])
+        for members in _alike(shape, layouts, [[group] for group in block])
     ]
-    return blocks, within, _alike(shape, blocks)
+    return blocks, within, _alike(shape, layouts, blocks)
 
 
-def _alike(shape: Shape, parts: Sequence[Sequence[_Positions]]) -> list[list[int]]:
+def _alike(
+    shape: Shape, layouts: Sequence[Layout | None], parts: Sequence[Sequence[_Positions]]
+) -> list[list[int]]:
     """Parts, by number, that may take each other's places; two or more together."""
     found: list[list[int]] = []
     for number, part in enumerate(parts):
-        known = next((one for one in found if _exchangeable(shape, parts[one[0]], part)), None)
+        known = next((one for one in found if _exchangeable(shape, layouts, parts[one[0]], part)), None)
         if known is None:
             found.append([number])
         else:
@@ -109,8 +127,13 @@ def _alike(shape: Shape, parts: Sequence[Sequence[_Positions]]) -> list[list[int
     return [one for one in found if len(one) > 1]
 
 
-def _exchangeable(shape: Shape, some: Sequence[_Positions], others: Sequence[_Positions]) -> bool:
-    """Whether the shape stays the same when these groups change places, position by position."""
+def _exchangeable(
+    shape: Shape,
+    layouts: Sequence[Layout | None],
+    some: Sequence[_Positions],
+    others: Sequence[_Positions],
+) -> bool:
+    """Whether the shape stays the same, and how cards may be cut, when these groups change places, position by position."""
     gpus, nics = list(range(shape.gpus)), list(range(shape.nics))
     if len(some) != len(others):
         return False
@@ -120,6 +143,8 @@ def _exchangeable(shape: Shape, some: Sequence[_Positions], others: Sequence[_Po
         for kind, places in ((0, gpus), (1, nics)):
             for a, b in zip(one[kind], other[kind], strict=True):
                 places[a], places[b] = b, a
+    if any(layouts[a] != layouts[b] for a, b in zip(gpus, range(len(layouts)), strict=False)):
+        return False
     for groups in shape.classes:
         if {(_moved(g.gpus, gpus), _moved(g.nics, nics)) for g in groups} != {tuple(g) for g in groups}:
             return False

@@ -67,6 +67,7 @@ class Published(ABC):
 
     name = ""
     sorts = False
+    cuts = False
 
     def start(self, slots: Slots, classes: Classes) -> None:
         self.slots, self.classes = slots, classes

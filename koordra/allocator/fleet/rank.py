@@ -8,9 +8,10 @@
     ranking.heard(request)                    one more claim of this class: what the table is learned from
     ranking.begin_with(requests)              the claims that were there before
 
-The fleet sees devices and amounts; selectors, constraints, counters and taints of a claim are the search's to judge, so that the
-first node in the order may still refuse, and a node that is not in the order may still fit: who asks goes on until one does. What
-is known of the workload is a table: a given one, or learned from the claims that are there and those that arrive, if they are enough.
+The fleet sees devices and amounts, and which nodes a request may use at all (`node_sets`: selectors and taints of its devices, what
+its pods say of nodes); constraints and counters are the search's to judge, so that the first node in the order may still refuse,
+and a node that is not in the order may still fit: who asks goes on until one does. What is known of the workload is a table: a given
+one, or learned from the claims that are there and those that arrive, if they are enough. It knows models, never sets of nodes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from koordra.allocator.features import Features
+from koordra.allocator.fleet.asking import request_of
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.learning import Online, capacity_of, expected
 from koordra.allocator.fleet.leftover import ExpectedLeftover
+from koordra.allocator.fleet.node_sets import NodeSets
+from koordra.allocator.fleet.slices import NO_PROFILES, Profiles
 from koordra.allocator.fleet.states import Kind, Request, State
 from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.view import NodeDevices, node_devices, nodes_of, request_of
+from koordra.allocator.fleet.view import NodeDevices, node_devices, nodes_of
 from koordra.allocator.fleet.workload import Workload
 from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.requests import AskedClaim
@@ -39,8 +44,11 @@ _Loads = Mapping[str, Mapping[str, Decimal]]
 class NodeRanking:
     """The nodes of a cluster as a fleet. Ties go to the node whose name is first."""
 
-    def __init__(self, devices: Sequence[NodeDevices], table: Table | None = None) -> None:
+    def __init__(
+        self, devices: Sequence[NodeDevices], table: Table | None = None, *, features: Features | None = None
+    ) -> None:
         self.policy = ExpectedLeftover(table)
+        self.sets = NodeSets(features or Features.of(None))
         self.online = Online(self.policy, {})
         self._late: dict[str, tuple[NodeDevices, State | None]] = {one.name: (one, None) for one in devices}
         self._gone: set[str] = set()
@@ -49,19 +57,24 @@ class NodeRanking:
         self._kind: list[int] = []
         self._kinds: dict[Kind, int] = {}
         self._memory = Decimal(0)
+        self._profiles = NO_PROFILES
         self._fleet = Fleet((), (), self.policy)
+        self._version = self._added = 0
+        for one in devices:
+            self.sets.put(one)
         self._take_in()
 
     @classmethod
     def of(
         cls, nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory, table: Table | None = None
     ) -> NodeRanking:
-        return cls(nodes_of(nodes, inventory), table)
+        return cls(nodes_of(nodes, inventory), table, features=inventory.features)
 
     @property
     def fleet(self) -> Fleet:
         """With all nodes that were put."""
-        if self._late:
+        anew = self._late or self._version != self.sets.version
+        if anew or (self._added != self.sets.added and not self._name_sets()):
             self._take_in()
         return self._fleet
 
@@ -71,6 +84,11 @@ class NodeRanking:
         if self._late:
             self._take_in()
         return self._memory
+
+    @property
+    def measures(self) -> tuple[Decimal, Profiles]:
+        """What requests are measured by: the usual memory of a GPU, and the profiles that cards are cut into."""
+        return self.memory, self._profiles
 
     def settle(self, taken: Taken, loads: _Loads) -> None:
         """All nodes as they are now."""
@@ -84,10 +102,12 @@ class NodeRanking:
         """
         at = self.number.get(devices.name)
         self._gone.discard(devices.name)
-        if at is None or devices.kind not in self._kinds or devices.name in self._late:
+        self.sets.put(devices)
+        kind = self._kinds.get(self._kind_of(devices))
+        if at is None or kind is None or devices.name in self._late:
             self._late[devices.name] = (devices, devices.state(0, taken, load))
             return
-        self.devices[at], self._kind[at] = devices, self._kinds[devices.kind]
+        self.devices[at], self._kind[at] = devices, kind
         self.changed(devices.name, taken, load)
 
     def changed(self, name: str, taken: Taken, load: Mapping[str, Decimal]) -> None:
@@ -101,6 +121,7 @@ class NodeRanking:
     def gone(self, name: str) -> None:
         """The node is not there any more (or not to be used)."""
         self._late.pop(name, None)
+        self.sets.gone(name)
         at = self.number.get(name)
         if at is not None:
             self._gone.add(name)
@@ -114,22 +135,49 @@ class NodeRanking:
             if one.name not in self._gone
         } | self._late
         self._late, self._gone = {}, set()
+        self._version, self._added = self.sets.version, self.sets.added
         self.devices = [known[name][0] for name in sorted(known)]
         self.number = {one.name: at for at, one in enumerate(self.devices)}
         self._kinds = {}
-        self._kind = [self._kinds.setdefault(one.kind, len(self._kinds)) for one in self.devices]
+        self._kind = [self._kinds.setdefault(self._kind_of(one), len(self._kinds)) for one in self.devices]
         states = [
             None if state is None else state._replace(kind=kind)
             for kind, state in zip(self._kind, (known[one.name][1] for one in self.devices), strict=True)
         ]
         self._fleet = Fleet(tuple(self._kinds), states, self.policy)
         self.online.capacity = self._capacity()
+        if {key for one in self.devices for key in one.profiles.known} != self._profiles.known:
+            self._profiles = Profiles(sample for one in self.devices for sample in one.profiles.samples)
         usual = Counter(one.memory for one in self.devices if one.memory)
         self._memory = min(usual, key=lambda size: (-usual[size], size)) if usual else Decimal(0)
 
+    def _kind_of(self, devices: NodeDevices) -> Kind:
+        bits = self.sets.bits(devices.name)
+        return devices.kind._replace(sets=bits) if bits else devices.kind
+
+    def _name_sets(self) -> bool:
+        """Tell the kinds of the sets that came, where no kind is divided by them. False where one is."""
+        kinds: list[Kind | None] = [None] * len(self._kinds)
+        for one, number in zip(self.devices, self._kind, strict=True):
+            if one.name in self._gone:
+                continue
+            kind = kinds[number]
+            bits = self.sets.bits(one.name)
+            if kind is None:
+                kinds[number] = one.kind._replace(sets=bits)
+            elif kind.sets != bits:
+                return False
+        self._added = self.sets.added
+        named = [kind or old for kind, old in zip(kinds, self._kinds, strict=True)]
+        if len(set(named)) < len(named):
+            return False
+        self._kinds = {kind: number for number, kind in enumerate(named)}
+        self._fleet.name_sets(named)
+        return True
+
     def begin_with(self, requests: Iterable[Request]) -> bool:
         """Count on from these, which were there before anybody counted. True when they were enough for a table."""
-        workload = Workload.of(requests)
+        workload = Workload.of(map(_learnable, requests))
         self.online.resume(workload)
         if workload.count < _ENOUGH:
             return False
@@ -138,7 +186,7 @@ class NodeRanking:
 
     def heard(self, request: Request) -> bool:
         """One more claim of this class arrived. True when the table was made anew by it, and with it every key."""
-        if not self.online.heard(request):
+        if not self.online.heard(_learnable(request)):
             return False
         self.fleet.tables_changed()
         return True
@@ -149,13 +197,31 @@ class NodeRanking:
         self.fleet.tables_changed()
 
     def request(self, asked: Sequence[AskedClaim], pods: Sequence[Mapping[str, Any]]) -> Request | None:
-        """The class of a claim group; None where counting devices does not describe it."""
-        return request_of(asked, pods, self.memory)
+        """The class of a claim group; None where counting devices does not describe it.
 
-    def order(self, asked: Sequence[AskedClaim], pods: Sequence[Mapping[str, Any]]) -> Iterator[str] | None:
-        """Names of nodes that have what is asked for, best first."""
+        Good until `sets.epoch` goes up.
+        """
+        found = request_of(self.sets.shipped(asked), pods, *self.measures)
+        return None if found is None else self.sets.request(asked, pods, found)
+
+    def order(
+        self,
+        asked: Sequence[AskedClaim],
+        pods: Sequence[Mapping[str, Any]],
+        *,
+        among: Iterable[str] | None = None,
+    ) -> Iterator[str] | None:
+        """Names of nodes (of those `among`, or that the pods call by name) that have what is asked for, best first."""
         request = self.request(asked, pods)
-        return None if request is None else self.order_of(request)
+        if request is None:
+            return None
+        named = self.sets.named(pods) if among is None else among
+        return self.order_of(request) if named is None else self.order_among(named, request)
+
+    def order_among(self, names: Iterable[str], request: Request) -> Iterator[str]:
+        """Those of the nodes that have it, best first."""
+        keys = {name: key for name in names if (key := self.key(name, request)) is not None}
+        return iter(sorted(keys, key=lambda name: (keys[name], self.number[name])))
 
     def order_of(self, request: Request) -> Iterator[str]:
         """The best at once; the others are only sorted if somebody asks for them."""
@@ -174,6 +240,11 @@ class NodeRanking:
     def _capacity(self) -> dict[str, int]:
         full = [State(kind, 0, 0, (), ()) for kind in self._kind]
         return capacity_of(tuple(self._kinds), full)
+
+
+def _learnable(request: Request) -> Request:
+    """Numbers of node sets mean nothing elsewhere, or later."""
+    return request if request.nodes < 0 else request._replace(nodes=-1)
 
 
 def read_node(name: str, node: Mapping[str, Any], inventory: Inventory) -> NodeDevices:

@@ -3,10 +3,11 @@
 Up to RANKED_FROM nodes, while nothing is known of the workload, every node is searched and the written score compares their offers.
 In a larger cluster, and with a learned table, the fleet's order decides between nodes (policy `koordra`; claims that ask for Binpack
 or Spread are compared as before): nodes are asked in that order, and the first that fits without climbing a rung of a Preferred
-scope or a step down in a firstAvailable list is taken. If the first TRIES say no, the claim wants something that the fleet does not
-see, and every node is asked as in a small cluster: what a place is worth to the claim decides, then the fleet's key. So no placement
-is missed, and what cannot be placed has the same reasons. The controller orders its sites by the same two (controller.leftovers).
-Which cards of a node: `cards`.
+scope or a step down in a firstAvailable list is taken. If TRIES that the pods may use say no, the claim wants something that the
+fleet does not see, and every node is asked as in a small cluster: what a place is worth to the claim decides, then the fleet's key. So
+no placement is missed, and what cannot be placed has the same reasons. The controller orders its sites by the same two
+(controller.leftovers). Which cards of a node: `cards`. What models and nodes a claim may use, the fleet knows (`node_sets`); nodes
+that are full of something it does not count (ports, other resources), or excluded, are passed over without a search.
 
 Who plans again and again keeps both from run to run (`KeptFleet`): then a plan costs what its claims, and the nodes that changed
 since the last one, cost. It belongs to one kept inventory, and sees by itself what has become of that.
@@ -14,19 +15,20 @@ since the last one, cost. It belongs to one kept inventory, and sees by itself w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from itertools import islice
 from typing import Any, Final
 
 from koordra.allocator.cluster import Cluster
 from koordra.allocator.fleet.cards import Cards
+from koordra.allocator.fleet.cells import seen_of
 from koordra.allocator.fleet.columns import INFEASIBLE
 from koordra.allocator.fleet.rank import NodeRanking
 from koordra.allocator.fleet.solved import Solved
 from koordra.allocator.fleet.table import Table
 from koordra.allocator.fleet.view import NodeDevices, node_devices
-from koordra.allocator.inventory import Inventory, Pool, Taken
+from koordra.allocator.inventory import Inventory, Pool, PoolID, Taken
+from koordra.allocator.known_objects import KnownObjects
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.requests import AskedClaim
@@ -58,15 +60,22 @@ class RankedNodes:
         asked: Sequence[AskedClaim],
         pods: Sequence[Mapping[str, Any]],
         ask: Callable[[str], NodeAnswer],
+        *,
+        among: frozenset[str] | None = None,
     ) -> dict[str, NodeAnswer] | None:
-        """The answer of the first node in order that fits; None where every node has to be asked."""
+        """The answer of the first node in order (of those `among`) that fits; None where every node has to be asked."""
         if not _ours(asked):
             return None
-        order = self.ranking.order(asked, pods)
-        for name in islice(order or (), TRIES):
+        tries = 0
+        for name in self.ranking.order(asked, pods, among=among) or ():
             answer = ask(name)
+            if answer.unsuited:
+                continue
             if answer.offer is not None and answer.offer.cost < ALTERNATIVE:
                 return {name: answer}
+            tries += 1
+            if tries == TRIES:
+                break
         return None
 
     def best(
@@ -122,8 +131,12 @@ class KeptFleet:
 
     def __init__(self, inventory: Inventory, table: Table | None = None) -> None:
         self.inventory = inventory
-        self.ranking = NodeRanking((), table)
-        self._seen: dict[str, tuple[Sequence[Pool], object, NodeDevices]] = {}
+        self.ranking = NodeRanking((), table, features=inventory.features)
+        self._seen: dict[str, tuple[Mapping[str, Any], Sequence[Pool], NodeDevices]] = {}
+        self.known_objects = KnownObjects()
+        self._nodes: Mapping[str, Mapping[str, Any]] = {}
+        self._version = -1
+        self._of_pool: dict[PoolID, set[str]] = {}
         self._busy: set[str] = set()
         self._solved: tuple[object, object, object, object, Solved] | None = None
         self._cards: Cards | None = None
@@ -132,25 +145,37 @@ class KeptFleet:
         """Everything as it is now. Raises PlanError for another inventory than the one that this is for."""
         if cluster.slices is not self.inventory:
             raise PlanError("the kept fleet is of another inventory; keep one fleet beside each inventory")
+        if cluster.nodes is not self._nodes or self.inventory.version != self._version:
+            self._look(cluster, taken, loads)
+        before, self._busy = self._busy, set(loads) & self._seen.keys()
+        for pool in taken.pools:
+            self._busy |= self._of_pool.get(pool, set())
+        for name in self._busy | before & self._seen.keys():
+            self.ranking.changed(name, taken, loads.get(name, {}))
+        return RankedNodes(self.ranking, self._answers(cluster, policy), taken, loads, placed=self._busy)
+
+    def _look(self, cluster: Cluster, taken: Taken, loads: _Load) -> None:
+        """Nodes or slices are others than in the plan before."""
+        self._nodes, self._version = cluster.nodes, self.inventory.version
         for name in self._seen.keys() - cluster.nodes.keys():
             self.ranking.gone(name)
-            del self._seen[name]
-        before, self._busy = self._busy, set()
+            self._tell_pools(name, self._seen.pop(name)[2].pools, gone=True)
         for name, node in cluster.nodes.items():
-            pools, size = self.inventory.pools(node), objects.status_of(node).get("allocatable")
+            pools = self.inventory.pools(node)
             known = self._seen.get(name)
-            load = loads.get(name, {})
-            fresh = known is None or known[0] is not pools or known[1] != size
-            devices = node_devices(name, node, self.inventory) if known is None or fresh else known[2]
-            busy = bool(load) or not devices.pools.isdisjoint(taken.pools)
-            if fresh:
-                self._seen[name] = (pools, size, devices)
-                self.ranking.put(devices, taken, load)
-            elif busy or name in before:
-                self.ranking.changed(name, taken, load)
-            if busy:
-                self._busy.add(name)
-        return RankedNodes(self.ranking, self._answers(cluster, policy), taken, loads, placed=self._busy)
+            if known is not None and known[1] is pools and _same(known[0], node):
+                continue
+            devices = node_devices(name, node, self.inventory)
+            if known is not None:
+                self._tell_pools(name, known[2].pools, gone=True)
+            self._tell_pools(name, devices.pools)
+            self._seen[name] = (node, pools, devices)
+            self.ranking.put(devices, taken, loads.get(name, {}))
+
+    def _tell_pools(self, name: str, pools: Iterable[PoolID], *, gone: bool = False) -> None:
+        for pool in pools:
+            users = self._of_pool.setdefault(pool, set())
+            users.discard(name) if gone else users.add(name)
 
     @property
     def cards(self) -> Cards | None:
@@ -186,6 +211,15 @@ def ranked_nodes(
     if len(cluster.nodes) <= RANKED_FROM and not known:
         return None
     return (kept or KeptFleet(cluster.slices)).begin(cluster, policy, taken, loads)
+
+
+def _same(before: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    """Whether the node says what it said: size, labels, taints, cordon, readiness."""
+    return before is node or (
+        objects.status_of(before).get("allocatable") == objects.status_of(node).get("allocatable")
+        and objects.labels_of(before) == objects.labels_of(node)
+        and seen_of(before, frozenset()) == seen_of(node, frozenset())
+    )
 
 
 def _ours(asked: Sequence[AskedClaim]) -> bool:

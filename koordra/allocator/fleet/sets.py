@@ -34,7 +34,7 @@ from koordra.topology.levels import Level
 from koordra.topology.shapes import NEAR, Shape
 
 if TYPE_CHECKING:
-    from koordra.allocator.fleet.joint import Worth
+    from koordra.allocator.fleet.worth import Worth
 
 MOST: Final = 20_000
 """Sets that are written down for one number of GPUs and NICs."""

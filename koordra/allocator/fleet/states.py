@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from koordra.allocator.fleet.layouts import Layout
 from koordra.topology.shapes import Shape
 
 WHOLE: Final = 1000
@@ -22,11 +23,18 @@ Spread = tuple[tuple[int, tuple[int, ...]], ...]
 """Groups of GPUs by level of the machine, with the weight of a group more than one: ((weight, masks), ...)."""
 
 
+class Slice(NamedTuple):
+    """One part of a cut card: any of the profiles will do; `milli` is the smallest of them, in thousandths of its card."""
+
+    profiles: tuple[str, ...]
+    milli: int
+
+
 class Request(NamedTuple):
     """A request class: `gpus` GPUs, `milli` of each (only one GPU can be shared), `nics` NICs with `percent` of each.
 
     `models` are the GPU models allowed, sorted, empty for any. `nodes` restricts to node sets by number (selectors and taints
-    of the pod, evaluated once per set), -1 for none.
+    of the pod, evaluated once per set), -1 for none. `slices` are parts of cut cards (MIG), sorted, beside or instead of GPUs.
     """
 
     cpu: int
@@ -37,15 +45,17 @@ class Request(NamedTuple):
     nics: int = 0
     percent: int = 0
     nodes: int = -1
+    slices: tuple[Slice, ...] = ()
 
     @property
     def share(self) -> int:
         """Thousandths of GPU in all."""
-        return self.gpus * self.milli
+        whole = self.gpus * self.milli
+        return whole + sum([one.milli for one in self.slices]) if self.slices else whole
 
     @property
     def form(self) -> Form:
-        return Form(self.gpus, self.milli, self.nics, self.percent)
+        return Form(self.gpus, self.milli, self.nics, self.percent, self.slices)
 
 
 class Form(NamedTuple):
@@ -55,6 +65,7 @@ class Form(NamedTuple):
     milli: int
     nics: int
     percent: int
+    slices: tuple[Slice, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -65,7 +76,8 @@ class Kind(NamedTuple):
     """What nodes of one sort have in common. Without a shape GPUs are interchangeable and there are no NICs.
 
     `sets` has bit i where the nodes belong to node set i of the requests' restrictions. `spread` are the groups as published, where
-    they are; without them those of the shape.
+    they are; without them those of the shape. `layouts` says of each GPU how it may be cut, None for one that is not; it is empty
+    where none is, and only nodes of known shape have some.
     """
 
     model: str
@@ -73,10 +85,14 @@ class Kind(NamedTuple):
     shape: Shape | None = None
     sets: int = 0
     spread: Spread = ()
+    layouts: tuple[Layout | None, ...] = ()
 
 
 class State(NamedTuple):
-    """`kind` numbers the fleet's kinds; `tags` is a bit set of sorts of pods on the node (GPU Clustering)."""
+    """`kind` numbers the fleet's kinds; `tags` is a bit set of sorts of pods on the node (GPU Clustering).
+
+    `cuts` is what is taken of each GPU that may be cut (its layout's code), empty where none may; such a GPU has 0 in `gpus`.
+    """
 
     kind: int
     cpu: int
@@ -84,10 +100,11 @@ class State(NamedTuple):
     gpus: tuple[int, ...]
     nics: tuple[int, ...] = ()
     tags: int = 0
+    cuts: tuple[int, ...] = ()
 
     @property
     def devices(self) -> Devices:
-        return Devices(self.kind, self.gpus, self.nics)
+        return Devices(self.kind, self.gpus, self.nics, self.cuts)
 
 
 class Devices(NamedTuple):
@@ -96,19 +113,24 @@ class Devices(NamedTuple):
     kind: int
     gpus: tuple[int, ...]
     nics: tuple[int, ...]
+    cuts: tuple[int, ...] = ()
 
 
 class Choice(NamedTuple):
-    """Positions of the chosen GPUs and NICs in the state's tuples, and the worst level of their pairs (0: nothing paired)."""
+    """Positions of the chosen GPUs and NICs in the state's tuples, and the worst level of their pairs (0: nothing paired).
+
+    `cuts` are the places of cut cards: position of the card and number of the place.
+    """
 
     gpus: tuple[int, ...]
     nics: tuple[int, ...] = ()
     level: int = 0
+    cuts: tuple[tuple[int, int], ...] = ()
 
 
 def after(state: State, request: Request, choice: Choice) -> State:
-    """The state once the request is placed by this choice."""
-    gpus, nics = state.gpus, state.nics
+    """The state once the request is placed by this choice (or, with negative amounts, is there no more)."""
+    gpus, nics, cuts = state.gpus, state.nics, state.cuts
     if choice.gpus:
         left = list(gpus)
         for position in choice.gpus:
@@ -119,6 +141,11 @@ def after(state: State, request: Request, choice: Choice) -> State:
         for position in choice.nics:
             left[position] -= request.percent
         nics = tuple(left)
+    if choice.cuts:
+        codes = list(cuts)
+        for position, place in choice.cuts:
+            codes[position] ^= 1 << place
+        cuts = tuple(codes)
     return State(
         state.kind,
         state.cpu - request.cpu,
@@ -126,6 +153,7 @@ def after(state: State, request: Request, choice: Choice) -> State:
         gpus,
         nics,
         state.tags | tag(request),
+        cuts,
     )
 
 

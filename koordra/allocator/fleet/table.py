@@ -6,6 +6,7 @@
 `nics`         percent of a NIC per GPU, the same, for classes that want a NIC beside the GPU
 `blocks`       classes of several GPUs: number, milli-cores, models and part of the pods in millionths
 `reserved`     per model, thousandths of its GPUs that pods will ask for that may run nowhere else
+`slices`       sets of profiles of cut cards that are asked for, with their size and their part of the slices in millionths
 `pods`         how many pods it was learned from
 
 It is written as a plain document (`to_document`), so that a controller can keep it and a person can read it.
@@ -44,6 +45,14 @@ class Block(NamedTuple):
     part: int
 
 
+class SliceDemand(NamedTuple):
+    """Any of the profiles will do; `milli` is what such a slice counts."""
+
+    profiles: tuple[str, ...]
+    milli: int
+    part: int
+
+
 @dataclass(frozen=True)
 class Table:
     """What was learned; the default is what is assumed before anything was: no hole is lost, nothing is short."""
@@ -55,6 +64,7 @@ class Table:
     blocks: tuple[Block, ...] = ()
     reserved: Mapping[str, int] = field(default_factory=dict)
     pods: int = 0
+    slices: tuple[SliceDemand, ...] = ()
 
     @cached_property
     def hole(self) -> Ints:
@@ -75,6 +85,7 @@ class Table:
             "nics": [list(entry) for entry in self.nics],
             "blocks": [[one.gpus, one.cpu, list(one.models), one.part] for one in self.blocks],
             "reserved": dict(sorted(self.reserved.items())),
+            "slices": [[list(one.profiles), one.milli, one.part] for one in self.slices],
         }
 
     @classmethod
@@ -99,6 +110,11 @@ class Table:
                 ),
                 reserved={str(model): int(part) for model, part in document["reserved"].items()},
                 pods=int(document["pods"]),
+                # Tables were kept before slices were counted.
+                slices=tuple(
+                    SliceDemand(tuple(map(str, profiles)), int(milli), max(0, int(part)))
+                    for profiles, milli, part in document.get("slices", ())
+                ),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidManifest(

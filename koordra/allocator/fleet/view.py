@@ -1,8 +1,8 @@
 """The cluster's own objects as the fleet sees them: nodes with their devices as kinds and states, claims as requests.
 
 A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape that their published
-places make. A MIG slice is a part of its card (by memory), a VF one of its port's functions. What is free follows from what the
-allocated claims hold (`Taken`), from taints that keep everybody away, and from the pods' requests.
+places make, and how those in MIG mode may be cut (`slices`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
+allocated claims hold (`Taken`), from taints on single devices, and from the pods' requests.
 
 The view is for ranking: it may be coarser than the search (selectors, constraints and counters are the search's business), never
 the last word.
@@ -11,16 +11,16 @@ the last word.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Request, Spread, State
+from koordra.allocator.fleet.admitted import common_taints, keeps_out, type_of
+from koordra.allocator.fleet.slices import NO_PROFILES, Cut, Profiles, cut_of
+from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Spread, State
 from koordra.allocator.inventory import Inventory, Offered, Pool, PoolID, Taken
-from koordra.allocator.predicates import requests_of
-from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.score import COMPACT
 from koordra.api import names, objects
 from koordra.api.devices import DeviceID
@@ -33,7 +33,10 @@ _MEBI: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """`parts` says for every device which GPU (or NIC) it takes from, and how many thousandths (or percent) at most."""
+    """`parts` says for every device which GPU (or NIC) it takes from, and how many thousandths (or percent) at most.
+
+    `cuts` says for the slices of cards with a layout which GPU and which place of it they are.
+    """
 
     name: str
     kind: Kind
@@ -46,23 +49,54 @@ class NodeDevices:
     pools: frozenset[PoolID]
     cpu: int
     host_memory: int
+    cuts: Mapping[DeviceID, tuple[int, int]] = field(default_factory=dict)
+    profiles: Profiles = field(default=NO_PROFILES, compare=False)
+    node: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    sources: tuple[Pool, ...] = field(default=(), compare=False)
+
+    def closed(self) -> NodeDevices:
+        """The same with every taint keeping everybody away, for who does not ask by request (`node_sets`)."""
+        tainted = {one.id for pool in self.sources for one in pool.devices if any(map(keeps_out, one.taints))}
+        return replace(self, unusable=self.unusable | tainted) if tainted else self
 
     def state(self, kind: int, taken: Taken, load: Mapping[str, Decimal]) -> State:
         """What is free, given what claims and pods hold."""
         gpus, nics = [WHOLE] * len(self.gpus), [FULL] * len(self.nics)
-        used_parts = self.parts if self.unusable or not self.pools.isdisjoint(taken.pools) else {}
-        for device, (is_gpu, position, most) in used_parts.items():
+        for position, layout in enumerate(self.kind.layouts):
+            gpus[position] = WHOLE if layout is None else 0
+        for device in self.parts if self.unusable else self._in_use(taken):
+            is_gpu, position, most = self.parts[device]
             used = self._used(device, most, taken)
             if used:
                 free = gpus if is_gpu else nics
                 free[position] = max(0, free[position] - used)
         return State(
             kind,
-            self.cpu - _milli(load.get("cpu", Decimal(0))),
-            self.host_memory - _mebi(load.get("memory", Decimal(0))),
+            self.cpu - milli_of(load.get("cpu", Decimal(0))),
+            self.host_memory - mebi_of(load.get("memory", Decimal(0))),
             tuple(gpus),
             tuple(nics),
+            0,
+            self._codes(taken) if self.kind.layouts else (),
         )
+
+    def _in_use(self, taken: Taken) -> Iterator[DeviceID]:
+        return (
+            device for pool in self.pools for device in taken.of_pool.get(pool, ()) if device in self.parts
+        )
+
+    def _codes(self, taken: Taken) -> tuple[int, ...]:
+        """What is taken of each card that may be cut, and what of it nobody may have (`layouts`)."""
+        codes = [0] * len(self.gpus)
+        if self.unusable or not self.pools.isdisjoint(taken.pools):
+            for device, (position, place) in self.cuts.items():
+                if taken.in_use(device):
+                    codes[position] |= 1 << place
+                if device in self.unusable:
+                    layout = self.kind.layouts[position]
+                    assert layout is not None
+                    codes[position] |= 1 << len(layout.places) + place
+        return tuple(codes)
 
     def used(self, device: DeviceID, taken: Taken) -> int:
         """Thousandths of the GPU, or percent of the NIC, that is taken of the device."""
@@ -93,8 +127,9 @@ def node_devices(name: str, node: Mapping[str, Any], inventory: Inventory) -> No
     return replace(
         _of_pools(tuple(inventory.pools(node))),
         name=name,
-        cpu=_milli(parse(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
-        host_memory=_mebi(parse(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
+        node=node,
+        cpu=milli_of(parse(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
+        host_memory=mebi_of(parse(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
     )
 
 
@@ -105,10 +140,11 @@ def _of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
     of_type: dict[str, list[Offered]] = {}
     for one in offered:
         of_type.setdefault(str(one.plain.get(names.ATTR_TYPE)), []).append(one)
-    gpus = of_type.get(names.TYPE_GPU, []) or _cards(of_type.get(names.TYPE_MIG, []))
+    gpus = _gpus(offered)
     nics = of_type.get(names.TYPE_NIC, []) or _cards(of_type.get(names.TYPE_VF, []))
     shape = _shape(tuple(map(_place, gpus)), tuple(map(_place, nics)))
     known = max(shape.gpus, shape.nics) <= 2 * TABULATED
+    cuts = _cuts(gpus, of_type.get(names.TYPE_MIG, ()), pools) if known else {}
     return NodeDevices(
         name="",
         kind=Kind(
@@ -116,18 +152,64 @@ def _of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
             gpus=len(gpus),
             shape=shape if known else None,
             spread=_spread(gpus) if known else (),
+            layouts=tuple(cuts[at].layout if at in cuts else None for at in range(len(gpus))) if cuts else (),
         ),
         gpus=tuple(one.id for one in gpus),
         nics=tuple(one.id for one in nics) if known else (),
-        memory=_memory(gpus),
+        memory=_memory(of_type.get(names.TYPE_GPU, ())),
         parts=_parts(of_type, gpus, nics if known else []),
         capacity={
             one.id: {key: entry.value for key, entry in one.device.capacity.items()} for one in offered
         },
-        unusable=frozenset(one.id for one in offered if one.taints),
+        unusable=_unusable(offered),
         pools=frozenset(pool.id for pool in pools),
         cpu=_PLENTY,
         host_memory=_PLENTY,
+        cuts={one.id: (at, place) for at, cut in cuts.items() for place, one in enumerate(cut.devices)},
+        profiles=Profiles(sample for cut in cuts.values() for sample in cut.samples())
+        if cuts
+        else NO_PROFILES,
+        sources=pools,
+    )
+
+
+def _gpus(offered: Sequence[Offered]) -> list[Offered]:
+    """One device for each card, the card itself if it is given out as a whole, in the order in which cards are first named."""
+    found: dict[str, Offered] = {}
+    for one in offered:
+        kind = one.plain.get(names.ATTR_TYPE)
+        if kind == names.TYPE_GPU:
+            found[_card_of(one)] = one
+        elif kind == names.TYPE_MIG:
+            found.setdefault(_card_of(one), one)
+    return list(found.values())
+
+
+def _cuts(gpus: Sequence[Offered], slices: Sequence[Offered], pools: Sequence[Pool]) -> dict[int, Cut]:
+    """By position: cards that are only given out in parts, where their counters tell how."""
+    if not slices:
+        return {}
+    counters = {pool.id: pool.counters for pool in pools}
+    by_card: dict[str, list[Offered]] = {}
+    for one in slices:
+        by_card.setdefault(_card_of(one), []).append(one)
+    found = {
+        at: cut_of(by_card[_card_of(one)], counters)
+        for at, one in enumerate(gpus)
+        if one.plain.get(names.ATTR_TYPE) == names.TYPE_MIG
+    }
+    return {at: cut for at, cut in found.items() if cut is not None}
+
+
+def _unusable(offered: Sequence[Offered]) -> frozenset[DeviceID]:
+    """Devices with taints of their own. Those that all of a type on the node have are about requests (`node_sets`)."""
+    if not any(one.taints for one in offered):
+        return frozenset()
+    common = common_taints(offered)
+    return frozenset(
+        one.id
+        for one in offered
+        if any(keeps_out(taint) and taint not in common[type_of(one)] for taint in one.taints)
     )
 
 
@@ -147,82 +229,6 @@ def _parts(
     return parts
 
 
-def request_of(
-    asked: Sequence[AskedClaim], pods: Sequence[Mapping[str, Any]], memory: Decimal
-) -> Request | None:
-    """What a claim group asks for, by its first alternatives; None where counting devices does not describe it.
-
-    `memory` is the usual memory of a GPU, against which an amount becomes a share.
-    """
-    gpus, milli, nics, percent = 0, 0, 0, 0
-    for wanted in (request.alternatives[0] for claim in asked for request in claim.requests):
-        if wanted.takes_all or wanted.spec.admin_access:
-            return None
-        name = wanted.spec.device_class
-        if name in {names.CLASS_GPU, names.CLASS_MIG}:
-            gpus += wanted.spec.count
-            milli = max(milli, _share(wanted, memory))
-        elif name in {names.CLASS_NIC, names.CLASS_VF}:
-            nics += wanted.spec.count
-            percent = max(percent, _percent(wanted))
-        else:
-            return None
-    if gpus > 1:
-        # Several shares are as hard to place as several GPUs, and rare.
-        milli = WHOLE
-    needed: dict[str, Decimal] = {}
-    for pod in pods:
-        for resource, amount in requests_of(pod).items():
-            needed[resource] = needed.get(resource, Decimal(0)) + amount
-    return Request(
-        cpu=_milli(needed.get("cpu", Decimal(0))),
-        memory=_mebi(needed.get("memory", Decimal(0))),
-        gpus=gpus,
-        milli=milli,
-        nics=nics,
-        percent=percent,
-    )
-
-
-def counted(asked: Sequence[AskedClaim]) -> bool:
-    """Whether counts say all that is asked: no alternatives, of several GPUs every one whole, NICs that ask alike."""
-    requests = [request for claim in asked for request in claim.requests]
-    if any(len(request.alternatives) > 1 for request in requests):
-        return False
-    wanted = [request.alternatives[0] for request in requests]
-    nics = [one for one in wanted if one.spec.device_class in {names.CLASS_NIC, names.CLASS_VF}]
-    if len({_percent(one) for one in nics}) > 1:
-        return False
-    gpus = [one for one in wanted if one not in nics]
-    return sum(one.spec.count for one in gpus) <= 1 or all(map(_takes_cards, gpus))
-
-
-def _takes_cards(wanted: Wanted) -> bool:
-    """Whether the request takes whole cards, whatever they are."""
-    amounts = {name.rpartition("/")[2] for name in wanted.spec.capacity or {}}
-    shared = names.CAPACITY_MEMORY in amounts or names.CAPACITY_MEMORY in wanted.percent
-    return wanted.spec.device_class == names.CLASS_GPU and (bool(wanted.whole) or not shared)
-
-
-def _share(wanted: Wanted, memory: Decimal) -> int:
-    amounts = {name.rpartition("/")[2]: amount for name, amount in (wanted.spec.capacity or {}).items()}
-    parts = [Decimal(part) / 100 for name, part in wanted.percent.items() if name == names.CAPACITY_MEMORY]
-    if names.CAPACITY_MEMORY in amounts and memory:
-        parts.append(amounts[names.CAPACITY_MEMORY] / memory)
-    if not parts or wanted.whole:
-        return WHOLE
-    if names.CAPACITY_CORES in amounts:
-        parts.append(amounts[names.CAPACITY_CORES] / 100)
-    return max(1, min(WHOLE, -int(-max(parts) * WHOLE // 1)))
-
-
-def _percent(wanted: Wanted) -> int:
-    for name, amount in (wanted.spec.capacity or {}).items():
-        if name.rpartition("/")[2] == names.CAPACITY_SHARE:
-            return max(1, min(FULL, int(amount)))
-    return FULL
-
-
 def _cards(slices: Sequence[Offered]) -> list[Offered]:
     """One of each card of which only parts are published."""
     return list({_card_of(one): one for one in reversed(slices)}.values())[::-1]
@@ -238,7 +244,15 @@ def _card_of(one: Offered) -> str:
 
 
 _IDENTITY: Final = frozenset(
-    {names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV, names.ATTR_PRODUCT_NAME, names.ATTR_TYPE}
+    {
+        names.ATTR_UUID,
+        names.ATTR_IB_DEVICE,
+        names.ATTR_NETDEV,
+        names.ATTR_PRODUCT_NAME,
+        names.ATTR_TYPE,
+        names.ATTR_PROFILE,
+        names.ATTR_PLACEMENT_START,
+    }
 )
 """Attributes that say who a device is, not where."""
 
@@ -276,9 +290,9 @@ def _memory(gpus: Sequence[Offered]) -> Decimal:
     return Decimal(0)
 
 
-def _milli(amount: Decimal) -> int:
+def milli_of(amount: Decimal) -> int:
     return -int(-amount * 1000 // 1)
 
 
-def _mebi(amount: Decimal) -> int:
+def mebi_of(amount: Decimal) -> int:
     return int(amount // _MEBI)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from koordra.allocator.fleet.states import Request
+from koordra.allocator.fleet.states import Request, Slice
 from koordra.errors import InvalidManifest
 
 POPULAR: Final = 0.95
@@ -48,35 +48,25 @@ class Workload:
     def to_document(self, most: int = 2048) -> list[list[Any]]:
         """The most frequent classes, plain, so that somebody can keep them."""
         frequent = sorted(self.counts.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
-        return [[count, *request[:4], list(request.models), *request[5:]] for request, count in frequent]
+        return [_written(request, count) for request, count in frequent]
 
     @classmethod
     def from_document(cls, document: Any) -> Workload:
         """Raises InvalidManifest for what is no such document."""
         try:
-            return cls(
-                (
-                    Request(
-                        int(cpu),
-                        int(memory),
-                        int(gpus),
-                        int(milli),
-                        tuple(map(str, models)),
-                        int(nics),
-                        int(percent),
-                        int(nodes),
-                    ),
-                    max(0, int(count)),
-                )
-                for count, cpu, memory, gpus, milli, models, nics, percent, nodes in document
-            )
+            return cls(_read(entry) for entry in document)
         except (TypeError, ValueError) as error:
             raise InvalidManifest(
                 f"cannot be read: {error!r}", object="workload", remedy="learn it anew"
             ) from error
 
     def with_gpus(self) -> Iterator[tuple[Request, int]]:
+        """Classes that ask for GPUs as a whole or for shares."""
         return ((request, count) for request, count in self.ordered() if request.gpus)
+
+    def with_cards(self) -> Iterator[tuple[Request, int]]:
+        """Classes that ask for GPUs in any way, slices too."""
+        return ((request, count) for request, count in self.ordered() if request.share)
 
     def ordered(self) -> list[tuple[Request, int]]:
         """By class, so that what is computed does not depend on the order of arrival."""
@@ -96,3 +86,28 @@ class Workload:
             if seen >= POPULAR * total:
                 break
         return [Popular(request, count / seen) for request, count in kept]
+
+
+def _written(request: Request, count: int) -> list[Any]:
+    """Slices come last, and only where there are some: earlier versions read what they know."""
+    plain = [count, *request[:4], list(request.models), *request[5:8]]
+    slices = [[list(one.profiles), one.milli] for one in request.slices]
+    return [*plain, slices] if slices else plain
+
+
+def _read(entry: Any) -> tuple[Request, int]:
+    count, cpu, memory, gpus, milli, models, nics, percent, nodes, *slices = entry
+    if len(slices) > 1:
+        raise ValueError(f"{len(entry)} fields")
+    request = Request(
+        int(cpu),
+        int(memory),
+        int(gpus),
+        int(milli),
+        tuple(map(str, models)),
+        int(nics),
+        int(percent),
+        int(nodes),
+        tuple(Slice(tuple(map(str, profiles)), int(size)) for found in slices for profiles, size in found),
+    )
+    return request, max(0, int(count))

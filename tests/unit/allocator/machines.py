@@ -86,6 +86,48 @@ def nic(number: int, *, place: Mapping[str, Any], taints: Sequence[Dict] = (), *
     return _device(f"nic-{number}", attributes, capacity, taints)
 
 
+def cut_card(
+    number: int,
+    parts: Sequence[tuple[str, int, int, int]],
+    *,
+    slices: int,
+    compute: int,
+    place: Mapping[str, Any],
+) -> tuple[list[Dict], Dict]:
+    """A card in MIG mode: its possible parts (profile, first memory slice, memory slices, compute slices), and its counters."""
+    name = f"gpu-{number}"
+    devices = []
+    for profile, start, size, cores in parts:
+        attributes = {
+            "type": "mig",
+            "allocator": "controller",
+            "uuid": f"MIG-{number}-{profile}-{start}",
+            "model": "H100",
+            "profile": profile,
+            "placementStart": start,
+            **place,
+        }
+        capacity = {"memory": {"value": f"{10 * size}Gi"}, "cores": {"value": str(100 * cores // compute)}}
+        counters = {f"memory-slice-{at}": {"value": "1"} for at in range(start, start + size)}
+        device = _device(f"{name}-mig-{profile}-{start}", attributes, capacity, ())
+        del device["allowMultipleAllocations"]
+        device["consumesCounters"] = [
+            {"counterSet": name, "counters": {**counters, "compute-slices": {"value": str(cores)}}}
+        ]
+        devices.append(device)
+    counters = {f"memory-slice-{at}": {"value": "1"} for at in range(slices)}
+    return devices, {"name": name, "counters": {**counters, "compute-slices": {"value": str(compute)}}}
+
+
+def counters_of(sets: Sequence[Dict], *, name: str = "node-1") -> Dict:
+    """The slice of a pool that has its counters; the pool then has two."""
+    entry = slice_of([], name=name)
+    entry["metadata"]["name"] = f"00000-koordra.io-{name}"
+    entry["spec"] = {**entry["spec"], "sharedCounters": list(sets)}
+    del entry["spec"]["devices"]
+    return entry
+
+
 def place(number: int, *, per_switch: int = 1, per_numa: int = 4) -> Dict:
     """Position of the number-th GPU or NIC: switches of `per_switch`, NUMA nodes of `per_numa`."""
     switch = number // per_switch

@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from koordra.allocator import read_inventory
+from koordra.allocator.fleet.layouts import Layout
 from koordra.allocator.fleet.learning import expected
 from koordra.allocator.fleet.states import Kind, Request, State
 from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.view import node_devices
 from koordra.allocator.fleet.workload import Workload
+from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.topology import presets
+from koordra.topology.presets.mig import mig_profiles
+
+
+def mig_layout(card: str) -> Layout:
+    """A card as koordra's kubelet plugin publishes it when it makes instances on demand, read as the fleet reads it."""
+    machine = presets.load("dgx-a100").machine(serial="a")
+    gpu = replace(machine.gpus[0], mig_enabled=True, mig_profiles=mig_profiles({"mig_profiles": card}))
+    slices = build_slices(
+        replace(machine, gpus=(gpu,), nics=()),
+        node_name="n",
+        node_uid="n",
+        mode="joint",
+        generation=1,
+        mig=True,
+        mig_placements=True,
+    )
+    (found,) = node_devices("n", {"metadata": {"name": "n"}}, read_inventory(slices)).kind.layouts
+    assert found is not None
+    return found
+
 
 KINDS = (Kind("T4", 2), Kind("G2", 8), Kind("V100", 4))
 

@@ -70,19 +70,11 @@ class Clusters:
     """The same cluster, three times."""
 
     def __init__(self, machines: list[str], table: Table) -> None:
-        self.nodes, self.slices = [], []
+        self.nodes: list[Object] = []
+        self.slices: list[Object] = []
         for number, machine in enumerate(machines):
-            name = f"node-{number}"
-            built = catalogue.machine(machine)
-            self.nodes.append(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Node",
-                    "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name}},
-                    "status": {"allocatable": {"cpu": "96", "memory": "900Gi", "pods": "200"}},
-                }
-            )
-            self.slices += build_slices(built, node_name=name, node_uid=name, mode="joint", generation=1)
+            self.nodes.append(self.node_of(number))
+            self.slices += self.slices_of(number, machine)
         for entry in self.slices:
             entry["metadata"].setdefault("uid", entry["metadata"]["name"])
         self.classes = [*shipped_classes()]
@@ -99,6 +91,21 @@ class Clusters:
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
         self.placed: dict[str, Placement] = {}
+
+    def node_of(self, number: int) -> Object:
+        name = f"node-{number}"
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "uid": name, "labels": {"kubernetes.io/hostname": name}},
+            "status": {"allocatable": {"cpu": "96", "memory": "900Gi", "pods": "200"}},
+        }
+
+    def slices_of(self, number: int, machine: str) -> list[Object]:
+        name = f"node-{number}"
+        return build_slices(
+            catalogue.machine(machine), node_name=name, node_uid=name, mode="joint", generation=1
+        )
 
     def add(self, name: str, asked: Asked) -> None:
         requests, config = [], []
@@ -117,13 +124,17 @@ class Clusters:
             if asked.share < 100:
                 nic["capacity"] = {"requests": {"share": str(asked.share)}}
             requests.append({"name": "nic", "exactly": nic})
+        self.ask(name, requests, config, cpu=asked.cpu)
+
+    def ask(self, name: str, requests: list[Object], config: list[Object], *, cpu: int) -> None:
+        """A claim with these requests, and its pod."""
         self.claims[name] = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
             "metadata": {"name": name, "namespace": "d", "uid": f"c-{name}"},
             "spec": {"devices": {"requests": requests, "config": config}},
         }
-        resources = {"requests": {"cpu": str(asked.cpu), "memory": "1Gi"}}
+        resources = {"requests": {"cpu": str(cpu), "memory": "1Gi"}}
         self.pods[name] = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -144,7 +155,9 @@ class Clusters:
             return set()
         self.placed[name] = found
         node = self.ranking.devices[found.node]
+        slices = {place: device for device, place in node.cuts.items()}
         devices = [node.gpus[at] for at in found.gpus] + [node.nics[at] for at in found.nics]
+        devices += [slices[place] for place in found.cuts]
         return {(one.pool, one.device) for one in devices}
 
     def by_plan(self, name: str) -> tuple[set[tuple[str, str]], Object | None]:

@@ -10,6 +10,7 @@ import pytest
 from koordra.allocator import plan, read_inventory
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.fleet import ranked
+from koordra.allocator.fleet.node_sets import NodeSets
 from koordra.allocator.fleet.rank import NodeRanking
 from koordra.allocator.fleet.ranked import KeptFleet
 from koordra.allocator.fleet.solved import Solved
@@ -109,8 +110,11 @@ def test_the_order_of_objects_does_not_matter(cluster: list[Object]) -> None:
     assert plan([*cluster, *asked]).to_dict() == plan([*asked, *cluster][::-1]).to_dict()
 
 
-def test_a_node_that_only_the_search_can_find_is_found(cluster: list[Object]) -> None:
-    """The fleet does not read selectors; its first nodes say no, so every node is asked."""
+def test_a_node_that_only_the_search_can_find_is_found(
+    cluster: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fleet does not know what a selector says its first nodes say no, so every node is asked."""
+    monkeypatch.setattr(NodeSets, "request", lambda _self, _asked, _pods, request: request)
     found = plan([*cluster, *_claim(0, selector='device.attributes["koordra.io"].model == "SPECIAL"')])
     assert set(found.nodes.values()) == {f"node-{COUNT - 1:03}"}
 

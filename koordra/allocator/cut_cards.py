@@ -1,0 +1,153 @@
+"""Cards that are given out in parts: how large a part is, and which other parts taking it makes impossible.
+
+A card that is cut publishes its possible parts (MIG instances) and counters that keep them apart. Nothing here knows what NVIDIA
+sells: how large a part is follows from what is published, in thousandths of the card, as the mean of
+
+    its part of each ruler     counters that are numbered: memory-slice-0, memory-slice-1, ... are one ruler
+    its `cores`                percent of the card's compute
+
+and, where neither is published, its largest part of any counter.
+
+Taking a part makes others impossible: those that overlap, and those for which too little of a counter is left. What a choice
+destroys on a card is the size of all parts that could be taken before and no longer can, its own among them, in thousandths of
+the size of all parts that the card has. It is least where a part hurts the large ones least: the first 1g of an empty card goes
+to the end that no 4g can have, and the next one beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from koordra.allocator.inventory import GPU, Pool
+from koordra.allocator.node_state import NodeState
+from koordra.api import names
+from koordra.api.devices import Device
+
+CARD: Final = 1000
+_DIGITS: Final = "0123456789"
+
+Counters = Mapping[str, Decimal]
+
+
+def size_of(device: Device, takes: Counters, has: Counters) -> int:
+    """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of the card's set."""
+    parts = [_ruled(takes, ruler) for ruler in rulers_of(has)]
+    cores = next((entry.value for name, entry in device.capacity.items() if _is_cores(name)), None)
+    if cores is not None:
+        parts.append(Fraction(cores) / 100)
+    if not parts:
+        parts = [
+            max(
+                (Fraction(takes[name]) / Fraction(has[name]) for name in takes if has.get(name)),
+                default=Fraction(1),
+            )
+        ]
+    return max(1, min(CARD, int(CARD * sum(parts, Fraction(0)) / len(parts))))
+
+
+def rulers_of(has: Counters) -> list[dict[str, Decimal]]:
+    """The numbered counters, by what stands before the number; of one alone nothing can be measured."""
+    stems: dict[str, dict[str, Decimal]] = {}
+    for name, amount in has.items():
+        stem = name.rstrip(_DIGITS)
+        if stem != name and amount > 0:
+            stems.setdefault(stem, {})[name] = amount
+    return [found for _, found in sorted(stems.items()) if len(found) > 1]
+
+
+def _ruled(takes: Counters, ruler: Counters) -> Fraction:
+    taken = sum((takes.get(name, Decimal(0)) for name in ruler), Decimal(0))
+    return Fraction(taken) / Fraction(sum(ruler.values(), Decimal(0)))
+
+
+def _is_cores(name: str) -> bool:
+    return name.rpartition("/")[2] == names.CAPACITY_CORES
+
+
+class _Part(NamedTuple):
+    takes: Counters
+    size: int
+
+
+class _Card(NamedTuple):
+    """`parts` that nobody has, by position of the device; `left` of the counters before the choice; sizes of what is possible, of all."""
+
+    parts: Mapping[int, _Part]
+    left: Counters
+    possible: int
+    every: int
+
+
+_CardID = tuple[int, str]
+"""Number of the pool on the node, name of the counter set."""
+
+
+class CutCards:
+    """The cards of one node that have parts, as they were before anything was chosen."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._card_of: dict[int, _CardID] = {}
+        self._cards: dict[_CardID, _Card] = {}
+        self._known: dict[tuple[_CardID, tuple[int, ...]], int] = {}
+        first = 0
+        for number, pool in enumerate(state.pools):
+            for name, parts in _parts_of(pool).items():
+                here = {first + at: part for at, part in parts.items() if not state.shared[first + at]}
+                free = {at: part for at, part in here.items() if not state.busy[at]}
+                left = {key[1]: left for key, left in state.counters[number].items() if key[0] == name}
+                every = sum(part.size for part in here.values())
+                self._cards[number, name] = _Card(free, left, _possible(free, left), every)
+                self._card_of |= dict.fromkeys(here, (number, name))
+            first += len(pool.devices)
+
+    def destroyed(self, devices: Iterable[int]) -> int:
+        """Thousandths of what the cards of these devices have in parts that cannot be taken any more once these are taken."""
+        if not self._cards:
+            return 0
+        taken: dict[_CardID, list[int]] = {}
+        for device in devices:
+            if device in self._card_of:
+                taken.setdefault(self._card_of[device], []).append(device)
+        return sum(self._destroyed(card, sorted(chosen)) for card, chosen in taken.items())
+
+    def _destroyed(self, card: _CardID, chosen: Sequence[int]) -> int:
+        key = card, tuple(chosen)
+        found = self._known.get(key)
+        if found is None:
+            about = self._cards[card]
+            left = dict(about.left)
+            for device in chosen:
+                for counter, amount in about.parts[device].takes.items() if device in about.parts else ():
+                    left[counter] -= amount
+            rest = {at: part for at, part in about.parts.items() if at not in key[1]}
+            lost = about.possible - _possible(rest, left)
+            found = self._known[key] = CARD * lost // max(1, about.every)
+        return found
+
+
+def _possible(parts: Mapping[int, _Part], left: Counters) -> int:
+    """The size of all parts that could be taken next, each alone."""
+    return sum(
+        part.size
+        for part in parts.values()
+        if all(left[name] >= amount for name, amount in part.takes.items())
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _parts_of(pool: Pool) -> dict[str, dict[int, _Part]]:
+    """GPUs of the pool that take of one set of counters alone, by set and by position in the pool."""
+    found: dict[str, dict[int, _Part]] = {}
+    has: dict[str, dict[str, Decimal]] = {}
+    for (name, counter), amount in pool.counters.items():
+        has.setdefault(name, {})[counter] = amount
+    for at, offered in enumerate(pool.devices):
+        consumes = offered.device.consumes_counters
+        if offered.kind == GPU and len(consumes) == 1 and not offered.device.allow_multiple_allocations:
+            ((name, takes),) = consumes.items()
+            found.setdefault(name, {})[at] = _Part(takes, size_of(offered.device, takes, has.get(name, {})))
+    return found
