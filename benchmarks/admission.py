@@ -2,12 +2,15 @@
 
 `koordra controller --legacy-pods` serves as a process beside the development cluster's API server, with 200 pods of the
 namespace in its watch and a ResourceQuota to hold. Reviews come over kept connections, as the API server sends them, of pods in
-every dialect and 180 shapes, so that most templates are there already and some are to be made. Times are the caller's: body
-sent to answer read. The plain implementation is the same server with a review that is none of its business (a pod that opted
-out): what HTTPS and JSON cost by themselves.
+every dialect and 180 shapes. Times are the caller's: body sent to answer read.
 
-One connection shows what a pod waits for; four connections show how many pods a second one replica answers. Processor time a
-review is the server's alone, and hardly depends on what else the machine does.
+    plain review          of a pod that opted out: what HTTPS and JSON cost by themselves
+    first of a template   the template has to be made first, so the API server's time is in it (here the development cluster's)
+    known, N connections  one after the other on each connection: what a pod waits for, and how many one replica answers
+    all different         no two pods of one workload: every one is translated anew
+    500 a second          sent when they are due, on four connections; late counts from when it was due
+
+Processor time a review is the server's alone, and hardly depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -34,7 +37,6 @@ from koordra.kube import KubeClient
 from tests.cluster.installation import Installation, free_port
 
 REVIEWS = 1000
-WARM_UP = 100
 SHAPES = 20
 BESIDE = 200
 AIM_MS = 10.0
@@ -57,9 +59,12 @@ ASKS: tuple[Callable[[int], Object], ...] = (
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ka-") as folder, serving(Path(folder)) as (port, server):
         found = {
-            "plain review, 1 connection": measure(port, server, connections=1, opted_out=True),
-            "1 connection": measure(port, server, connections=1),
-            "4 connections": measure(port, server, connections=4),
+            "plain review, 1 connection": measure(port, server, connections=1, how=_opted_out),
+            "first of a template": measure(port, server, connections=1, number=SHAPES * len(ASKS)),
+            "known, 1 connection": measure(port, server, connections=1),
+            "known, 4 connections": measure(port, server, connections=4),
+            "all different, 4 connections": measure(port, server, connections=4, how=_different),
+            "500 a second": measure(port, server, connections=4, rate=AIM_RATE),
         }
     rows = []
     for name, (times, rate, processor) in found.items():
@@ -82,17 +87,31 @@ def percentile(times: Sequence[float], part: int) -> float:
 
 
 def measure(
-    port: int, server: int, *, connections: int, opted_out: bool = False
+    port: int,
+    server: int,
+    *,
+    connections: int,
+    number: int = REVIEWS,
+    rate: float = 0.0,
+    how: Callable[[Object, int], None] = lambda pod, number: None,
 ) -> tuple[list[float], float, float]:
-    """Milliseconds of each review, reviews a second, and the server's milliseconds of processor a review."""
+    """Milliseconds of each review, reviews a second, and the server's milliseconds of processor a review. With a `rate`
+    reviews are sent when they are due, otherwise as soon as the one before is answered."""
     times: list[list[float]] = [[] for _ in range(connections)]
-    share = REVIEWS // connections
+    share = number // connections
     barrier = threading.Barrier(connections + 1)
     threads = [
         threading.Thread(
-            target=_call, args=(port, bodies(number * share, share, opted_out), times[number], barrier)
+            target=_call,
+            args=(
+                port,
+                [review(place * share + index, how) for index in range(share)],
+                times[place],
+                barrier,
+            ),
+            kwargs={"every": connections / rate if rate else 0.0, "after": place / rate if rate else 0.0},
         )
-        for number in range(connections)
+        for place in range(connections)
     ]
     for thread in threads:
         thread.start()
@@ -101,7 +120,8 @@ def measure(
     for thread in threads:
         thread.join()
     took, used = time.perf_counter() - began, processor_seconds(server) - used
-    return [one for each in times for one in each], REVIEWS / took, used / REVIEWS * 1000
+    done = share * connections
+    return [one for each in times for one in each], done / took, used / done * 1000
 
 
 def processor_seconds(pid: int) -> float:
@@ -109,22 +129,29 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def bodies(first: int, number: int, opted_out: bool) -> list[bytes]:
-    return [review(first + index, opted_out=opted_out) for index in range(number)]
-
-
-def _call(port: int, reviews: Sequence[bytes], times: list[float], barrier: threading.Barrier) -> None:
+def _call(
+    port: int,
+    reviews: Sequence[bytes],
+    times: list[float],
+    barrier: threading.Barrier,
+    *,
+    every: float,
+    after: float,
+) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=context)
-    for body in reviews[: WARM_UP // 4]:
-        _post(connection, body)
+    connection.connect()
     barrier.wait()
+    due = time.perf_counter() + after
     for body in reviews:
-        began = time.perf_counter()
+        if every:
+            time.sleep(max(due - time.perf_counter(), 0.0))
+        began = due if every else time.perf_counter()
         _post(connection, body)
         times.append((time.perf_counter() - began) * 1000)
+        due += every
     connection.close()
 
 
@@ -134,10 +161,17 @@ def _post(connection: http.client.HTTPSConnection, body: bytes) -> None:
     assert answer["response"]["allowed"], answer
 
 
-def review(number: int, *, opted_out: bool = False) -> bytes:
+def _opted_out(pod: Object, _number: int) -> None:
+    pod["metadata"]["labels"]["koordra.io/legacy-pods"] = "ignore"
+
+
+def _different(pod: Object, number: int) -> None:
+    pod["spec"]["containers"][0]["args"] = [f"--pod={number}"]
+
+
+def review(number: int, how: Callable[[Object, int], None]) -> bytes:
     made = pod(f"web-{number}", ASKS[number % len(ASKS)](number // len(ASKS) % SHAPES))
-    if opted_out:
-        made["metadata"]["labels"]["koordra.io/legacy-pods"] = "ignore"
+    how(made, number)
     request = {
         "uid": f"u-{number}",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

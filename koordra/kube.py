@@ -41,6 +41,7 @@ from koordra.errors import (
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _VALUE: Final = re.compile(r"(Invalid value: )[\[{&].*[\]}]", re.DOTALL)
 
 _ERRORS: Final[Mapping[int, type[ApiError]]] = {
@@ -308,7 +309,7 @@ class KubeClient:
 
 def encoded(body: Any) -> bytes:
     """A body as it is sent."""
-    return json.dumps(body, separators=(",", ":")).encode()
+    return _ENCODER.encode(body).encode()
 
 
 def _load_configuration(kubeconfig: str | None) -> Any:

@@ -35,7 +35,8 @@ class Listener(Protocol):
 
 
 class WatchCache:
-    """The objects of one kind, kept current by a thread of its own (`run`)."""
+    """The objects of one kind, kept current by a thread of its own (`run`). `trim` takes from each object what is to be
+    kept of it, its name and resourceVersion at least."""
 
     def __init__(
         self,
@@ -44,12 +45,14 @@ class WatchCache:
         *,
         field_selector: str = "",
         on_change: Listener | None = None,
+        trim: Callable[[Object], Object] = lambda obj: obj,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self.kind = kind
         self._client = client
         self._field_selector = field_selector
         self._on_change = on_change
+        self._trim = trim
         self._jitter = jitter
         self._lock = threading.Lock()
         self._objects: dict[str, Object] = {}
@@ -92,7 +95,7 @@ class WatchCache:
 
     def _relist(self) -> None:
         items, version = self._client.list(self.kind, field_selector=self._field_selector)
-        fresh = {self._key(item): item for item in items}
+        fresh = {self._key(item): self._trim(item) for item in items}
         with self._lock:
             old, self._objects, self._order = self._objects, fresh, None
         self._version = version
@@ -113,7 +116,7 @@ class WatchCache:
         for event, obj in events:
             self._version = resource_version(obj) or self._version
             if event != "BOOKMARK":
-                self._apply(event, obj)
+                self._apply(event, self._trim(obj))
             if stop.is_set():
                 return
 

@@ -59,13 +59,13 @@ class DeviceResult:
         consumed = read.at("consumedCapacity").mapping(raw.get("consumedCapacity"))
         admin = raw.get("adminAccess")
         return cls(
-            request=read.at("request").text(raw.get("request")),
+            request=read.text_of(raw, "request"),
             device=DeviceID(
-                read.at("driver").text(raw.get("driver")),
-                read.at("pool").text(raw.get("pool")),
-                read.at("device").text(raw.get("device"), required=True),
+                read.text_of(raw, "driver"),
+                read.text_of(raw, "pool"),
+                read.text_of(raw, "device", required=True),
             ),
-            share_id=read.at("shareID").text(raw.get("shareID")) or None,
+            share_id=read.text_of(raw, "shareID") or None,
             consumed={
                 name: read.at(f"consumedCapacity[{name}]").amount(value) for name, value in consumed.items()
             },

@@ -153,6 +153,11 @@ class Reader:
             raise self.wrong(f"{value!r} is not text", "quote it")
         return value
 
+    def text_of(self, fields: Mapping[str, Any], name: str, *, required: bool = False) -> str:
+        """A text one field further in; where it is well, as nearly always, nothing is made for its message."""
+        value = fields.get(name)
+        return value if value and type(value) is str else self.at(name).text(value, required=required)
+
     def texts(self, value: object) -> tuple[str, ...]:
         return tuple(self.text(item, required=True) for item in self.sequence(value))
 

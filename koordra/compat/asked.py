@@ -43,7 +43,7 @@ def carrying(before: Object, found: Rewritten) -> Object:
 def again(pod: Object, entry: str, settings: Settings) -> Rewritten | None:
     """The rewriting that added the entry, done once more; None where the pod does not carry it or it cannot be read."""
     said = _read(pod).get(entry)
-    if not isinstance(said, Mapping):
+    if not isinstance(said, (dict, Mapping)):
         return None
     try:
         return rewrite(_restored(pod, entry, said), settings, Notes.about(pod), namespace=_place(pod))
@@ -87,7 +87,7 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
     for group in _GROUPS:
         listed = objects.spec_of(pod).get(group)
         for raw in listed if isinstance(listed, list) else ():
-            if isinstance(raw, Mapping):
+            if isinstance(raw, (dict, Mapping)):
                 yield str(raw.get("name")), raw
 
 
@@ -98,8 +98,8 @@ def _gone(old: Mapping[str, Any], now: Mapping[str, Any], side: str) -> dict[str
 
 def _side(container: Mapping[str, Any], side: str) -> Mapping[str, Any]:
     resources = container.get("resources")
-    found = resources.get(side) if isinstance(resources, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
+    return found if isinstance(found, (dict, Mapping)) else {}
 
 
 def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
@@ -109,7 +109,8 @@ def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
     for group in _GROUPS:
         if isinstance(spec.get(group), list):
             spec[group] = [
-                _container(raw, entry, asked if isinstance(asked, Mapping) else {}) for raw in spec[group]
+                _container(raw, entry, asked if isinstance(asked, (dict, Mapping)) else {})
+                for raw in spec[group]
             ]
     spec["resourceClaims"] = [one for one in spec.get("resourceClaims") or () if one.get("name") != entry]
     if said.get("schedulerName"):
@@ -122,7 +123,7 @@ def _container(raw: Object, entry: str, asked: Mapping[str, Any]) -> Object:
     resources["claims"] = [one for one in resources.get("claims") or () if one.get("name") != entry]
     words = asked.get(str(raw.get("name")))
     for side in _SIDES:
-        found = words.get(side) if isinstance(words, Mapping) else None
-        if isinstance(found, Mapping):
+        found = words.get(side) if isinstance(words, (dict, Mapping)) else None
+        if isinstance(found, (dict, Mapping)):
             resources[side] = {**(resources.get(side) or {}), **found}
     return {**raw, "resources": resources}

@@ -33,8 +33,8 @@ class Container:
     def asked(self, side: str) -> Mapping[str, Any]:
         """`limits` or `requests`."""
         resources = self.raw.get("resources")
-        found = resources.get(side) if isinstance(resources, Mapping) else None
-        return found if isinstance(found, Mapping) else {}
+        found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
+        return found if isinstance(found, (dict, Mapping)) else {}
 
     def resources(self) -> list[str]:
         """Every name in limits and requests, each once."""
@@ -51,7 +51,7 @@ class Container:
         return {
             str(entry.get("name")): str(entry["value"])
             for entry in entries
-            if isinstance(entry, Mapping) and entry.get("value") is not None
+            if isinstance(entry, (dict, Mapping)) and entry.get("value") is not None
         }
 
     def mentions(self, text: str) -> bool:
@@ -66,12 +66,12 @@ class Container:
     def _variables(self) -> Iterator[str]:
         yield from self.environment().values()
         found = self.raw.get("env")
-        yield from (str(entry.get("name")) for entry in found or () if isinstance(entry, Mapping))
+        yield from (str(entry.get("name")) for entry in found or () if isinstance(entry, (dict, Mapping)))
 
     @property
     def privileged(self) -> bool:
         context = self.raw.get("securityContext")
-        return isinstance(context, Mapping) and context.get("privileged") is True
+        return isinstance(context, (dict, Mapping)) and context.get("privileged") is True
 
 
 def _texts(raw: object) -> Iterator[str]:
@@ -86,7 +86,7 @@ def containers_of(spec: Mapping[str, Any], *, where: str, notes: Notes) -> tuple
         entries = spec.get(group)
         for index, raw in enumerate(entries if isinstance(entries, list) else ()):
             here = f"{where}.{group}[{index}]"
-            if not isinstance(raw, Mapping):
+            if not isinstance(raw, (dict, Mapping)):
                 raise notes.refuse(here, "is not an object", "write name, image and resources")
             _check_shape(raw, here, notes)
             found.append(Container(str(raw.get("name") or ""), _phase(group, raw), here, raw))
@@ -103,7 +103,7 @@ def _check_shape(raw: Mapping[str, Any], here: str, notes: Notes) -> None:
     resources = raw.get("resources")
     if resources is None:
         return
-    if not isinstance(resources, Mapping):
+    if not isinstance(resources, (dict, Mapping)):
         raise notes.refuse(f"{here}.resources", "is not an object", "write limits and requests")
     for side in ("limits", "requests"):
         if resources.get(side) is not None and not isinstance(resources[side], Mapping):

@@ -30,6 +30,7 @@ from koordra.compat.hami_vocabulary import OPT_OUT
 from koordra.compat.normal import Phase, Together, Wish
 from koordra.compat.settings import Settings
 from koordra.compat.vendors import foreign
+from koordra.compat.vocabulary import Place
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     plain.DIALECT,
@@ -71,7 +72,7 @@ class Rewritten:
 def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
     spec = pod.get("spec")
-    if not isinstance(spec, Mapping):
+    if not isinstance(spec, (dict, Mapping)):
         return False
     annotations = _texts(pod, "annotations")
     if any(key.startswith(elastic.CLAIM_PREFIX) for key in annotations):
@@ -87,7 +88,7 @@ def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
 def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks under a name that a dialect has; names of other vendors and slips of the pen do not count."""
     spec = pod.get("spec")
-    if not isinstance(spec, Mapping):
+    if not isinstance(spec, (dict, Mapping)):
         return False
     return any(key.startswith(elastic.CLAIM_PREFIX) for key in _texts(pod, "annotations")) or any(
         signs.has_resource(dialect, name, settings) for name in _asked_names(spec) for dialect in DIALECTS
@@ -97,10 +98,10 @@ def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
 def _asked_names(spec: Mapping[str, Any]) -> Iterator[str]:
     for group in ("initContainers", "containers"):
         for container in spec.get(group) or ():
-            resources = container.get("resources") if isinstance(container, Mapping) else None
+            resources = container.get("resources") if isinstance(container, (dict, Mapping)) else None
             for side in ("limits", "requests"):
-                found = resources.get(side) if isinstance(resources, Mapping) else None
-                yield from (str(name) for name in found) if isinstance(found, Mapping) else ()
+                found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
+                yield from (str(name) for name in found) if isinstance(found, (dict, Mapping)) else ()
 
 
 def rewrite(
@@ -150,12 +151,12 @@ def rewrite(
 
 def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
     spec = pod.get("spec")
-    if not isinstance(spec, Mapping):
+    if not isinstance(spec, (dict, Mapping)):
         raise notes.refuse(f"{where}spec", "is not an object", "write containers")
     metadata = pod.get("metadata")
     for kind in ("annotations", "labels"):
-        found = metadata.get(kind) if isinstance(metadata, Mapping) else None
-        if found is not None and not isinstance(found, Mapping):
+        found = metadata.get(kind) if isinstance(metadata, (dict, Mapping)) else None
+        if found is not None and not isinstance(found, (dict, Mapping)):
             raise notes.refuse(f"{where}metadata.{kind}", "is not an object", "write names and texts")
         for key, value in (found or {}).items():
             if not isinstance(value, str):
@@ -172,10 +173,21 @@ def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
     )
 
 
+def is_read(key: str) -> bool:
+    """Whether an annotation or label of that name may say something to the rewriting."""
+    return unknown.is_like_one(key) or any(
+        dialect.vocabulary.covering(key, place)
+        for dialect in DIALECTS
+        for place in (Place.ANNOTATION, Place.LABEL)
+    )
+
+
 def _texts(pod: Mapping[str, Any], name: str) -> dict[str, str]:
     metadata = pod.get("metadata")
-    found = metadata.get(name) if isinstance(metadata, Mapping) else None
-    return {str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
+    found = metadata.get(name) if isinstance(metadata, (dict, Mapping)) else None
+    return (
+        {str(key): str(value) for key, value in found.items()} if isinstance(found, (dict, Mapping)) else {}
+    )
 
 
 def template_of(spec: Object, wish: Wish, *, namespace: str | None, settings: Settings) -> Object:
@@ -259,7 +271,7 @@ def _free_entry(view: PodView, notes: Notes) -> str:
         raise notes.refuse(
             f"{view.where}.resourceClaims", "is not a list", "write a list of names and templates"
         )
-    return _free_name({str(known.get("name")) for known in entries if isinstance(known, Mapping)})
+    return _free_name({str(known.get("name")) for known in entries if isinstance(known, (dict, Mapping))})
 
 
 def _with_claims(

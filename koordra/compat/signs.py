@@ -133,7 +133,9 @@ def _metadata(view: PodView, dialects: Sequence[Dialect]) -> Iterator[Sign]:
 def _of(key: str, place: Place, dialects: Sequence[Dialect]) -> tuple[frozenset[str], frozenset[str]]:
     exact, soft = set(), set()
     for dialect in dialects:
-        names = [name for name in dialect.vocabulary.of(place) if name.covers(key)]
+        names = dialect.vocabulary.covering(key, place)
+        if not names:
+            continue
         if any(name.result for name in names):
             continue  # schedulers write those of their friends too
         if any(not name.soft and name.sign for name in names):

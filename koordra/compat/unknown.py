@@ -54,10 +54,10 @@ def strange(resource: str, dialects: Sequence[Dialect], settings: Settings) -> b
 
 
 def tell_resources(view: PodView, dialects: Sequence[Dialect], settings: Settings, notes: Notes) -> None:
-    known = _names(dialects, Place.RESOURCE)
     for container in view.containers:
         for name in container.resources():
             if strange(name, dialects, settings):
+                known = _names(dialects, Place.RESOURCE)
                 notes.warn(
                     container.field(name),
                     "is no name that koordra reads, and stays: the pod waits until a node offers it",
@@ -65,11 +65,19 @@ def tell_resources(view: PodView, dialects: Sequence[Dialect], settings: Setting
                 )
 
 
+def is_like_one(annotation: str) -> bool:
+    """Whether an annotation begins like one of a dialect."""
+    return annotation.startswith(_ANNOTATIONS)
+
+
 def tell_annotations(view: PodView, dialects: Sequence[Dialect], notes: Notes) -> None:
-    written = {key for dialect in dialects for key in dialect.vocabulary.results(list(view.annotations))}
+    like = [key for key in view.annotations if is_like_one(key)]
+    if not like:
+        return
+    written = {key for dialect in dialects for key in dialect.vocabulary.results(like)}
     known = _names(dialects, Place.ANNOTATION)
-    for key in view.annotations:
-        if key.startswith(_ANNOTATIONS) and key not in written and key not in known:
+    for key in like:
+        if key not in written and key not in known:
             notes.warn(
                 view.field(key), "is no name that koordra reads, and asks for nothing", _meant(key, known)
             )

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from typing import Final
+
+MOST_KEPT: Final = 4096
 
 
 class Place(StrEnum):
@@ -47,19 +50,39 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`dialect` is the word in messages and templates, `title` the peer's name."""
+    """`dialect` is the word in messages and templates, `title` the peer's name. Every pod asks the same, so answers are kept."""
 
     dialect: str
     title: str
     names: tuple[Name, ...]
+    _at: dict[tuple[Place, ...], tuple[Name, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _covering: dict[tuple[Place, str], tuple[Name, ...]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def of(self, *places: Place) -> tuple[Name, ...]:
-        return tuple(name for name in self.names if name.place in places)
+        found = self._at.get(places)
+        if found is None:
+            found = self._at[places] = tuple(name for name in self.names if name.place in places)
+        return found
+
+    def covering(self, key: str, place: Place) -> tuple[Name, ...]:
+        """The names that mean this one. Users choose what they ask about, so a bounded number of answers is kept."""
+        found = self._covering.get((place, key))
+        if found is None:
+            found = tuple(name for name in self.of(place) if name.covers(key))
+            if len(self._covering) >= MOST_KEPT:
+                self._covering.clear()
+            self._covering[place, key] = found
+        return found
 
     def results(self, annotations: Sequence[str]) -> frozenset[str]:
         """Those of the annotations that only the dialect's scheduler writes."""
-        known = [name for name in self.of(Place.ANNOTATION) if name.result]
-        return frozenset(key for key in annotations if any(name.covers(key) for name in known))
+        return frozenset(
+            key for key in annotations if any(name.result for name in self.covering(key, Place.ANNOTATION))
+        )
 
 
 def resource(key: str, meaning: str, becomes: str, *, also: Sequence[str] = ()) -> Name:

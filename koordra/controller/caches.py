@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from koordra.api.kinds import (
@@ -18,7 +18,7 @@ from koordra.api.kinds import (
     RESOURCE_SLICES,
     Kind,
 )
-from koordra.api.objects import Object
+from koordra.api.objects import Object, key
 from koordra.controller.gangs.kinds import POD_GROUPS
 from koordra.controller.snapshot import Cluster
 from koordra.controller.stages import Stages
@@ -44,7 +44,8 @@ kube-scheduler."""
 
 
 class Caches:
-    """`changed` is set whenever anything has changed, and so are those of `others`; `stop` ends the term."""
+    """`changed` is set whenever anything has changed, and so are those of `others`; `stop` ends the term. `heard`: who else
+    hears of each object of a kind, in the watch's thread."""
 
     def __init__(
         self,
@@ -54,8 +55,10 @@ class Caches:
         stop: threading.Event,
         others: Sequence[threading.Event] = (),
         stages: Stages | None = None,
+        heard: Mapping[Kind, Sequence[Listener]] | None = None,
     ) -> None:
         self._others = tuple(others)
+        self._heard = heard or {}
         self._stages = stages
         self._client = client
         self._stop = stop
@@ -98,6 +101,16 @@ class Caches:
             pod_groups=[group for kind in POD_GROUPS for group in found.get(kind, ())],
         )
 
+    def objects(self, kind: Kind) -> list[Object]:
+        """Those of one kind; none where it is not followed."""
+        found = self._by_kind.get(kind)
+        return found.objects() if found else []
+
+    def get(self, kind: Kind, key: str) -> Object | None:
+        """By `namespace/name`, or by name for cluster-scoped kinds."""
+        found = self._by_kind.get(kind)
+        return found.get(key) if found else None
+
     def _is_served(self, kind: Kind) -> bool:
         """False when the server says it is not; asked again while nobody answers."""
         while not self._stop.is_set():
@@ -113,7 +126,14 @@ class Caches:
         return False
 
     def _listener(self, kind: Kind) -> Listener:
+        heard = tuple(self._heard.get(kind, ()))
+
         def on_change(event: str, obj: Object, /) -> None:
+            for listener in heard:
+                try:
+                    listener(event, obj)
+                except Exception:  # a defect in what stands beside must not end the watch
+                    log.exception("listener_failed", kind=str(kind), object=key(obj))
             if self._stages is not None:
                 self._stages.heard(kind, event, obj)
             self._changed.set()

@@ -15,7 +15,7 @@ A class of koordra's by name that does not exist is UNKNOWN too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -107,7 +107,10 @@ def reserved_for(claim: Mapping[str, Any]) -> list[str]:
 def node_of(claim: Mapping[str, Any]) -> str | None:
     """The one node an allocation is pinned to through `metadata.name In [node]`; None when it is not pinned
     that way."""
-    selector = (allocation(claim) or {}).get("nodeSelector") or {}
+    found = allocation(claim)
+    if found is None:
+        return None
+    selector = found.get("nodeSelector") or {}
     pinned: set[str] = set()
     for term in _mappings(selector.get("nodeSelectorTerms")):
         for field in _mappings(term.get("matchFields")):
@@ -155,6 +158,7 @@ def _devices(claim: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, list) or (isinstance(value, Sequence) and not isinstance(value, str)):
-        yield from (entry for entry in value if isinstance(entry, (dict, Mapping)))
+def _mappings(value: object) -> Sequence[Mapping[str, Any]]:
+    if value is None or isinstance(value, str) or not isinstance(value, (list, Sequence)):
+        return ()
+    return [entry for entry in value if isinstance(entry, (dict, Mapping))]

@@ -1,14 +1,12 @@
-"""What nobody but koordra should do with koordra's devices, recognised from the objects that show it. Pure.
+"""What nobody but koordra should do with koordra's devices, recognised from what is published. Pure.
 
-One writer allocates the devices of a joint node. What would break that is found here and told loudly (an Event
-and a metric); koordra never guesses its way around it.
+One writer allocates the devices of a joint node. What would break that is found here, and in what is allocated
+(allocation_guards.py), and told loudly (an Event and a metric); koordra never guesses its way around it.
 
     UnguardedClass       a DeviceClass that means koordra's devices and does not demand `allocator == "scheduler"`:
                          kube-scheduler's allocator is kept from joint devices by their taint alone, and on servers
                          without device taints (1.34, 1.35) by nothing
     ForeignClass         a DeviceClass of somebody else (or one without selectors) that matches a joint device
-    ForeignWriter        an allocation of a joint device that another field manager wrote
-    OverCommitted        a device that is given out beyond what it has, whoever did it
     TwoDrivers           another driver publishes a device at the same PCI address, or with the same UUID, on the same node
     ForeignPlugin        another device plugin offers GPUs of the same node (peers/foreign.py)
     StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a pool that
@@ -18,10 +16,8 @@ and a metric); koordra never guesses its way around it.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator import read_inventory
@@ -30,8 +26,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.snapshot import Cluster, allocator_of
-from koordra.errors import InvalidInput, InvalidQuantity, KoordraError
-from koordra.quantity import canonical, parse
+from koordra.errors import InvalidInput, KoordraError
 
 UNGUARDED_CLASS: Final = "UnguardedClass"
 FOREIGN_CLASS: Final = "ForeignClass"
@@ -50,7 +45,6 @@ ALARMS: Final = (
     FOREIGN_PLUGIN,
 )
 
-FIELD_MANAGER: Final = "koordra-controller"
 _GUARD: Final = re.compile(
     r"""allocator["'\]]*\s*==\s*["']scheduler["']|["']scheduler["']\s*==\s*[^&|]*allocator"""
 )
@@ -204,121 +198,6 @@ def _strange(entry: Object, node: str, pool: str) -> Alarm:
         "per node, named after it. Delete the slice, and find out who wrote it"
     )
     return Alarm(STRANGE_SLICE, objects.name(entry), (entry,), text)
-
-
-def writer_alarms(claim: Object, joint: frozenset[tuple[str, str]]) -> list[Alarm]:
-    """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
-    taken = [
-        str(result.get("device"))
-        for result in claims_of.results(claim)
-        if result.get("driver") == names.DRIVER
-        and (str(result.get("pool")), str(result.get("device"))) in joint
-    ]
-    manager = allocation_manager(claim) if taken else ""
-    if not manager or manager.startswith(FIELD_MANAGER):
-        return []
-    text = (
-        f"claim {objects.name(claim)}: {', '.join(taken)} was allocated by {manager}, not by koordra's controller; "
-        "devices of a joint node have one writer. Take the right to write resourceclaims/binding from it, or put "
-        "the node into native mode"
-    )
-    return [Alarm(FOREIGN_WRITER, objects.uid(claim), (claim,), text)]
-
-
-def allocation_manager(claim: Object) -> str:
-    """The field manager that owns status.allocation, empty where the server does not tell."""
-    for entry in objects.metadata(claim).get("managedFields") or ():
-        status = (entry.get("fieldsV1") or {}).get("f:status")
-        if isinstance(status, Mapping) and "f:allocation" in status:
-            return str(entry.get("manager") or "")
-    return ""
-
-
-def overcommitments(cluster: Cluster, claims: Iterable[Object]) -> list[Alarm]:
-    """Devices of which more is given out than they have. `claims`: all that hold devices of koordra's."""
-    used: dict[tuple[str, str], list[tuple[Object, Mapping[str, Any]]]] = defaultdict(list)
-    for claim in claims:
-        for result in claims_of.results(claim):
-            if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-                used[str(result.get("pool")), str(result.get("device"))].append((claim, result))
-    crowded = {place: entries for place, entries in used.items() if len(entries) > 1}
-    if not crowded:
-        return []
-    capacity = _capacities(cluster.slices, crowded.keys())
-    found = []
-    for place in sorted(crowded):
-        text = _too_much(place, crowded[place], capacity.get(place))
-        if text:
-            holders = {objects.uid(claim): claim for claim, _ in crowded[place]}
-            about = tuple(holders[uid] for uid in sorted(holders))
-            found.append(Alarm(OVER_COMMITTED, "/".join(place), about, text))
-    return found
-
-
-def _too_much(
-    place: tuple[str, str],
-    entries: Sequence[tuple[Object, Mapping[str, Any]]],
-    capacity: Mapping[str, Decimal] | None,
-) -> str:
-    who = ", ".join(sorted({objects.key(claim) for claim, _ in entries}))
-    advice = "the node will refuse to prepare what is too much; delete one of the pods"
-    if any(not result.get("shareID") for _, result in entries):
-        return f"device {place[1]} of pool {place[0]} is allocated as a whole to more than one claim: {who}; {advice}"
-    for name, total in (capacity or {}).items():
-        amounts = (_amount(_consumed(result, name)) for _, result in entries)
-        asked = sum((amount for amount in amounts if amount is not None), Decimal(0))
-        if asked > total:
-            return (
-                f"device {place[1]} of pool {place[0]} has {name} {canonical(total)} and {canonical(asked)} is "
-                f"allocated, to {who}; {advice}"
-            )
-    return ""
-
-
-def _consumed(result: Mapping[str, Any], name: str) -> str | None:
-    consumed = claims_of.consumed(result)
-    return consumed.get(name, consumed.get(f"{names.DOMAIN}{name}"))
-
-
-def _amount(value: object) -> Decimal | None:
-    """A quantity, None where there is none that can be read (the allocator says so elsewhere)."""
-    try:
-        return None if value is None else parse(str(value))
-    except InvalidQuantity:
-        return None
-
-
-def _capacities(
-    slices: Iterable[Object], wanted: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], dict[str, Decimal]]:
-    places = set(wanted)
-    pools = {pool for pool, _ in places}
-    found = {}
-    for entry in slices:
-        spec = objects.spec_of(entry)
-        pool = str((spec.get("pool") or {}).get("name"))
-        if pool not in pools or spec.get("driver") != names.DRIVER:
-            continue
-        for device in spec.get("devices") or ():
-            place = (pool, str(device.get("name")))
-            if place in places:
-                found[place] = {
-                    name.removeprefix(names.DOMAIN): total
-                    for name, value in (device.get("capacity") or {}).items()
-                    if (total := _amount(value.get("value"))) is not None
-                }
-    return found
-
-
-def joint_places(slices: Iterable[Object]) -> frozenset[tuple[str, str]]:
-    """Pool and name of every device that the controller gives out."""
-    return frozenset(
-        (str((objects.spec_of(entry).get("pool") or {}).get("name")), str(device.get("name")))
-        for entry in slices
-        if objects.spec_of(entry).get("driver") == names.DRIVER
-        for device in objects.spec_of(entry).get("devices") or ()
-        if allocator_of(device) == names.ALLOCATOR_CONTROLLER
-    )
 
 
 def pci_address(device: Mapping[str, Any]) -> str:

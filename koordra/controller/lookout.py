@@ -19,14 +19,8 @@ from typing import Final
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.guards import (
-    Alarm,
-    class_alarms,
-    joint_places,
-    overcommitments,
-    slice_alarms,
-    writer_alarms,
-)
+from koordra.controller.allocation_guards import joint_places, overcommitments, writer_alarms
+from koordra.controller.guards import Alarm, class_alarms, slice_alarms
 from koordra.controller.happenings import Happening, cut
 from koordra.controller.snapshot import Cluster, allocator_of
 

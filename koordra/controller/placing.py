@@ -5,13 +5,15 @@ room), its own pods and claims, or the nodes it is kept off. What keeps it off n
 who give out the same cards (peers/foreign), refusals by the scheduler (exclusions), predicates over several pods
 (obstacles), nodes kept free for groups that come first (reservations), and, in the allocator, the node's own predicates.
 
+Pods that stand beyond a quota of legacy names (`quota`, legacy/holds) get no devices, and are told so.
+
 A shared claim can be reserved for 256 pods. Consumers beyond that number are not planned for and are told
 ReservedForFull.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,6 +47,7 @@ log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
 UNTIL_THE_BASIS_CHANGES: Final = -1.0
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
 _Basis = tuple[object, ...]
 
 
@@ -72,8 +75,11 @@ class Placing:
         gang_entries: Entries | None = None,
         learned: Learned | None = None,
         stages: Stages | None = None,
+        quota: Callable[[Sequence[PodClaims]], Mapping[str, str]] = lambda members: {},
     ) -> None:
         self._working = working
+        self._quota = quota
+        self._beyond_quota: Mapping[str, str] = {}
         self._exclusions = exclusions
         self._preemption = preemption
         self._stages = stages
@@ -107,6 +113,7 @@ class Placing:
         self.foreign.look(working.cluster)
         self._obstacles = Obstacles(working.cluster, self.offers.sites.by_name)
         members = list(working.pods().open)
+        self._beyond_quota = self._quota(members)
         self._tell_unplannable(members)
         alone = self.gangs.others(self._within_limits(members))
         waiting = snapshot.groups(alone, immediate=self._immediate())
@@ -142,6 +149,10 @@ class Placing:
 
     def _kept_off(self, group: Group, now: float) -> KeptOff:
         found: dict[str, Reason] = self.foreign.kept_off(group)
+        for pod in group.pods if self._beyond_quota else ():  # of gangs; others do not come here
+            if (why := self._beyond_quota.get(objects.uid(pod))) is not None:
+                nodes = self.offers.sites.by_name
+                return found | {node: Reason(node, None, None, QUOTA_EXCEEDED, why) for node in nodes}
         cause = Cause.NODE_UNSUITABLE.value
         for pod in group.pods:
             for node, why in self._exclusions.active(objects.uid(pod), now).items():
@@ -243,7 +254,8 @@ class Placing:
             return True
         kept_off = self._kept_off(group, now)
         sites = [site for name, site in self.offers.sites.by_name.items() if name not in kept_off]
-        found = preemption_for(group, sites, self._working.users(), fits=self._fits)
+        users, together = self._working.users(), self.gangs.together()
+        found = preemption_for(group, sites, users, fits=self._fits, together=together)
         if found is None:
             return True
         for victim in found.victims:
@@ -296,6 +308,11 @@ class Placing:
         }
         for member in members:
             uid = objects.uid(member.pod)
+            if (why := self._beyond_quota.get(uid)) is not None and not self.gangs.has(uid):
+                if why:
+                    reason = Reason(None, None, None, QUOTA_EXCEEDED, why)
+                    self._working.announce.waiting(member.pending[0], (member.pod,), (reason,))
+                continue
             full = next(
                 (
                     claim

@@ -17,7 +17,7 @@ waits and calls again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from koordra.allocator import read_inventory as read_of_allocator
 from koordra.allocator.predicates import unsuitable
@@ -35,12 +35,13 @@ from koordra.controller.grants import Refusal
 from koordra.controller.happenings import Witness
 from koordra.controller.leftovers import Learned
 from koordra.controller.lookout import Lookout
+from koordra.controller.peers.foreign import NO_GPUS
 from koordra.controller.placing import Placing
 from koordra.controller.planning import orphans, torn_apart
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Inventory
-from koordra.controller.snapshot import Cluster
+from koordra.controller.snapshot import Cluster, PodClaims
 from koordra.controller.stages import Stages
 from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
 from koordra.controller.writes import Outcome, Writer
@@ -72,6 +73,7 @@ class Reconciler:
         gang_entries: Entries | None = None,
         learned: Learned | None = None,
         stages: Stages | None = None,
+        quota: Callable[[Sequence[PodClaims]], Mapping[str, str]] = lambda members: {},
     ) -> None:
         self._exclusions = Exclusions()
         self._working = Working(
@@ -88,10 +90,12 @@ class Reconciler:
             gang_entries=gang_entries,
             learned=learned,
             stages=stages,
+            quota=quota,
         )
         self._stages = stages
         self._lookout = Lookout()
         self._lifted: set[str] = set()
+        self._noted: dict[str, str | None] = {}
 
     def reconcile(self) -> float | None:
         """One pass. Returns the seconds after which another is due even if nothing changes, None for never.
@@ -230,6 +234,20 @@ class Reconciler:
                 working.wake(working.clock() + LONGEST_CONFLICT_PAUSE)
             else:
                 working.settled(written)
+        self._note_refused_nodes()
+
+    def _note_refused_nodes(self) -> None:
+        """Each text once: a write that was refused is not tried again before something else is to be said."""
+        working = self._working
+        for node, text in self.placing.foreign.notes():
+            if self._noted.get(objects.uid(node), "") == text:
+                continue
+            written = working.writer.note(node, NO_GPUS, text)
+            if written.outcome is Outcome.REFUSED:
+                log.warning("node_not_noted", node=objects.name(node), error=written.message)
+            else:
+                working.settled(written)
+            self._noted[objects.uid(node)] = text
 
     def count(self, figures: Figures) -> None:
         """How things stand after a pass."""

@@ -22,6 +22,7 @@ from typing import Final
 
 from koordra.allocator.gang import place_gang
 from koordra.allocator.gang.ranking import gang_members
+from koordra.api.kinds import PODS
 from koordra.controller.caches import Caches
 from koordra.controller.classes.run import start_classes
 from koordra.controller.elastic.run import start_elastic
@@ -30,12 +31,13 @@ from koordra.controller.figures import Figures
 from koordra.controller.happenings import Happening, Witness
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore
-from koordra.controller.legacy.run import start_legacy
+from koordra.controller.legacy.keeping import Keeper
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.peers.writing import PeerAnnotations, start_peer_annotations
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
+from koordra.controller.waking import Waking, has_ours, start_waking
 from koordra.controller.writes import Writer
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
@@ -196,15 +198,30 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         may_write=may_write,
         stop=stop,
     )
-    if office.settings.legacy is not None:
-        start_legacy(office.client, office.settings.legacy, tell=office.tell, may_write=may_write, stop=stop)
     changed, beside, annotating = threading.Event(), threading.Event(), threading.Event()
+    legacy = office.settings.legacy
+    keeper = legacy and Keeper(office.client, legacy, tell=office.tell, may_write=may_write, wake=changed.set)
+    waking = Waking(
+        office.client,
+        ours=lambda pod: has_ours(pod, caches.get),
+        clock=time.monotonic,
+        may_write=may_write,
+    )
     caches = Caches(
-        office.client, changed=changed, stop=stop, others=(beside, annotating), stages=office.figures.stages
+        office.client,
+        changed=changed,
+        stop=stop,
+        others=(beside, annotating),
+        stages=office.figures.stages,
+        heard={PODS: [waking.on_pod, *([keeper.on_pod] if keeper else [])]},
     )
     caches.start()
     if not caches.wait_synced():
         return
+    gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
+    start_waking(waking, stop=stop)
+    if keeper:
+        keeper.start(caches.objects, stop)
     if office.settings.elastic_gpu:
         start_elastic(
             office.client,
@@ -236,6 +253,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         gang_entries=gang_members,
         learned=store.read(),
         stages=office.figures.stages,
+        quota=keeper.held if keeper else lambda members: {},
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
     store.keep(reconciler.placing.offers.leftovers, now=True)

@@ -67,7 +67,7 @@ class Site:
 
     def load_without(self, gone: frozenset[str]) -> Load:
         """What the pods ask for together, as if these (by uid) were gone."""
-        if not any(objects.uid(pod) in gone for pod in self.guests):
+        if not gone or not any(objects.uid(pod) in gone for pod in self.guests):
             return dict(self.load)
         load: Load = {}
         for pod in self.guests:

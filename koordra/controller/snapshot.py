@@ -89,10 +89,29 @@ class PodClaims:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for."""
+    """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for.
+
+    `pending` are the claims to allocate, `placed` those of its pods that have their devices already (koordra's and
+    others'); each claim once, by key.
+    """
 
     members: tuple[PodClaims, ...]
     immediate: Object | None = None
+    pods: tuple[Object, ...] = field(init=False, compare=False)
+    pending: tuple[Object, ...] = field(init=False, compare=False)
+    placed: tuple[Object, ...] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        members = self.members
+        pending = [self.immediate] if self.immediate is not None else _each(one.pending for one in members)
+        placed = [
+            claim
+            for claim in _each((*one.ours, *one.others) for one in members)
+            if claims_of.is_allocated(claim)
+        ]
+        object.__setattr__(self, "pods", tuple(one.pod for one in members))
+        object.__setattr__(self, "pending", tuple(pending))
+        object.__setattr__(self, "placed", tuple(placed))
 
     @property
     def key(self) -> str:
@@ -100,32 +119,15 @@ class Group:
         return objects.uid(self.members[0].pod if self.immediate is None else self.immediate)
 
     @property
-    def pods(self) -> tuple[Object, ...]:
-        return tuple(member.pod for member in self.members)
-
-    @property
-    def pending(self) -> tuple[Object, ...]:
-        """The claims to allocate, each once, by key."""
-        if self.immediate is not None:
-            return (self.immediate,)
-        found = {objects.key(claim): claim for member in self.members for claim in member.pending}
-        return tuple(found[key] for key in sorted(found))
-
-    @property
-    def placed(self) -> tuple[Object, ...]:
-        """The claims of its pods that have their devices already, koordra's and others', by key."""
-        found = {
-            objects.key(claim): claim
-            for member in self.members
-            for claim in (*member.ours, *member.others)
-            if claims_of.is_allocated(claim)
-        }
-        return tuple(found[key] for key in sorted(found))
-
-    @property
     def urgency(self) -> Urgency:
         """Its place in the order of planning."""
         return most_urgent(self.pods) if self.immediate is None else urgency(self.immediate)
+
+
+def _each(claims: Iterable[Sequence[Object]]) -> list[Object]:
+    """Each claim once, by key."""
+    found = {objects.key(claim): claim for some in claims for claim in some}
+    return [found[key] for key in sorted(found)]
 
 
 def claims_of_pod(pod: Object, cluster: Cluster) -> PodClaims | None:

@@ -203,6 +203,12 @@ class Writer:
         body = {"metadata": {"annotations": {names.QUARANTINE_SEEN: generation}, "uid": objects.uid(node)}}
         return self._send(NODES, node, body)
 
+    def note(self, node: Object, annotation: str, text: str | None) -> Written:
+        """Write an annotation on a Node, or take it away."""
+        return self._send(
+            NODES, node, {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}
+        )
+
     def read_again(self, claim: Object) -> Written:
         """The claim as it is now; GONE when it, or this incarnation of it, does not exist any more."""
         try:

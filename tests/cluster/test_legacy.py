@@ -382,24 +382,57 @@ def test_a_quota_on_cards_holds(team: Team, quota: None) -> None:
     assert len(team.pods("cards")) == 2
 
 
+def test_a_pod_that_came_past_the_quota_gets_no_devices_until_there_is_room(team: Team, quota: None) -> None:
+    """As when another replica has let it in: it refers to the template of the first, and nobody was asked."""
+    made = team.client.create(kinds.PODS, pod("first", {"nvidia.com/gpu": "2"}))
+    team.running_pod("first")
+    second = past_the_webhook(made, "second")
+    team.client.create(kinds.PODS, second)
+
+    def told() -> bool:
+        events, _ = team.client.list(kinds.EVENTS, namespace=NAMESPACE)
+        wanted = (
+            "exceeded quota: cards, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=2"
+        )
+        about = {
+            event["involvedObject"]["kind"]
+            for event in events
+            if event["reason"] == "QuotaExceeded" and wanted in event["message"]
+        }
+        return {"Pod", "ResourceClaim"} <= about
+
+    eventually(told, "an Event on pod and claim", timeout=LONG)
+    stored = team._get(kinds.PODS, "second")
+    assert stored
+    assert not team._claims(stored)
+    assert not stored["spec"].get("nodeName")
+    team.client.delete(kinds.PODS, "first", namespace=NAMESPACE, grace_period=0)
+    team.running_pod("second")
+
+
 # --- chaos ---
+
+
+def past_the_webhook(made: Object, name: str) -> Object:
+    """A pod like one that was rewritten, as it is stored."""
+    found = pod(name, {}, annotations=made["metadata"]["annotations"])
+    found["spec"]["resourceClaims"] = made["spec"]["resourceClaims"]
+    found["spec"]["schedulingGates"] = made["spec"]["schedulingGates"]
+    uses = made["spec"]["containers"][0]["resources"]
+    found["spec"]["containers"] = [{**ONE_CONTAINER, "resources": uses}]
+    return found
 
 
 def test_a_template_deleted_by_hand_before_its_claim_is_made(team: Team) -> None:
     """Stored with its template gone at once, as if the controller had been killed in between: the pod recovers."""
     made = team.client.create(kinds.PODS, pod("first", {"nvidia.com/gpu": "1"}))
     name = made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"]
-    asked = made["metadata"]["annotations"]
     team.running_pod("first")
     team.client.delete(kinds.PODS, "first", namespace=NAMESPACE, grace_period=0)
     eventually(lambda: team._get(kinds.PODS, "first") is None, "the pod's end")
     with contextlib.suppress(NotFound):
         team.client.delete(TEMPLATES, name, namespace=NAMESPACE)
-    orphan = pod("orphan", {}, annotations=asked)
-    orphan["spec"]["resourceClaims"] = made["spec"]["resourceClaims"]
-    orphan["spec"]["schedulingGates"] = made["spec"]["schedulingGates"]
-    uses = made["spec"]["containers"][0]["resources"]
-    orphan["spec"]["containers"] = [{**ONE_CONTAINER, "resources": uses}]
+    orphan = past_the_webhook(made, "orphan")
     team.client.create(kinds.PODS, orphan)
     team.running_pod("orphan")
     assert team._get(TEMPLATES, name)

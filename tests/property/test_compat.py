@@ -17,16 +17,22 @@ from hypothesis import strategies as st
 from koordra.allocator.selectors import compile_error
 from koordra.api import parameters
 from koordra.api.claims import ResourceClaim
+from koordra.api.classic_notes import Notes
 from koordra.compat import elastic
 from koordra.compat.rewrite import DIALECTS
+from koordra.compat.settings import Settings
 from koordra.compat.vocabulary import Place
+from koordra.controller.legacy.settings import in_a_cluster
+from koordra.controller.legacy.translation import Translated, Translations, translated
 from koordra.devcluster.apiserver.schema import Decoder
 from koordra.devcluster.apiserver.status import FieldErrors
 from koordra.devcluster.apiserver.strategies import Rules, strategy
+from koordra.errors import InvalidInput
 from koordra.quantity import to_int
 from tests.unit.compat.pods import Dict, container, converted, pod
 
 MIB, GIB = 1 << 20, 1 << 30
+SETTINGS = in_a_cluster(Settings())
 RULES = Rules(datetime(2026, 1, 1, tzinfo=UTC), compile_error)
 
 # --- any pod ----------------------------------------------------------------------------------------------------------
@@ -534,3 +540,41 @@ def test_equal_content_has_equal_names_and_other_content_others(manifest: Dict) 
     other["metadata"]["name"] = "q"
     two = converted(other)
     assert [json.dumps(obj) for obj in one.objects[1:]] == [json.dumps(obj) for obj in two.objects[1:]]
+
+
+# --- remembered ---------------------------------------------------------------------------------------------------------
+
+DRESS: Dict = {"volumes": [{"name": "token-x1"}], "hostname": "h", "affinity": {"nodeAffinity": {}}, "nodeSelector": {"a": "b"}}  # fmt: skip
+
+
+def dressed(manifest: Dict, number: int) -> Dict:
+    """The pod as the API server sends one of many of a workload: with what differs from pod to pod."""
+    made = copy.deepcopy(manifest)
+    made["metadata"]["name"] = f"web-{number}"
+    made["metadata"].setdefault("labels", {})["apps.kubernetes.io/pod-index"] = str(number)
+    made["spec"].update(copy.deepcopy(DRESS), hostname=f"web-{number}")
+    for entry in (*made["spec"].get("initContainers", ()), *made["spec"]["containers"]):
+        entry["volumeMounts"] = [{"name": f"token-{number}", "mountPath": "/t"}]
+        entry["ports"] = [{"containerPort": 80 + number}]
+    return made
+
+
+def outcome(work: Callable[[Notes], Translated]) -> tuple[object, ...]:
+    notes = Notes("Pod team/p")
+    try:
+        made = work(notes)
+    except InvalidInput as error:
+        return str(error), notes.found
+    return made.found.pod, made.found.template, made.found.dialect, made.found.entry, notes.found
+
+
+@given(any_pods(), st.integers(0, 3), st.integers(4, 9))
+def test_what_is_remembered_is_what_would_be_worked_out(manifest: Dict, first: int, second: int) -> None:
+    translations = Translations(SETTINGS)
+    for number in (first, second, first):
+        sent = dressed(manifest, number)
+        before = copy.deepcopy(sent)
+        remembered = outcome(lambda notes, sent=sent: translations.of(sent, notes))  # type: ignore[misc]
+        worked_out = outcome(lambda notes, sent=sent: translated(sent, SETTINGS, notes, classes=None))  # type: ignore[misc]
+        assert remembered == worked_out
+        assert sent == before

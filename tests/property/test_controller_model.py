@@ -1,7 +1,7 @@
 """The controller in a world of its own: random schedules of everything that can happen, replayed from their seed.
 
 `tests/fakes/model_world` has the world and what must hold. Most schedules run with a small exact allocator, so
-that many fit into a minute; some run with the real one. `KOORDRA_EXAMPLES=N` (make soak) runs N further
+that many fit into a minute, on all processors; some run with the real one. `KOORDRA_EXAMPLES=N` (make soak) runs N further
 schedules with seeds of their own: drawn ones, or, with `KOORDRA_SOAK_FILE=PATH`, those that follow the number in that file,
 which is kept up to date, so that a soak can be stopped at any time and goes on where it was. `KOORDRA_SEED=N` runs one schedule
 and prints what happened in it.
@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -42,12 +45,25 @@ def one_schedule(seed: int, *, real: bool = False) -> World:
     return world
 
 
-@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_no_schedule_prepares_twice_or_loses_anything(block: int) -> None:
+def one_block(block: int) -> None:
     size = SCHEDULES // BLOCKS
     for seed in range(block * size, (block + 1) * size):
         one_schedule(seed)
+
+
+@pytest.fixture(scope="module")
+def blocks() -> Iterator[list[Future[None]]]:
+    """All blocks, under way in one process for each processor."""
+    processors = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(processors, mp_context=get_context("spawn")) as pool:
+        yield [pool.submit(one_block, block) for block in range(BLOCKS)]
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_no_schedule_prepares_twice_or_loses_anything(blocks: list[Future[None]], block: int) -> None:
+    blocks[block].result()
 
 
 @pytest.mark.skipif(SEED is not None, reason="one seed is replayed")

@@ -6,8 +6,10 @@
                     template that no pod refers to, for some time ──> deleted
 
     admission    one review, from the pod to the answer              templates   making sure of the template, at admission
-    usage        what a namespace's legacy pods add up to            quota       ResourceQuotas, in their own words
-    upkeep       which templates to make again, which to delete      run         the threads: watches, and a leader's loop
+    translation  the rewriting, remembered for a workload's pods      usage       what a namespace's legacy pods add up to
+    quota        ResourceQuotas, in their own words                  holds       pods beyond them get no devices
+    upkeep       which templates to make again, which to delete      run         what a replica of the webhook follows
+    keeping      a leader's loop                                     quota_watch ResourceQuotas by namespace
 
 **Why nothing goes wrong between webhook and controller.** A template is content-addressed: making it twice is making it once,
 and a template of that name with other content is a refusal, never used. It is made before the pod is admitted and never

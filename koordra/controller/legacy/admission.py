@@ -19,17 +19,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.api import elastic_pods, names, objects
+from koordra.api import elastic_pods, objects
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
-from koordra.compat import asked as asked_of
 from koordra.compat.plain import PLAIN
 from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.native_form import in_native_form
 from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT
 from koordra.controller.legacy.templates import NotMade, Templates
+from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import ADMITTED, Usage, tokens
 from koordra.controller.webhook import pods
 from koordra.controller.webhook.handlers import is_native
@@ -37,9 +36,6 @@ from koordra.controller.webhook.pods import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 from koordra.errors import InvalidInput, InvalidManifest
 
-DIALECT: Final = names.DOMAIN + "dialect"
-"""Annotation on a rewritten pod: the dialect it came in."""
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to claims."""
 PATHS: Final[Mapping[str, bool]] = {"/mutate/legacy": False, "/native/mutate/legacy": True}
@@ -55,6 +51,7 @@ class Admission:
     templates: Templates
     usage: Usage
     quotas: Callable[[str], list[Object]]
+    translations: Translations
     count: Callable[[str, str], None] = lambda dialect, outcome: None
 
     def __call__(self, asked: Asked, in_native: bool) -> Answer:
@@ -85,28 +82,16 @@ class Admission:
             return Answer(
                 object=pods.admitted(bound.pod, self.lookups, native=in_native), warnings=bound.warnings
             )
-        found = rewrite(hidden, self.settings, notes, namespace=objects.namespace(pod))
+        made = self.translations.of(hidden, notes, classes=self.lookups.classes() if in_native else None)
+        if made.problems:
+            return Answer(made.problems)
+        found = made.found
         if found.template is None:
             changed = bound.pod is not pod
             placed = pods.admitted(bound.pod, self.lookups, native=in_native) if changed else None
             return Answer(object=placed, warnings=bound.warnings)
-        if in_native:
-            found, problems = in_native_form(found, self.lookups.classes())
-            if problems:
-                return Answer(problems)
-        shown = elastic_pods.shown(self._finished(hidden, found), bound.pod)
+        shown = elastic_pods.shown(found.pod, bound.pod)
         return self._admitted(shown, found, asked, in_native=in_native, warnings=bound.warnings)
-
-    def _finished(self, before: Object, found: Rewritten) -> Object:
-        pod = asked_of.carrying(before, found)
-        metadata = {
-            **pod["metadata"],
-            "annotations": {**pod["metadata"]["annotations"], DIALECT: found.dialect},
-        }
-        spec = dict(pod["spec"])
-        if before["spec"].get("schedulerName"):
-            spec.setdefault("schedulerName", DEFAULT_SCHEDULER)
-        return {**pod, "metadata": metadata, "spec": spec}
 
     def _admitted(
         self, pod: Object, found: Rewritten, asked: Asked, *, in_native: bool, warnings: tuple[str, ...]

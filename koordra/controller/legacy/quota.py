@@ -69,6 +69,12 @@ def refusal(quotas: Iterable[Object], asking: Charge, counted: Counted) -> str:
     return ""
 
 
+def exceeded(quota: Object, asking: Charge, counted: Counted) -> str:
+    """In what the pod would go above the quota; "" where in nothing. Amounts that it does not say count nothing."""
+    bounds = {key: bound for key, bound in bounded(quota).items() if asking.amounts.get(bound[0])}
+    return _over(quota, bounds, asking, counted)
+
+
 def used(quota: Object, key: str, name: str, counted: Counted) -> int:
     """What counts against one line of a quota."""
     carried = to_int(((objects.status_of(quota).get("used")) or {}).get(key, 0))

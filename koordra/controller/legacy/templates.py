@@ -66,6 +66,7 @@ class Templates:
         self._told = told
         self._lock = threading.Lock()
         self._recent: OrderedDict[str, tuple[float, Object]] = OrderedDict()
+        self._same: dict[str, tuple[Object, Object]] = {}
 
     def ensure(self, template: Object) -> None:
         """Raises NotMade."""
@@ -75,11 +76,22 @@ class Templates:
             if found is None or objects.is_deleting(found):
                 self._make(template)
             else:
-                refuse_other_content(found, template)
+                self._compare(found, template)
                 self._mark(found, template)
         except ApiError as error:
             self._forget(key)
             raise NotMade(f"ResourceClaimTemplate {key} could not be made: {error.message}") from error
+
+    def _compare(self, found: Object, template: Object) -> None:
+        """Objects of the watch and remembered rewritings are never changed in place: the same two are compared once."""
+        key = objects.key(template)
+        before = self._same.get(key)
+        if before is not None and before[0] is found and before[1] is template:
+            return
+        refuse_other_content(found, template)
+        if len(self._same) >= REMEMBERED:
+            self._same.clear()
+        self._same[key] = (found, template)
 
     def _make(self, template: Object) -> None:
         body = marked(template, self._now())

@@ -4,7 +4,8 @@ again      a pod that has not finished, of which a claim is still to be made, re
 planted    ... that is there and has other content: nothing is made; told on the pod
 delete     a template that the webhook made, that no unfinished pod refers to, unused for the whole grace
 over       lines of ResourceQuotas that the namespace's pods go beyond: two replicas of the webhook may have let in one too
-           many, or the bound was lowered. Told on the ResourceQuota; nothing is taken from anybody, and nothing more is let in
+           many, or the bound was lowered. Told on the ResourceQuota; nothing is taken from anybody, nothing more is let in, and
+           who has no devices yet gets none (holds)
 """
 
 from __future__ import annotations

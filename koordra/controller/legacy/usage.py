@@ -9,7 +9,7 @@ A template's name is a digest of its content, so what it amounts to is worked ou
 running pod: a replica that starts later reads the same content from the pod's claim, whose spec cannot be changed either.
 
 Charging is one step under a lock: two pods that come to one replica at once cannot both have the last card. Two replicas can
-differ by what came to the other within the watch's delay; the leader's count then tells (upkeep: QuotaExceeded).
+differ by what came to the other within the watch's delay; the leader then gives the pod that is too much no devices (holds).
 """
 
 from __future__ import annotations
@@ -174,6 +174,18 @@ class Usage:
                 charge.amounts.get(name) or 0 for charge in place.charges() if in_scope(quota, charge.pod)
             )
 
+    def has_heard(self, pod: Mapping[str, Any]) -> bool:
+        """Whether the watch has told of the pod."""
+        place = self._places.get(objects.namespace(pod))
+        waiting = self._waiting.get(objects.namespace(pod), {})
+        return (place is not None and objects.name(pod) in place.pods) or objects.key(pod) in waiting
+
+    def charges(self, namespace: str) -> dict[str, tuple[Charge, ...]]:
+        """Of the pods that the watch has told of, by name."""
+        with self._lock:
+            place = self._places.get(namespace)
+            return dict(place.pods) if place else {}
+
     def reserve(self, token: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
         """Charge the pod unless `refused` says why not, given what is counted. One step."""
         with self._lock:
@@ -201,10 +213,29 @@ def legacy_templates(pod: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _for_scopes(pod: Object) -> Object:
-    """As much of a pod as the scopes of quotas look at."""
-    spec = objects.spec_of(pod)
-    kept = {
-        key: spec[key] for key in ("activeDeadlineSeconds", "affinity", "priorityClassName") if key in spec
+def counted_part(pod: Object) -> Object:
+    """As much of a pod as is looked at here: a replica that only admits need not hold the cluster's pods in memory."""
+    metadata = objects.metadata(pod)
+    kept = {key: metadata[key] for key in ("name", "namespace", "resourceVersion", "uid") if key in metadata}
+    if not any(legacy_templates(pod)):
+        return {"metadata": kept}
+    spec, status = objects.spec_of(pod), objects.status_of(pod)
+    if charged := objects.annotations_of(pod).get(ADMITTED):
+        kept["annotations"] = {ADMITTED: charged}
+    return {
+        "metadata": kept,
+        "spec": {key: spec[key] for key in ("resourceClaims", *_SCOPED) if key in spec},
+        "status": {key: status[key] for key in ("phase", "resourceClaimStatuses") if key in status},
     }
-    return {"metadata": {"name": objects.name(pod), "namespace": objects.namespace(pod)}, "spec": kept}
+
+
+_SCOPED: Final = ("activeDeadlineSeconds", "affinity", "priorityClassName")
+
+
+def _for_scopes(pod: Object) -> Object:
+    """As much of a pod as the scopes of quotas look at, and who comes first."""
+    spec = objects.spec_of(pod)
+    kept = {key: spec[key] for key in _SCOPED if key in spec}
+    metadata = objects.metadata(pod)
+    named = {key: metadata[key] for key in ("name", "namespace", "creationTimestamp") if key in metadata}
+    return {"metadata": named, "spec": kept}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,7 +78,7 @@ def written(asked: Asked, answer: Answer) -> bytes:
         }
     elif answer.object is not None and (steps := patch(asked.object, answer.object)):
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(json.dumps(steps).encode()).decode()
+        response["patch"] = base64.b64encode(json.dumps(steps, separators=(",", ":")).encode()).decode()
     if answer.warnings:
         response["warnings"] = [_shortened(text) for text in answer.warnings]
     review = {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
@@ -87,18 +87,24 @@ def written(asked: Asked, answer: Answer) -> bytes:
 
 def patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Object]:
     """A JSON patch from one object to the other; lists are replaced whole."""
-    gone = before.keys() - after.keys()
-    steps: list[Object] = [{"op": "remove", "path": f"{path}/{_escaped(name)}"} for name in gone]
+    return sorted(_steps(before, after, path), key=_order)
+
+
+def _steps(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Object]:
+    """What is the very same object on both sides is not looked into: most of a pod."""
+    for name in before.keys() - after.keys():
+        yield {"op": "remove", "path": f"{path}/{_escaped(name)}"}
     for name, value in after.items():
-        place = f"{path}/{_escaped(name)}"
-        old = before.get(name)
         if name not in before:
-            steps.append({"op": "add", "path": place, "value": value})
-        elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            steps += patch(old, value, place)
+            yield {"op": "add", "path": f"{path}/{_escaped(name)}", "value": value}
+            continue
+        old = before[name]
+        if old is value:
+            continue
+        if isinstance(old, (dict, Mapping)) and isinstance(value, (dict, Mapping)):
+            yield from _steps(old, value, f"{path}/{_escaped(name)}")
         elif old != value:
-            steps.append({"op": "replace", "path": place, "value": value})
-    return sorted(steps, key=_order)
+            yield {"op": "replace", "path": f"{path}/{_escaped(name)}", "value": value}
 
 
 def _order(step: Object) -> tuple[str, str]:

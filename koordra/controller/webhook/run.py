@@ -1,4 +1,4 @@
-"""The webhook in one call: look-ups, keys, server, and a round every ten seconds.
+"""The webhook in one call: look-ups, keys, server, and a round every ten seconds (in the first minute, every two).
 
     round: keys brought up to date ──> server uses them ──> caBundle injected (self-signed only)
 
@@ -8,7 +8,10 @@ certificate and its look-ups are listed.
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,8 +33,13 @@ log = get_logger(__name__)
 
 PERIOD: Final = 10.0
 RETRY: Final = 2.0
+YOUNG: Final = 60.0
+"""Seconds in which the configurations, which are applied along with the controller, may still be on their way."""
 SECRET_NAME: Final = "koordra-webhook-tls"
 SERVICE_NAME: Final = "koordra-webhook"
+SWITCH: Final = 0.0005
+"""Seconds for which a thread keeps the interpreter while another waits for it (Python's default is 0.005). A review reads, locks and
+writes, and after each waits for a pass of the controller beside it: at the default these waits are most of a slow review."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,7 @@ def start_webhook(
     """
     if not settings.address:
         return None
+    sys.setswitchinterval(SWITCH)
     lookups = Watched(client)
     rewriting = LegacyWebhook(client, legacy, lookups, metrics=metrics) if legacy else None
     has_keys = threading.Event()
@@ -106,9 +115,13 @@ def _rounds(
     *,
     legacy: bool,
 ) -> None:
-    trusted = b""
+    trusted, settled, started = b"", False, time.monotonic()
     while not stop.is_set():
-        pause = PERIOD
+        if not settled and server.is_ready():
+            gc.freeze()  # what was listed stays: the collector need not stop reviews to look through it
+            settled = True
+        young = time.monotonic() < started + YOUNG
+        pause = PERIOD if settled and not young else RETRY
         try:
             served = _round(source, server, has_keys, trusted)
             if not served or injection.inject(client, served, legacy=legacy):

@@ -26,7 +26,7 @@ COMMAND = [sys.executable, "-m", "koordra", "controller"]
 def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nowhere"
     ended = subprocess.run(
-        [*COMMAND, "--kubeconfig", str(missing)], capture_output=True, text=True, timeout=30, check=False
+        [*COMMAND, "--kubeconfig", str(missing)], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 2
     assert str(missing) in ended.stderr
@@ -50,13 +50,13 @@ def test_it_takes_the_lease_and_releases_it_on_sigterm(tmp_path: Path) -> None:
     arguments = ["--kubeconfig", str(plane.kubeconfig), "--identity", "me", "--log-json"]
     running = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while holder() != "me":
             assert running.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
         running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=15)
+        _, said = running.communicate(timeout=60)
     finally:
         running.kill()
         running.wait()
@@ -89,7 +89,7 @@ def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Pa
             return 0, ""
 
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while answers("/readyz")[0] != 200:
             assert running.poll() is None
             assert time.monotonic() < deadline

@@ -10,7 +10,7 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller import guards
+from koordra.controller import allocation_guards, guards
 from koordra.controller.lookout import REPEAT, Lookout
 from koordra.controller.snapshot import Cluster
 from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node
@@ -91,10 +91,10 @@ def held(
     ("manager", "alarmed"), [("", False), ("koordra-controller", False), ("kube-scheduler", True)]
 )
 def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bool) -> None:
-    joint = guards.joint_places(CLUSTER.slices)
-    found = guards.writer_alarms(held("c", "gpu-0", manager=manager), joint)
+    joint = allocation_guards.joint_places(CLUSTER.slices)
+    found = allocation_guards.writer_alarms(held("c", "gpu-0", manager=manager), joint)
     assert [alarm.reason for alarm in found] == ([guards.FOREIGN_WRITER] if alarmed else [])
-    assert guards.writer_alarms(held("c", "native-0", manager="kube-scheduler"), joint) == []
+    assert allocation_guards.writer_alarms(held("c", "native-0", manager="kube-scheduler"), joint) == []
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bo
     ],
 )
 def test_more_than_there_is(claims: list[Object], alarmed: bool) -> None:
-    found = guards.overcommitments(CLUSTER, claims)
+    found = allocation_guards.overcommitments(CLUSTER, claims)
     assert [alarm.reason for alarm in found] == ([guards.OVER_COMMITTED] if alarmed else [])
     assert all("a, " in alarm.message or "default/b" in alarm.message for alarm in found)
 

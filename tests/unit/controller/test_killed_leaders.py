@@ -1,17 +1,24 @@
-"""Failover under load, with real processes: `koordra controller` is killed (SIGKILL) with 1,000 claims in flight, twice.
+"""Failover under load, with real processes: controllers are killed (SIGKILL) with 1,000 claims in flight, at any line.
 
 A control plane (API server, claim loops, scheduler), 125 nodes of eight GPUs, 1,000 pods with a claim of one GPU each: all
-cards are needed. Two controllers run; the leader is killed in the middle of its writes, and again when the second one has
-got on. A new process follows each that died. Meanwhile a watch of the claims sees every version of each:
+cards are needed. Two controllers run, and a new process follows each that died. Leaders are killed
+
+    while they write         after a drawn number of claims, and a drawn part of a second
+    while they begin         a drawn time after they took the Lease: they list, or plan for the first time
+
+twice as `koordra controller` ships, which costs 20 seconds of waiting each time, and thirty times with a shorter Lease
+(tests/fakes/short_lease_controller). Meanwhile a watch of the claims sees every version of each:
 
     no card is ever in two claims at once, no claim moves under its pod, and in the end all are allocated and bound
 
-`KOORDRA_CLAIMS=80` makes it small, for a look at the test itself.
+`KOORDRA_CLAIMS=80` makes it small, for a look at the test itself; `KOORDRA_KILLS=200` kills more often, and
+`KOORDRA_SEED` draws other moments.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,13 +35,18 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, LEASES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.run import LEASE_NAME
-from koordra.errors import ApiError, NotFound
+from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.watch import WatchCache
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 from tests.fakes.model_planner import results_of
 
 CLAIMS = int(os.environ.get("KOORDRA_CLAIMS", "1000"))
+KILLS = int(os.environ.get("KOORDRA_KILLS", "30"))
+SEED = int(os.environ.get("KOORDRA_SEED", "6"))
+ROOT = Path(__file__).resolve().parents[3]
+SHIPPED = ("koordra", "controller")
+SHORT_LEASE = ("tests.fakes.short_lease_controller",)
 CARDS = 8
 PATIENCE = 600.0
 
@@ -73,38 +85,81 @@ class Held:
 
 
 class Controllers:
-    """Processes by their identity in the Lease."""
+    """Processes by their identity in the Lease; `program` is what Python runs."""
 
-    def __init__(self, kubeconfig: Path, client: KubeClient, folder: Path) -> None:
-        self.kubeconfig, self.client, self.folder = kubeconfig, client, folder
+    def __init__(self, kubeconfig: Path, folder: Path, program: tuple[str, ...]) -> None:
+        self.kubeconfig, self.folder, self.program = kubeconfig, folder, program
+        self.client = KubeClient(str(kubeconfig))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.started = 0
 
     def start(self) -> None:
         self.started += 1
         name = f"controller-{self.started}"
-        command = [sys.executable, "-m", "koordra", "controller", "--kubeconfig", str(self.kubeconfig)]
+        command = [sys.executable, "-m", *self.program, "--kubeconfig", str(self.kubeconfig)]
         with (self.folder / f"{name}.log").open("wb") as log:
-            self.running[name] = subprocess.Popen([*command, "--identity", name], stderr=log, stdout=log)
+            self.running[name] = subprocess.Popen(
+                [*command, "--identity", name], stderr=log, stdout=log, cwd=ROOT
+            )
 
     def leader(self) -> str:
+        """Who holds the Lease and lives; empty while nobody does."""
+        for name, process in self.running.items():
+            assert process.poll() is None, f"{name} ended by itself, see {self.folder}"
         try:
             lease = self.client.get(LEASES, LEASE_NAME, namespace="koordra-system")
-        except NotFound:
+        except ApiError:
             return ""
-        return str(objects.spec_of(lease).get("holderIdentity") or "")
+        holder = str(objects.spec_of(lease).get("holderIdentity") or "")
+        return holder if holder in self.running else ""
 
-    def kill_leader(self) -> str:
-        name = self.leader()
+    def kill(self, name: str) -> None:
         found = self.running.pop(name)
         found.send_signal(signal.SIGKILL)
         assert found.wait(30) == -signal.SIGKILL
-        return name
 
     def end(self) -> None:
         for found in self.running.values():
             found.kill()
             found.wait()
+
+
+@dataclass(frozen=True)
+class Killed:
+    """Who was killed, how many claims had their devices then, and what it was doing."""
+
+    name: str
+    at: int
+    how: str
+
+
+class Killer:
+    """Waits for a leader and for a moment that it draws, and kills it."""
+
+    def __init__(self, controllers: Controllers, held: Held, *, kills: int) -> None:
+        self.controllers, self.held, self.kills = controllers, held, kills
+        self.random = random.Random(SEED)
+        self.dead: list[Killed] = []
+
+    def kill_one(self) -> None:
+        eventually(self.controllers.leader, "a leader")
+        name, before = self.controllers.leader(), len(self.held.cards)
+        begins = self.random.random() < 0.3
+        if begins:
+            time.sleep(self.random.uniform(0, 2.0))
+        else:
+            until = before + self.random.randrange(1, max(2, CLAIMS // self.kills))
+            eventually(lambda: self.held.reaches(min(until, CLAIMS)), f"{until} claims")
+            time.sleep(self.random.uniform(0, 0.05))
+        at = len(self.held.cards)
+        if at < CLAIMS:
+            self.controllers.kill(name)
+            self.dead.append(Killed(name, at, "begins" if begins else "writes"))
+            self.controllers.start()
+
+    def kill_all(self) -> None:
+        while len(self.dead) < self.kills and not self.held.reaches(CLAIMS):
+            self.kill_one()
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
@@ -152,36 +207,34 @@ def _answers(client: KubeClient) -> bool:
         return False
 
 
-@pytest.fixture
-def controllers(kubeconfig: Path, tmp_path: Path) -> Iterator[Controllers]:
-    found = Controllers(kubeconfig, KubeClient(str(kubeconfig)), tmp_path)
-    yield found
-    found.end()
-
-
 @pytest.mark.slow
-def test_a_thousand_claims_outlive_killed_controllers(kubeconfig: Path, controllers: Controllers) -> None:
+@pytest.mark.parametrize(("program", "kills"), [(SHIPPED, 2), (SHORT_LEASE, KILLS)], ids=["shipped", "often"])
+def test_a_thousand_claims_outlive_killed_controllers(
+    kubeconfig: Path, tmp_path: Path, program: tuple[str, ...], kills: int
+) -> None:
     client, stop = KubeClient(str(kubeconfig)), threading.Event()
-    held = Held(KubeClient(str(kubeconfig)))
+    controllers, held = Controllers(kubeconfig, tmp_path, program), Held(KubeClient(str(kubeconfig)))
     held.follow(stop)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: _ask(client, number), range(CLAIMS)))
-    controllers.start()
-    eventually(controllers.leader, "a leader")
-    controllers.start()
-    dead = []
-    for share in (0.2, 0.6):
-        eventually(partial(held.reaches, CLAIMS * share), f"{share:.0%} of the claims")
-        dead.append(controllers.kill_leader())
-        at = len(held.cards)
-        assert at < CLAIMS, "nothing is in flight any more"
-        print(f"{dead[-1]} was killed with {at} of {CLAIMS} claims allocated")
+    started = time.monotonic()
+    killer = Killer(controllers, held, kills=kills)
+    try:
         controllers.start()
-    eventually(lambda: len(held.cards) == CLAIMS, "all allocated")
-    eventually(lambda: all(map(_node_of, client.list(PODS)[0])), "all bound")
-    stop.set()
+        controllers.start()
+        killer.kill_all()
+        eventually(lambda: held.reaches(CLAIMS), "all allocated")
+        eventually(lambda: all(map(_node_of, client.list(PODS)[0])), "all bound")
+    finally:
+        stop.set()
+        controllers.end()
+    told = ", ".join(f"{one.at} ({one.how})" for one in killer.dead)
+    print(
+        f"{len(killer.dead)} leaders killed in {time.monotonic() - started:.0f} s, claims allocated by then: {told}"
+    )
     assert not held.wrong
-    assert len(dead) == len({*dead, controllers.leader()}) - 1
+    assert len(killer.dead) > kills // 2, "the claims were allocated before many had been killed"
+    assert len({one.name for one in killer.dead}) == len(killer.dead)
     claims = {objects.name(entry): results_of(entry)[0] for entry in client.list(RESOURCE_CLAIMS)[0]}
     assert len({(one["pool"], one["device"]) for one in claims.values()}) == CLAIMS
     for entry in client.list(PODS)[0]:

@@ -9,8 +9,8 @@ import pytest
 from koordra.api import names, objects
 from koordra.compat import asked
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.admission import DIALECT
 from koordra.controller.legacy.templates import LAST_USED, MADE_BY
+from koordra.controller.legacy.translation import DIALECT
 from tests.unit.legacy.cluster import Cluster, Object, container, of_kind, pod
 
 GPU = {"nvidia.com/gpu": 1}

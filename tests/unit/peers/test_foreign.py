@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.foreign_plugins import offered_by_others, publishers
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller import guards
 from koordra.controller.figures import Figures
+from koordra.controller.peers.foreign import NO_GPUS
 from koordra.kubelet_plugin.device_taints import FOREIGN_TAINT, foreign_taints
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
@@ -131,3 +132,47 @@ def test_the_plugin_taints_the_gpus_and_nothing_else() -> None:
         "effect": "NoSchedule",
     }
     assert foreign_taints({"status": {}}, offered=kinds) == {}
+
+
+def note_of(cluster: JointCluster, node: str) -> str | None:
+    return objects.annotations_of(cluster.api.get(NODES, node)).get(NO_GPUS)
+
+
+def test_the_node_itself_says_why_for_as_long_as_it_holds() -> None:
+    """Events are gone after an hour."""
+    cluster = JointCluster(nodes=2)
+    set_amount(cluster, "n0", "2")
+    cluster.settle()
+    said = note_of(cluster, "n0") or ""
+    assert "nvidia.com/gpu in status.allocatable of node n0" in said
+    assert "Take its DaemonSet off the node" in said
+    assert note_of(cluster, "n1") is None
+    written = len(cluster.api.writes)
+    cluster.settle(passes=5)
+    assert len(cluster.api.writes) == written
+    set_amount(cluster, "n0", "0")
+    cluster.settle()
+    assert note_of(cluster, "n0") is None
+
+
+def test_a_note_of_the_last_leader_is_taken_away_by_the_next() -> None:
+    cluster = JointCluster(nodes=1)
+    set_amount(cluster, "n0", "2")
+    cluster.settle()
+    set_amount(cluster, "n0", "0")
+    cluster.start_again()
+    cluster.settle()
+    assert note_of(cluster, "n0") is None
+
+
+def test_a_pod_that_names_a_refused_node_is_told_node_field_and_remedy() -> None:
+    cluster = JointCluster(nodes=2)
+    set_amount(cluster, "n0", "2")
+    cluster.claim("a")
+    cluster.pod("p", "a", nodeName="n0")
+    cluster.settle()
+    assert cluster.node_of("a") is None
+    (told,) = [entry for entry in cluster.told if entry.reason == "ForeignDriver"]
+    assert {objects.name(about) for about in told.about} == {"a", "p"}
+    assert "nvidia.com/gpu in status.allocatable of node n0" in told.message
+    assert "Take its DaemonSet off the node" in told.message

@@ -1,0 +1,32 @@
+"""The controller's process as it ships, but its Lease is over after 6 seconds instead of 15, so that a test can kill many
+leaders: `python -m tests.fakes.short_lease_controller --kubeconfig FILE --identity NAME`."""
+
+from __future__ import annotations
+
+import argparse
+
+from koordra import process
+
+TIMES = {"lease": 6.0, "retry": 0.5, "timeout": 3.0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kubeconfig", required=True)
+    parser.add_argument("--identity", required=True)
+    given = parser.parse_args()
+    stop = process.stop_on_signals()
+
+    from koordra import logs
+    from koordra.allocator import plan
+    from koordra.controller.lease import LeaseTimes
+    from koordra.controller.run import Settings, run
+    from koordra.kube import KubeClient
+
+    logs.configure(level="info", json=False, process="controller")
+    client = KubeClient(given.kubeconfig, timeout=TIMES["timeout"], user_agent="koordra-controller")
+    run(client, Settings(given.identity, times=LeaseTimes(**TIMES)), planner=plan, stop=stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""A pod that two replicas admitted beside another gets no devices while the quota has no room for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from koordra.allocator import plan
+from koordra.allocator.gang import place_gang
+from koordra.allocator.gang.ranking import gang_members
+from koordra.api import names, objects
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
+from koordra.compat.settings import Settings
+from koordra.controller.gangs.marks import GANG, GANG_MIN
+from koordra.controller.legacy.holds import Counted, beyond
+from koordra.controller.legacy.keeping import Keeper
+from koordra.controller.legacy.quota import Charge
+from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
+from koordra.controller.reconciler import Reconciler
+from koordra.controller.snapshot import PodClaims
+from tests.fakes.joint_cluster import JointCluster
+from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
+
+GPU = {"nvidia.com/gpu": 1}
+ONE_CARD = a_quota({"requests.nvidia.com/gpu": "1"})
+TWO_CARDS = a_quota({"requests.nvidia.com/gpu": "2"})
+
+
+def counted(name: str, cards: int, *, has_devices: bool = False, age: str = "1", **spec: Any) -> Counted:
+    stored = {"metadata": {"name": name, "namespace": "team"}, "spec": spec}
+    return Counted(name, (Charge(stored, {"nvidia.com/gpu": cards}),), has_devices, (age, name))
+
+
+def test_the_older_comes_first() -> None:
+    assert set(beyond([ONE_CARD], [counted("a", 1, age="2"), counted("b", 1, age="1")])) == {"a"}
+
+
+def test_who_has_devices_keeps_them_and_comes_first() -> None:
+    pods = [counted("old", 1, age="1"), counted("served", 1, age="2", has_devices=True)]
+    assert set(beyond([ONE_CARD], pods)) == {"old"}
+    both = [counted("a", 1, has_devices=True), counted("b", 1, has_devices=True)]
+    assert beyond([ONE_CARD], both) == {}
+
+
+def test_a_smaller_one_behind_it_still_fits() -> None:
+    pods = [counted("served", 1, has_devices=True), counted("big", 2, age="1"), counted("small", 1, age="2")]
+    assert set(beyond([TWO_CARDS], pods)) == {"big"}
+
+
+def test_a_quota_counts_what_is_in_its_scope_only() -> None:
+    scoped = a_quota({"requests.nvidia.com/gpu": "1"}, scopes=["PriorityClass"])
+    urgent = [counted(name, 1, priorityClassName="urgent") for name in ("a", "b")]
+    assert set(beyond([scoped], [*urgent, counted("c", 1), counted("d", 1)])) == {"b"}
+
+
+def test_the_words_name_pod_quota_field_and_remedy() -> None:
+    (text,) = beyond([ONE_CARD], [counted("a", 1), counted("b", 1)]).values()
+    assert (
+        "exceeded quota: gpus, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=1" in text
+    )
+    assert "spec.hard of ResourceQuota gpus" in text
+
+
+# --- the leader -------------------------------------------------------------------------------------------------------
+
+
+class Api:
+    """Quotas to list, templates that nobody has, and watches that say nothing."""
+
+    def __init__(self, *quotas: Object) -> None:
+        self.quotas = list(quotas)
+        self.over = threading.Event()
+
+    def list(self, kind: Kind, **_: object) -> tuple[list[Object], str]:
+        return (list(self.quotas) if kind is RESOURCE_QUOTAS else []), "1"
+
+    def watch(self, kind: Kind, **_: object) -> Iterator[tuple[str, Object]]:
+        self.over.wait(20)
+        return iter(())
+
+
+class Leader(JointCluster):
+    """The controller's passes with the quota's count; its watch of pods is `hear`."""
+
+    def __init__(self, api: Api) -> None:
+        self.keeper = Keeper(
+            api,  # type: ignore[arg-type]
+            LegacySettings(in_a_cluster(Settings())),
+            tell=lambda happening: None,
+            may_write=lambda: True,
+        )
+        super().__init__(nodes=1, gpus=8)
+        self.reconciler = Reconciler(
+            self.caches.cluster,
+            self.writer,
+            planner=plan,
+            clock=lambda: self.now,
+            witnesses=(self.told.append,),
+            quota=self.keeper.held,
+            place_gang=place_gang,
+            gang_entries=gang_members,
+        )
+
+    def admitted(self, stored: Object, template: Object, *, heard: bool = True) -> None:
+        """A pod that the webhook has let in, with its claim made."""
+        name, entry = objects.name(stored), stored["spec"]["resourceClaims"][0]["name"]
+        status = {"resourceClaimStatuses": [{"name": entry, "resourceClaimName": name}]}
+        made = {**stored, "status": status}
+        made["metadata"] = {**made["metadata"], "namespace": "default"}
+        kept = self.api.create(PODS, made)
+        self.claim(name, owner=kept)
+        self.api.edit(RESOURCE_CLAIMS, name, lambda claim: claim.update(spec=template["spec"]["spec"]))
+        self.keeper._usage.on_template("ADDED", template)
+        if heard:
+            self.hear("ADDED", kept)
+
+    def hear(self, event: str, stored: Object) -> None:
+        self.keeper.on_pod(event, stored)
+
+    def served(self) -> list[str]:
+        return [name for name in self.claims() if self.allocation(name)]
+
+    def claims(self) -> list[str]:
+        return [objects.name(claim) for claim in self.api.all(RESOURCE_CLAIMS)]
+
+
+@pytest.fixture
+def leader() -> Iterator[Callable[..., Leader]]:
+    stop, apis = threading.Event(), []
+
+    def start(*quotas: Object) -> Leader:
+        here = [{**quota, "metadata": {**quota["metadata"], "namespace": "default"}} for quota in quotas]
+        api = Api(*here)
+        apis.append(api)
+        made = Leader(api)
+        made.keeper.start(lambda kind: [], stop)
+        ends = time.monotonic() + 20
+        while not made.keeper._quotas.is_synced():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        return made
+
+    yield start
+    stop.set()
+    for api in apis:
+        api.over.set()
+
+
+def from_two_replicas(number: int = 2, **more: Any) -> tuple[list[Object], Object]:
+    """Pods that as many replicas have admitted, none of which has heard of the others' yet; and their template."""
+    replicas = [Cluster() for _ in range(number)]
+    admitted = []
+    for place, replica in enumerate(replicas):
+        replica.quotas = [ONE_CARD]
+        made = replica.admitted(pod(GPU, name=f"p{place}", **more), uid=f"u-{place}")
+        made["metadata"]["creationTimestamp"] = f"2026-11-21T10:00:0{place}Z"
+        admitted.append(made)
+    return admitted, of_kind(replicas[0])[0]
+
+
+def test_of_two_pods_that_two_replicas_let_in_one_gets_the_card(leader: Callable[..., Leader]) -> None:
+    (first, second), template = from_two_replicas()
+    cluster = leader(ONE_CARD)
+    cluster.admitted(first, template)
+    cluster.admitted(second, template)
+    cluster.settle()
+    assert cluster.served() == ["p0"]
+    (told,) = [one for one in cluster.told if one.reason == "QuotaExceeded"]
+    assert [objects.name(about) for about in told.about] == ["p1", "p1"]
+    assert "exceeded quota: gpus" in told.message
+    held = cluster.api.get(PODS, "p1")
+    assert names.JOINT_GATE in [gate["name"] for gate in held["spec"]["schedulingGates"]]
+
+
+def test_the_second_comes_after_the_first_was_served_though_it_is_older(
+    leader: Callable[..., Leader],
+) -> None:
+    (older, younger), template = from_two_replicas()
+    cluster = leader(ONE_CARD)
+    cluster.admitted(younger, template)
+    cluster.settle()
+    cluster.admitted(older, template)
+    cluster.settle()
+    assert cluster.served() == ["p1"]
+
+
+def test_when_the_first_ends_the_second_gets_its_card(leader: Callable[..., Leader]) -> None:
+    (first, second), template = from_two_replicas()
+    cluster = leader(ONE_CARD)
+    cluster.admitted(first, template)
+    cluster.admitted(second, template)
+    cluster.settle()
+    gone = cluster.api.get(PODS, "p0")
+    cluster.api.delete(PODS, "p0")
+    cluster.hear("DELETED", gone)
+    cluster.settle()
+    assert "p1" in cluster.served()
+
+
+def test_a_gang_with_a_member_too_many_waits_as_a_whole(leader: Callable[..., Leader]) -> None:
+    members, template = from_two_replicas(3, annotations={GANG: "train", GANG_MIN: "3"})
+    cluster = leader(TWO_CARDS)
+    for member in members:
+        cluster.admitted(member, template)
+    cluster.settle()
+    assert cluster.served() == []
+    roomy = leader(a_quota({"requests.nvidia.com/gpu": "3"}))
+    for member in members:
+        roomy.admitted(member, template)
+    roomy.settle()
+    assert roomy.served() == ["p0", "p1", "p2"]
+
+
+def test_a_pod_that_is_not_counted_yet_waits_without_a_word(leader: Callable[..., Leader]) -> None:
+    """The pass sees a pod a moment before the count does."""
+    (first, _), template = from_two_replicas()
+    cluster = leader(ONE_CARD)
+    cluster.admitted(first, template, heard=False)
+    cluster.settle()
+    assert cluster.served() == []
+    assert cluster.told == []
+    cluster.hear("ADDED", cluster.api.get(PODS, "p0"))
+    cluster.settle()
+    assert cluster.served() == ["p0"]
+
+
+def test_without_a_quota_nobody_is_held(leader: Callable[..., Leader]) -> None:
+    (first, second), template = from_two_replicas()
+    cluster = leader()
+    cluster.admitted(first, template, heard=False)
+    cluster.admitted(second, template)
+    cluster.settle()
+    assert cluster.served() == ["p0", "p1"]
+
+
+def test_quotas_that_are_not_read_hold_everybody() -> None:
+    keeper = Keeper(
+        Api(),  # type: ignore[arg-type]
+        LegacySettings(in_a_cluster(Settings())),
+        tell=lambda happening: None,
+        may_write=lambda: True,
+    )
+    (first, _), _ = from_two_replicas()
+    claim = {"metadata": {"name": "p0", "namespace": "team"}, "spec": {}}
+    members: Sequence[PodClaims] = [PodClaims(first, (claim,))]
+    assert list(keeper.held(members).values()) == [""]
