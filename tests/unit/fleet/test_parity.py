@@ -149,8 +149,8 @@ class Clusters:
         claim = ResourceClaim.from_dict(self.claims[name])
         asked = resolve(claim, position=0, classes=self.read, features=Features.of(None))
         request = self.ranking.request([asked], [self.pods[name]])
-        assert request is not None
-        found = self.ranking.fleet.place(request)
+        # No request: no device would do.
+        found = None if request is None else self.ranking.fleet.place(request)
         if found is None:
             return set()
         self.placed[name] = found
