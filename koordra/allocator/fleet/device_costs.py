@@ -20,6 +20,7 @@ from koordra.allocator.fleet import joint
 from koordra.allocator.fleet.columns import Classes, Ints, grown
 from koordra.allocator.fleet.cuts import Cuts
 from koordra.allocator.fleet.lacking import Lacking
+from koordra.allocator.fleet.lone_gpus import Found, LoneGpus
 from koordra.allocator.fleet.states import WHOLE, Choice, Devices, Form
 from koordra.allocator.fleet.table import Table
 from koordra.allocator.fleet.worth import Places, Worth, places_of
@@ -64,6 +65,10 @@ class DeviceCosts:
         self._width = max([kind.gpus for kind in classes.kinds] + [1])
         self._amounts = np.zeros((64, self._width), dtype=np.int64)
         self._with_shape: set[int] = set()
+        self._single = np.zeros(0, dtype=np.int64)
+        self._single_milli = np.zeros(0, dtype=np.int64)
+        self._lone_gpus = LoneGpus(self._hole, self._nics, width=self._width)
+        self._alone: set[int] = set()
         self._places: dict[int, Places] = {}
         self._worth_of: Worth | None = None
 
@@ -155,6 +160,9 @@ class DeviceCosts:
         wholes = [_NEVER if form.shared or form.nics else form.gpus for form in new]
         self._milli = np.concatenate([self._milli, np.array(shares, dtype=np.int64)])
         self._gpus = np.concatenate([self._gpus, np.array(wholes, dtype=np.int64)])
+        single = [at for at in range(start, len(forms)) if _single(forms[at])]
+        self._single = np.concatenate([self._single, np.array(single, dtype=np.int64)])
+        self._single_milli = np.array([forms[at].milli for at in self._single.tolist()], dtype=np.int64)
         for at in range(start, len(forms)):
             self._fill_form(at)
 
@@ -162,8 +170,15 @@ class DeviceCosts:
         """All forms of one part."""
         devices, end = self._listed[number], self._made
         if devices.kind >= 0:
+            worth = self._worth_of = self._worth(devices)
+            alone = self._lone_gpus.serves(worth)
+            if alone:
+                self._alone.add(number)
+                self._lone_gpus.put(number, worth)
+                self._write(number, self._single, self._lone_gpus.of_forms(number, self._single_milli))
             for at in range(end):
-                self._fill_shaped(number, at)
+                if not (alone and _single(self._classes.forms[at])):
+                    self._fill_shaped(number, at)
             return
         least, free = self._base_of(self._whole[number])
         for left in dict.fromkeys(devices.gpus):
@@ -178,9 +193,13 @@ class DeviceCosts:
 
     def _fill_form(self, at: int) -> None:
         """One form of all parts."""
-        count = len(self._listed)
+        count, form = len(self._listed), self._classes.forms[at]
+        if _single(form) and self._alone:
+            numbers = np.array(sorted(self._alone), dtype=np.int64)
+            self._write(numbers, at, self._lone_gpus.of_states(numbers, form.milli))
         for number in self._with_shape:
-            self._fill_shaped(number, at)
+            if not (number in self._alone and _single(form)):
+                self._fill_shaped(number, at)
         plain = np.array(
             [number for number in range(count) if number not in self._with_shape], dtype=np.int64
         )
@@ -244,6 +263,14 @@ class DeviceCosts:
             self.joints[key] = joint.best(self._worth_of, form)
         return self.joints[key]
 
+    def _write(self, number: Ints | int, at: Ints | int, found: Found) -> None:
+        """What was found for a part and forms, or for parts and a form."""
+        keys = (OFFSET + found.holes << KEY_BITS) | found.left
+        self._keys[number, at] = np.where(found.fits, keys, _NO)
+        self._extra[number, at] = found.extra
+        whole = np.array(self._whole, dtype=np.int64)[number]
+        self._free[number, at] = whole - found.fresh
+
     def _fill_shaped(self, number: int, at: int) -> None:
         devices = self._listed[number]
         found = self._joint(devices, self._classes.forms[at])
@@ -254,6 +281,11 @@ class DeviceCosts:
         self._extra[number, at] = found.extra
         broken = sum(devices.gpus[gpu] == WHOLE for gpu in found.choice.gpus)
         self._free[number, at] = self._whole[number] - broken
+
+
+def _single(form: Form) -> bool:
+    """One GPU or a share of it, and nothing else."""
+    return form.gpus == 1 and not form.nics and not form.slices
 
 
 def fitting_best(gpus: Sequence[int], milli: int, holes: Sequence[int], *, lone: int) -> int | None:

@@ -21,9 +21,12 @@ from koordra.allocator.score import COMPACT
 from koordra.topology.levels import Level
 from koordra.topology.shapes import NEAR, Chooser, Group, Shape, chooser, pair_level
 
-_LONE: Final = 500
+LONE: Final = 500
 _INTACT: Final = 20
 _MICRO: Final = 1000
+BROKEN: Final = _INTACT * WHOLE * _MICRO
+"""What usable GPU that lacks a NIC counts, and what a group counts that was intact; in thousandths."""
+
 _GROUPS: Final = NEAR.index(Level.PXB)
 
 
@@ -186,7 +189,7 @@ class Worth:
     def _change(self, group: int, usable: int, bandwidth: int) -> int:
         left = self.nics.one(self.usable[group] - usable, self.bandwidth[group] - bandwidth)
         broken = usable > 0 and self.intact[group]
-        return _LONE * (left - self.lone[group]) + (_INTACT * WHOLE * _MICRO if broken else 0)
+        return LONE * (left - self.lone[group]) + (BROKEN if broken else 0)
 
 
 def positions(mask: int) -> tuple[int, ...]:
