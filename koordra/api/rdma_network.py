@@ -1,7 +1,7 @@
 """`RdmaConfig.network`: what a NIC's network interface looks like in the pod.
 
     network:
-      interface: rail0                       its name in the pod, none that the host has; absent: the NIC's own, with `pod` behind it where that stays
+      interface: rail0                       its name in the pod, none that the host has; absent: the NIC's own, with `pod` or `p` behind it where that stays
       addresses: [192.168.10.5/24]           with prefix length
       routes: [{destination: 10.0.0.0/8, gateway: 192.168.10.1}]
       mtu: 4200

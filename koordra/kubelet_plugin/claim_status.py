@@ -42,6 +42,8 @@ READY: Final = "Ready"
 GID_READY: Final = "GIDReady"
 LIMITED: Final = "Limited"
 RETRY: Final = 15.0
+PAUSE: Final = 1.0
+"""Seconds from one writing to the next: what a program can change of its limiter's condition costs the API server no more."""
 
 _OURS: Final = frozenset({READY, GID_READY, LIMITED})
 _NIC_TYPES: Final = frozenset({names.TYPE_NIC, names.TYPE_VF})
@@ -216,7 +218,7 @@ class ClaimStatusWriter:
             except KoordraError as error:
                 log.warning("claim_statuses_not_made", error=str(error))
                 complete = False
-            if not complete and not stop.wait(self._retry):
+            if not stop.wait(PAUSE if complete else self._retry) and not complete:
                 self._wanted.set()
 
     def sync(self) -> bool:

@@ -281,17 +281,20 @@ class Driver:
         files_at = time.monotonic() + LOOK_AT_FILES
         while not stop.wait(LOOK_AROUND):
             _require_alive(threads, stop)
-            try:
-                for server in (self._dra, self._registration):
-                    if server.ensure():
-                        self._metrics.observe_socket_restored()
-                self._guarded.ensure()
-                self._look_at_networks()
-                if time.monotonic() >= files_at:
-                    files_at = time.monotonic() + LOOK_AT_FILES
-                    self._state.restore_files()
-            except NodeError as error:
-                log.error("plugin_impaired", error=str(error))
+            looks = [self._restore_sockets, self._guarded.ensure, self._look_at_networks]
+            if time.monotonic() >= files_at:
+                files_at = time.monotonic() + LOOK_AT_FILES
+                looks.append(self._state.restore_files)
+            for look in looks:  # what is in the way of one is not in the way of the others
+                try:
+                    look()
+                except NodeError as error:
+                    log.error("plugin_impaired", error=str(error))
+
+    def _restore_sockets(self) -> None:
+        for server in (self._dra, self._registration):
+            if server.ensure():
+                self._metrics.observe_socket_restored()
 
     def _take(self, found: Discovery) -> None:
         """A reading that differs from the last one, in the watcher's thread. If it raises, it is called again."""

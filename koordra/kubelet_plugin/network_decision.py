@@ -133,9 +133,11 @@ def _plan(
 
 def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
     """The name in the pod where the claim gives none. If the NIC's own interface stays on the host it is another: by its name
-    a container is held back that is in a pod without it, and some runtimes look on the host too (network_files.py)."""
-    if kind is not NetworkKind.MOVE and device.netdev:
-        return f"{device.netdev[:12]}pod"
+    a container is held back that is in a pod without it, and some runtimes look on the host too (network_files.py). Every pod
+    has an eth0 of its own."""
+    if device.netdev and (kind is not NetworkKind.MOVE or device.netdev == "eth0"):
+        # Two ports of a card differ at the end: nothing of that is cut off (enp193s0f0np0, enp193s0f0np1).
+        return f"{device.netdev}{'pod' if len(device.netdev) <= 12 else 'p'}"[-15:]
     return (device.netdev or device.ib_device or device.device)[:15]
 
 

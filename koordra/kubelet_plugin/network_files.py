@@ -133,27 +133,25 @@ def encode(record: ClaimRecord) -> bytes:
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def read_networks(state: Path, disk: Disk) -> tuple[ClaimNetwork, ...]:
-    """Every claim with a network to make. Raises CheckpointError for a file that is not one of ours."""
+def read_networks(state: Path, disk: Disk, *, uid: str | None = None) -> tuple[ClaimNetwork, ...]:
+    """Every claim with a network to make, or the one. Raises CheckpointError for a file that is not one of ours."""
     folder = state / DIRECTORY
     found = []
-    for name in disk.names(folder):
-        if claim_of_file(name) is not None:
-            document = _read(folder / name, disk, schema=SCHEMA)
-            if document is not None:
-                found.append(_network(folder / name, document))
+    for path in _files(folder, disk, uid=uid):
+        document = _read(path, disk, schema=SCHEMA)
+        if document is not None:
+            found.append(_network(path, document))
     return tuple(found)
 
 
-def read_attached(state: Path, disk: Disk) -> tuple[AttachedClaim, ...]:
-    """Every claim whose network is in a pod. Raises CheckpointError."""
+def read_attached(state: Path, disk: Disk, *, uid: str | None = None) -> tuple[AttachedClaim, ...]:
+    """Every claim whose network is in a pod, or the one. Raises CheckpointError."""
     folder = state / DIRECTORY / ATTACHED
     found = []
-    for name in disk.names(folder):
-        if claim_of_file(name) is not None:
-            document = _read(folder / name, disk, schema=ATTACHED_SCHEMA)
-            if document is not None:
-                found.append(_attached(folder / name, document))
+    for path in _files(folder, disk, uid=uid):
+        document = _read(path, disk, schema=ATTACHED_SCHEMA)
+        if document is not None:
+            found.append(_attached(path, document))
     return tuple(found)
 
 
@@ -193,6 +191,15 @@ def encode_gate(claim: AttachedClaim) -> bytes:
         for device in claim.devices
     ]
     return json.dumps({"devices": devices}, indent=1).encode() + b"\n"
+
+
+def _files(folder: Path, disk: Disk, *, uid: str | None) -> list[Path]:
+    try:
+        names = disk.names(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror or error}") from error
+    of = {name: claim_of_file(name) for name in names}
+    return [folder / name for name, claim in of.items() if claim is not None and uid in {None, claim}]
 
 
 def _read(path: Path, disk: Disk, *, schema: str) -> Mapping[str, Any] | None:

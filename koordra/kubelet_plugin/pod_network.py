@@ -131,10 +131,8 @@ class PodNetworks:
 
     def release(self, claim: AttachedClaim) -> None:
         """Take one claim's NICs back from its pod; used by Unprepare too, when no sandbox was ever stopped."""
-        networks = {
-            network.ref.uid: network for network in network_files.read_networks(self._state, self._disk)
-        }
-        plans = dict(networks[claim.uid].plans) if claim.uid in networks else {}
+        networks = network_files.read_networks(self._state, self._disk, uid=claim.uid)
+        plans = dict(networks[0].plans) if networks else {}
         self._close_gate(claim.uid)
         for attached in claim.devices:
             plan = plans.get(attached.device)
@@ -145,9 +143,8 @@ class PodNetworks:
 
     def release_claim(self, uid: str) -> None:
         """Take back whatever a pod still has of the claim: its sandbox was never stopped, or nobody saw it."""
-        for claim in self.attached():
-            if claim.uid == uid:
-                self.release(claim)
+        for claim in network_files.read_attached(self._state, self._disk, uid=uid):
+            self.release(claim)
 
     def ready(self) -> tuple[AttachedClaim, ...]:
         """What is in pods now, complete."""
@@ -165,8 +162,7 @@ class PodNetworks:
                 f"{network.ref}: the pod is on the host's network, and the claim was prepared for its own"
             )
         uid = network.ref.uid
-        earlier = {claim.uid: claim for claim in self.attached()}.get(uid)
-        if earlier is not None:
+        for earlier in network_files.read_attached(self._state, self._disk, uid=uid):
             if earlier.sandbox == sandbox.id and self._gate(uid).exists():
                 return
             if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():

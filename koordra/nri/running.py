@@ -90,11 +90,12 @@ class Bundles:
             return None
         process = self._proc / str(running.pid)
         try:
-            own = running.container.id in (process / "cgroup").read_text()
-            lines = (process / "net" / "dev").read_text().splitlines()[2:]
+            # Names of control groups and interfaces are the tenant's to choose, and may be any bytes.
+            own = running.container.id in (process / "cgroup").read_text(errors="replace")
+            lines = (process / "net" / "dev").read_text(errors="surrogateescape").split("\n")[2:]
         except OSError:
             return None  # it has ended
-        return frozenset(line.partition(":")[0].strip() for line in lines) if own else None
+        return frozenset(line.partition(":")[0].strip() for line in lines if line) if own else None
 
     def _container(self, bundle: Path) -> Container | None:
         if bundle.name in self._specs:
@@ -120,7 +121,7 @@ class Bundles:
     def _kernel_rules(self, pid: int, container_id: str) -> tuple[DeviceRule, ...] | None:
         """What the kernel lets the container's cgroup open; None where that cannot be told."""
         with contextlib.suppress(OSError, ValueError):
-            for line in (self._proc / str(pid) / "cgroup").read_text().splitlines():
+            for line in (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape").split("\n"):
                 _, controllers, path = line.split(":", 2)
                 if "devices" in controllers.split(",") and container_id in path:
                     text = (self._cgroups / "devices" / path.lstrip("/") / "devices.list").read_text()

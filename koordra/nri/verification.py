@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from koordra.errors import ApiError, CheckpointError
@@ -136,7 +136,7 @@ class Verification:
                 continue
             count += 1
             time.sleep(BREATH_S)
-            for finding in self._findings(running, guarded):
+            for finding in self._certain(running, guarded):
                 findings[finding.key] = finding
         self._ledger.flush()
         self._tell(findings)
@@ -144,6 +144,20 @@ class Verification:
             findings, containers=count, seconds=time.monotonic() - started, at=self._clock()
         )
         return tuple(findings.values())
+
+    def _certain(self, running: Running, guarded: Guarded | None) -> tuple[Finding, ...]:
+        """What one container differs in. One that cannot be looked at, whatever it has done for that, keeps no other from being
+        looked at, and what was found of it before stays."""
+        try:
+            return tuple(self._findings(running, guarded))
+        except Exception as error:
+            log.exception("container_not_verified", container=running.container.id)
+            before = {**self._told, **self._untold}
+            why = f"{running.container}: it cannot be looked at: {type(error).__name__}"
+            return (
+                *(found for found in before.values() if found.container.id == running.container.id),
+                Finding(running.container, Drift("Unverified", why)),
+            )
 
     def _findings(self, running: Running, guarded: Guarded | None) -> Iterator[Finding]:
         """What one container differs in; nothing if it ended meanwhile, since the ledger may have forgotten it first."""
@@ -222,7 +236,7 @@ class Verification:
             if self._delivered(self._reporter.found, finding):
                 self._told[key] = self._untold.pop(key)
         for key in self._told.keys() - findings.keys():
-            if self._delivered(self._reporter.gone, self._told[key]):
+            if self._delivered(self._reporter.gone, _over(self._told[key], findings.values())):
                 del self._told[key]
 
     def _delivered(self, tell: Callable[[Finding], None], finding: Finding) -> bool:
@@ -234,6 +248,19 @@ class Verification:
             log.warning("drift_not_reported", kind=finding.drift.kind, error=str(error))
             return False
         return True
+
+
+def _over(finding: Finding, others: Iterable[Finding]) -> Finding:
+    """The finding, of those of its devices for which nothing else of its sort is left: a condition is one per device, and
+    stays False as long as any container differs, or the same one in other words."""
+    left = {
+        device
+        for other in others
+        if other.drift.reported and other.drift.breach == finding.drift.breach
+        for device in other.drift.devices
+    }
+    devices = tuple(device for device in finding.drift.devices if device not in left)
+    return replace(finding, drift=replace(finding.drift, devices=devices))
 
 
 class _Instruments:

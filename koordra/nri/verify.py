@@ -166,12 +166,15 @@ def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevic
     for device in devices:
         plan = known.planned.get(device.claim_uid)
         interface = plan.interfaces.get(device.device) if plan else None
-        if interface is None or interface in known.there:
-            continue
         where = known.attached.get(device.claim_uid)
+        pod = running.container.pod_uid
+        elsewhere = where is not None and bool(pod) and where.pod != pod
+        # One of that name in a pod that the claim's network is not in is another: a network plugin's, or the program's own.
+        if interface is None or (interface in known.there and not elsewhere):
+            continue
         if where is None:
             why = "the claim's network is in no pod; is the NRI hook there? create the pod anew"
-        elif where.pod != running.container.pod_uid:
+        elif elsewhere:
             why = f"it is in the pod with uid {where.pod}, and goes into one pod at a time; give each pod a claim of its own"
         else:
             why = "it was there and was taken away or renamed; create the pod anew to get it back"

@@ -7,8 +7,9 @@ that got no slot calls too, with a number that no slot has. Each call makes the 
 
     <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
 
-One thread serves all claims. It picks up the claims of an earlier plugin when it starts. Who called is remembered, with the time
-the process started, for as long as the claim is there (limiter_processes.py).
+One thread serves all claims. It picks up the claims of an earlier plugin when it starts. Of each claim one caller is heard at a
+time: one that calls and says nothing keeps its own claim's others waiting, for a moment, and nobody else. Who called is remembered,
+with the time the process started, for as long as the claim is there (limiter_processes.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,6 +48,8 @@ class Broker:
         self.called: Callable[[], None] = lambda: None
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[str, socket.socket] = {}
+        self._heard: dict[str, tuple[socket.socket, float]] = {}
+        """Who of a claim is on the line, and until when; meanwhile its own socket is not listened to."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._callers: dict[tuple[int, int], str] = {}
@@ -78,15 +82,21 @@ class Broker:
     def forget(self, claim_uid: str) -> None:
         with self._lock:
             self._callers = {caller: claim for caller, claim in self._callers.items() if claim != claim_uid}
-            listening = self._sockets.pop(claim_uid, None)
-            if listening is not None:
+            self._close(claim_uid)
+
+    def _close(self, claim_uid: str) -> None:
+        listening = self._sockets.pop(claim_uid, None)
+        self._hang_up(claim_uid)
+        if listening is not None:
+            with suppress(KeyError):  # while somebody is on the line
                 self._selector.unregister(listening)
-                listening.close()
+            listening.close()
 
     def _open(self, claim_uid: str) -> None:
         path = self._claims / claim_uid / "broker.sock"
         if claim_uid in self._sockets and path.exists():
             return
+        self._close(claim_uid)
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # A path may be longer than a socket's name; the folder's descriptor stands for it.
@@ -100,20 +110,45 @@ class Broker:
 
     def _serve(self) -> None:
         while True:
-            for key, _ in self._selector.select(timeout=1.0):
+            for key, _ in self._selector.select(timeout=_PATIENCE if self._heard else 1.0):
                 with suppress(OSError):
                     assert isinstance(key.fileobj, socket.socket)
-                    self._answer(key.fileobj, str(key.data))
+                    self._ready(key.fileobj, str(key.data))
+            with self._lock:
+                now = time.monotonic()
+                for claim_uid in [each for each, (_, until) in self._heard.items() if now >= until]:
+                    self._hang_up(claim_uid)
 
-    def _answer(self, listening: socket.socket, claim_uid: str) -> None:
-        connection, _ = listening.accept()
-        with connection:
-            connection.settimeout(_PATIENCE)
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            pid = _CREDENTIALS.unpack(raw)[0]
-            message = connection.recv(_MESSAGE.size)
-        if len(message) != _MESSAGE.size:
+    def _ready(self, ready: socket.socket, claim_uid: str) -> None:
+        """Somebody calls, or who is on the line has said something."""
+        with self._lock:
+            if self._heard.get(claim_uid, (None,))[0] is not ready:
+                connection, _ = ready.accept()
+                connection.setblocking(False)
+                self._selector.unregister(ready)
+                self._selector.register(connection, selectors.EVENT_READ, claim_uid)
+                self._heard[claim_uid] = connection, time.monotonic() + _PATIENCE
+                return
+        try:
+            raw = ready.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            message = ready.recv(_MESSAGE.size)
+        finally:
+            with self._lock:
+                self._hang_up(claim_uid)
+        if len(message) == _MESSAGE.size:
+            self._answer(claim_uid, _CREDENTIALS.unpack(raw)[0], message)
+
+    def _hang_up(self, claim_uid: str) -> None:
+        """The next one, if the claim is still there. The lock is held."""
+        connection, _ = self._heard.pop(claim_uid, (None, 0.0))
+        if connection is None:
             return
+        self._selector.unregister(connection)
+        connection.close()
+        if claim_uid in self._sockets:
+            self._selector.register(self._sockets[claim_uid], selectors.EVENT_READ, claim_uid)
+
+    def _answer(self, claim_uid: str, pid: int, message: bytes) -> None:
         started = start_time(pid)
         if started is not None:
             with self._lock:

@@ -151,7 +151,8 @@ class HostProcesses:
         try:
             thread = _with_memory(self._proc / str(pid)) or self._proc / str(pid)
             mounted = {(each[0], each[1]) for each in _mounts(thread) if _is_region(each[2])}
-            status = (self._proc / str(pid) / "status").read_text()
+            # The process's name is in it, which may be any bytes.
+            status = (self._proc / str(pid) / "status").read_text(errors="replace")
             namespace = (thread / "ns" / "pid").readlink().name
         except OSError:
             return None

@@ -203,12 +203,14 @@ def _refused(folder: Path, turned_away: int, at: int, now: float) -> bool:
 
 
 class _Usage:
-    """The open file: its size, its first part, and what of the rest is asked for."""
+    """The open file: its length, its first part, and what of the rest is asked for."""
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self.size = os.fstat(file).st_size
         self.head = os.pread(file, layout.ACCOUNTS, 0)
+        # A tenant may cut it short between the two: then it is as long as what was read of it.
+        whole = len(self.head) == layout.ACCOUNTS
+        self.length = os.fstat(file).st_size if whole else len(self.head)
 
     def taken(self) -> list[int]:
         """The slots that may be owned."""
@@ -256,7 +258,7 @@ def _version(folder: Path, policy: bytes, usage: _Usage) -> int:
     version = struct.unpack_from("=QI", policy)[1] if len(policy) >= layout.POLICY_BYTES else 0
     for name, data, length, magic, size in (
         ("policy", policy, len(policy), layout.POLICY_MAGIC, layout.POLICY_BYTES),
-        ("usage", usage.head, usage.size, layout.USAGE_MAGIC, layout.USAGE_BYTES),
+        ("usage", usage.head, usage.length, layout.USAGE_MAGIC, layout.USAGE_BYTES),
     ):
         whole = layout.OLDEST <= version <= layout.VERSION and length >= size
         if not whole or struct.unpack_from("=QII", data) != (magic, version, size):

@@ -126,6 +126,21 @@ def test_lost_files_of_a_prepared_claim_are_written_again(
     assert file.read_bytes() == before
 
 
+def test_what_is_in_the_way_of_one_look_around_is_not_in_the_way_of_the_others(
+    running: RunningPlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of a pod's network that cannot be read: the claims' files come back all the same."""
+    assert running.prepare().error == ""
+
+    def unreadable() -> None:
+        raise CheckpointError("network/attached cannot be read")
+
+    monkeypatch.setattr(running.driver, "_look_at_networks", unreadable)
+    file = running.paths.cdi_file(uid(1))
+    file.unlink()
+    assert wait_for(file.exists)
+
+
 def test_a_node_that_offers_mig_instances(folder: Path, tmp_path: Path) -> None:
     MachineWriter(tmp_path).write(catalogue.load("mig-a100").machine(serial=NODE))
     plugin = RunningPlugin(folder, tmp_path, offering=Offering(mig=True))

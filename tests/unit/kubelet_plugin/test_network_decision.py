@@ -240,6 +240,44 @@ def test_several_devices_of_a_request_are_numbered(roce: PluginNode) -> None:
     assert [plan.interface for plan in plans] == ["rail0", "rail1"]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "pods"),
+    [
+        (("ens1", "ens2"), ("ens1pod", "ens2pod")),
+        (("enp193s0f0np0", "enp193s0f0np1"), ("enp193s0f0np0p", "enp193s0f0np1p")),
+        (("enP2p129s0f0np0", "enP2p129s0f0np1"), ("nP2p129s0f0np0p", "nP2p129s0f0np1p")),
+    ],
+)
+def test_both_ports_of_a_card_have_names_of_their_own(
+    roce: PluginNode, hosts: tuple[str, str], pods: tuple[str, str]
+) -> None:
+    """Their own interfaces stay on the host, whose names differ only at the end."""
+    machine = roce.inventory.machine
+    of = dict(zip((VF_0, VF_3), hosts, strict=True))
+    vfs = tuple(replace(each, netdev=of.get(each.name, each.netdev)) for each in machine.vfs)
+    roce.inventory = inventory_of(Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True))
+    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
+    consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "macvlan"}'})
+    plans = planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=config), consumers)
+    assert tuple(plan.host_interface for plan in plans) == hosts
+    assert tuple(plan.interface for plan in plans) == pods
+
+
+def test_a_nic_that_is_eth0_on_its_host_is_not_in_the_pod(roce: PluginNode) -> None:
+    machine = roce.inventory.machine
+    vfs = tuple(replace(each, netdev="eth0") if each.name == VF_0 else each for each in machine.vfs)
+    roce.inventory = inventory_of(Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True))
+    (plan,) = planned(roce, claim(1, vf(VF_0)))
+    assert (plan.kind, plan.host_interface, plan.interface) == (NetworkKind.MOVE, "eth0", "eth0pod")
+
+
+def test_folders_that_cannot_be_read_are_the_nodes_trouble(tmp_path: Path) -> None:
+    (tmp_path / "network").write_text("not a folder")
+    for read in (network_files.read_networks, network_files.read_attached):
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            read(tmp_path, Disk())
+
+
 def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
     config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}, "interface": "r0"})]
     consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "host-device"}'})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.errors import NodeError
+from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin import network_files
 from koordra.kubelet_plugin.files import Disk
 from koordra.kubelet_plugin.netlink_links import NetlinkLinks, inside
@@ -155,6 +155,21 @@ def test_a_second_pod_takes_nothing_from_the_first(tmp_path: Path, netns: str, p
     pods.detach(sandbox(netns))
     pods.attach(sandbox(str(other), 2, pod="pod-2"))
     assert (str(other), "rail0") in links.where
+
+
+def test_records_that_cannot_be_read_are_no_other_claims_trouble(tmp_path: Path, netns: str) -> None:
+    """Unprepare of every claim comes by here, also of those without a network."""
+    prepared(tmp_path, MOVE)
+    links = FakeLinks("eth7")
+    pods = networks(tmp_path, links)
+    pods.attach(sandbox(netns))
+    network_files.network_file(tmp_path, uid(3)).write_text("{")
+    network_files.attached_file(tmp_path, uid(2)).write_text("{")
+    pods.release_claim(uid(4))
+    pods.release_claim(uid(1))
+    assert list(links.where) == [(HOST, "eth7")]
+    with pytest.raises(CheckpointError, match=uid(2)):
+        pods.release_claim(uid(2))
 
 
 def test_two_nics_or_none(tmp_path: Path, netns: str) -> None:

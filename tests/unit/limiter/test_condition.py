@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,10 +14,10 @@ import pytest
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.kubelet_plugin.claim_status import ClaimStatusWriter, device_statuses, merged
+from koordra.kubelet_plugin.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
 from koordra.kubelet_plugin.isolation import limiter_region
 from koordra.kubelet_plugin.isolation.limiter_region import Allowance
-from koordra.kubelet_plugin.isolation.limiter_report import verdict
+from koordra.kubelet_plugin.isolation.limiter_report import Verdict, verdict
 from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
 from tests.unit.limiter.test_report import ENFORCING_AT, REFUSED_AT, counted, refused
 
@@ -134,3 +135,42 @@ def test_other_peoples_conditions_on_our_gpus_stay() -> None:
     key = {"driver": "koordra.io", "pool": "n1", "device": "gpu-0"}
     before = [{**key, "conditions": [isolated, ours]}, {**key, "device": "nic-0", "conditions": [ours]}]
     assert merged(before, [], pool="n1", now="now") == [{**key, "conditions": [isolated]}]
+
+
+class CountedStop(threading.Event):
+    """`stop`, which is set after so many waits; how long each was to be."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.left = waits
+        self.waited: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout)
+        self.left -= 1
+        if self.left == 0:
+            self.set()
+        return self.is_set()
+
+
+def test_a_condition_that_changes_all_the_time_is_written_once_in_a_while(tmp_path: Path) -> None:
+    """What a program writes into its region becomes a request to the API server: at no pace of the program's choice."""
+    region = tmp_path / UID
+    limiter_region.allow(region, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    api = Api()
+    told = [0]
+
+    def changes(uid: str) -> Verdict | None:
+        told[0] += 1
+        assert told[0] < 50, "never a pause"
+        limiter_region.tell_outside(region, told[0] % 2)
+        writer.wake()  # as the node's next look would
+        return verdict(tmp_path, uid)
+
+    writer = ClaimStatusWriter(
+        api, records=lambda: [RECORD], attached=list, inventory=lambda: INVENTORY, limited=changes
+    )
+    stop = CountedStop(waits=5)
+    writer.wake()
+    writer.run(stop)
+    assert (api.patches, stop.waited) == (5, [PAUSE] * 5)

@@ -127,7 +127,7 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
         (folder / "ns").mkdir(parents=True)
         (folder / "ns" / "pid").symlink_to("pid:[4026531999]")
         (folder / "stat").write_text(f"7 (a) b) S {' '.join(['0'] * 18)} {started} 0 0\n")
-        (folder / "status").write_text("Name:\ta\nNSpid:\t7\t1\n")
+        (folder / "status").write_bytes(b"Name:\t\xff\xfe\nNSpid:\t7\t1\n")  # a name may be any bytes
         mount = f"30 20 8:1 {tmp_path}/claims/{UID} {REGIONS_FOLDER}/{UID} ro - ext4 /dev/sda1 rw\n"
         (folder / "mountinfo").write_text(mount if region else "")
 

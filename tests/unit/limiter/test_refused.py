@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 import struct
 import subprocess
 import threading
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation import limiter_owners, limiter_region
+from koordra.kubelet_plugin.isolation import limiter_broker, limiter_owners, limiter_region
 from koordra.kubelet_plugin.isolation.limiter_broker import Broker
 from koordra.kubelet_plugin.isolation.limiter_layout import SLOTS_MAX
+from koordra.kubelet_plugin.isolation.limiter_processes import start_time
 from koordra.kubelet_plugin.isolation.limiter_region import REFUSED_SHOWN, Allowance
 from koordra.kubelet_plugin.isolation.limiter_report import verdict
 from tests.unit.limiter.native_build import environment
@@ -135,3 +137,54 @@ def test_a_region_of_version_1_goes_on(built: Path, claim: Path) -> None:
         usage.seek(32)
         usage.write(struct.pack("=Q", 1))
     assert limiter_region.read(claim).handshake == "refused", "who was refused cannot be asked for"
+
+
+def call(claim: Path, message: bytes) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    folder = os.open(claim, os.O_PATH)
+    connection.connect(f"/proc/self/fd/{folder}/broker.sock")
+    os.close(folder)
+    connection.sendall(message)
+    return connection
+
+
+def test_who_calls_and_says_nothing_keeps_no_other_claim_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However patient the node is with him."""
+    monkeypatch.setattr(limiter_broker, "_PATIENCE", 3600.0)
+    for uid in ("a", "b"):
+        (tmp_path / uid).mkdir()
+    broker = Broker(tmp_path)
+    called = threading.Semaphore(0)
+    broker.called = called.release
+    for uid in ("a", "b"):
+        broker.listen(uid)
+    with call(tmp_path / "a", b""):
+        for _ in range(3):
+            with call(tmp_path / "b", struct.pack("=QQ", SLOTS_MAX, 0)):
+                assert called.acquire(timeout=30)
+        broker.forget("a")
+        (tmp_path / "a" / "broker.sock").unlink()
+        broker.listen("a")
+        with call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):
+            assert called.acquire(timeout=30)
+    assert broker.caller(os.getpid(), start_time(os.getpid()) or 0) == "a"
+
+
+def test_who_calls_and_says_nothing_keeps_his_own_claim_waiting_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiter_broker, "_PATIENCE", 0.02)
+    (tmp_path / "a").mkdir()
+    broker = Broker(tmp_path)
+    called = threading.Semaphore(0)
+    broker.called = called.release
+    broker.listen("a")
+    silent = [call(tmp_path / "a", b"") for _ in range(5)]
+    with call(tmp_path / "a", b"short"), call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):
+        assert called.acquire(timeout=30)
+    for each in silent:
+        each.settimeout(30)
+        assert each.recv(1) == b"", "hung up"
+        each.close()

@@ -147,3 +147,22 @@ def test_the_host_pid_is_written_for_the_right_owner_only(tmp_path: Path) -> Non
     assert limiter_region.tell_host_pid(claim, slot=3, generation=0, pid=77)
     assert not limiter_region.tell_host_pid(claim, slot=3, generation=1, pid=78)
     assert not limiter_region.tell_host_pid(claim, slot=4096, generation=0, pid=78)
+
+
+@pytest.mark.parametrize("left", [0, 8, 20, 64, 300, limiter_layout.ACCOUNTS - 1])
+def test_a_file_that_is_cut_short_while_it_is_read_is_no_region(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """The tenant cuts it between the two questions: how long it is, and what is in it."""
+    claim = tmp_path / "claim"
+    limiter_region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
+    ask = os.fstat
+
+    def asked_before(file: int) -> os.stat_result:
+        found = ask(file)
+        return os.stat_result((*found[:6], limiter_layout.USAGE_BYTES, *found[7:]))
+
+    os.truncate(claim / "usage", left)
+    monkeypatch.setattr(limiter_region.os, "fstat", asked_before)
+    with pytest.raises(NodeError, match="usage: not a region"):
+        limiter_region.read(claim)

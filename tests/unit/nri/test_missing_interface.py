@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, 
 from koordra.metrics import Metrics
 from koordra.nri.grants import Grant, Grants
 from koordra.nri.ledger import Granted, Ledger, granted_devices
-from koordra.nri.prepared import NodeState
+from koordra.nri.prepared import AttachedNetwork, NodeState, PlannedNetwork
 from koordra.nri.reporting import ApiReporter
+from koordra.nri.running import Running
 from koordra.nri.verification import Finding, Verification
-from koordra.nri.verify import Drift
+from koordra.nri.verify import Drift, Interfaces, Known, drift_of
 from tests.unit.nri.node_state import (
     MARKER,
     NODE,
@@ -179,6 +181,71 @@ def test_an_interface_on_its_way_is_not_missing(machine: Machine, monkeypatch: p
     monkeypatch.setattr(machine.node.bundles, "interfaces", late)
     assert machine.missing() == []
     assert machine.told.found_kinds == []
+
+
+def test_an_interface_of_the_same_name_in_a_pod_that_the_network_is_not_in_is_another(
+    machine: Machine,
+) -> None:
+    """A network plugin's, or one that the program made itself."""
+    machine.attached(pod="another")
+    (message,) = machine.missing()
+    assert "it is in the pod with uid another" in message
+    planned = {UID: PlannedNetwork(UID, {NIC: "rail0"})}
+    known = Interfaces(frozenset({"rail0"}), planned, {UID: AttachedNetwork(UID, "another")})
+    for pod, lacks in (("u", 1), ("", 0)):  # whose pod is not known is not told
+        found = drift_of(Running(container(pod_uid=pod)), Known(GRANTED, interfaces=known))
+        assert [drift.kind for drift in found].count("InterfaceMissing") == lacks
+
+
+def test_names_of_any_bytes_are_no_hindrance(machine: Machine) -> None:
+    dev = machine.folder / "node" / "proc" / "7" / "net" / "dev"
+    dev.write_bytes(DEV.encode() + b" \xff\xfe\x1crail1: 0 0\n")
+    cgroup = machine.folder / "node" / "proc" / "7" / "cgroup"
+    cgroup.write_bytes(b"0::/k8s.io/c1/\xff\n")
+    assert machine.verification.once() == ()
+    dev.write_bytes(b"\n\n \xff: 0\n")
+    assert len(machine.missing()) == 1
+    # Nor does what the kernel lets the container open go by unseen.
+    cgroup.write_bytes(b"4:devices:/c1/\xff\n")
+    devices = machine.folder / "node" / "cgroup" / "devices" / "c1" / os.fsdecode(b"\xff")
+    write(devices / "devices.list", "a *:* rwm\n")
+    assert "ForeignDevice" in {found.drift.kind for found in machine.verification.once()}
+
+
+def test_the_condition_stays_false_while_the_reason_changes(machine: Machine) -> None:
+    """First it is in no pod, then in another one: one difference is gone, the other has come, and the interface is not there."""
+    machine.interfaces("\n\n    lo: 0\n")
+    (machine.state / "network" / "attached" / f"{UID}.json").unlink()
+    assert len(machine.missing()) == 1
+    machine.attached(pod="another")
+    assert len(machine.missing()) == 1
+    assert machine.told.found_devices == [[NIC], [NIC]]
+    assert machine.told.gone_devices == [[]]
+    machine.attached(pod="u")
+    machine.interfaces(DEV)
+    assert machine.missing() == []
+    assert machine.told.gone_devices == [[], [NIC]]
+
+
+def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_looked_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.interfaces("\n\n    lo: 0\n")
+    assert len(machine.missing()) == 1
+    machine.node.run("c0", spec(env=[f"{MARKER}={NONCE}"]), pid=8)
+    machine.node.run("c2", spec(env=[f"{MARKER}=granted"]), pid=9)
+    seen = machine.node.bundles.interfaces
+
+    def odd(running: Any) -> frozenset[str] | None:
+        if running.container.id in {"c0", "c1"}:
+            raise KeyError("odd")
+        return seen(running)
+
+    monkeypatch.setattr(machine.node.bundles, "interfaces", odd)
+    found = {(each.container.id, each.drift.kind) for each in machine.verification.once()}
+    assert found >= {("c0", "Unverified"), ("c1", "Unverified"), ("c1", "InterfaceMissing")}
+    assert ("c2", "ForgedMarker") in found
+    assert machine.told.gone_kinds == []
 
 
 @pytest.mark.parametrize(

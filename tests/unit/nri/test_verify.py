@@ -204,15 +204,19 @@ class Told:
     def __init__(self) -> None:
         self.found_kinds: list[str] = []
         self.gone_kinds: list[str] = []
+        self.found_devices: list[list[str]] = []
+        self.gone_devices: list[list[str]] = []
         self.away = False
 
     def found(self, finding: Finding, /) -> None:
         if self.away:
             raise ApiUnreachable("away")
         self.found_kinds.append(finding.drift.kind)
+        self.found_devices.append([device.device for device in finding.drift.devices])
 
     def gone(self, finding: Finding, /) -> None:
         self.gone_kinds.append(finding.drift.kind)
+        self.gone_devices.append([device.device for device in finding.drift.devices])
 
 
 def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_path: Path) -> None:
