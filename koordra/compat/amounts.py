@@ -12,6 +12,7 @@ dialect counts whole cards so. HAMi gives out MIG instances under its own names 
 names of their own.
 
 koordra's own names hold for every dialect: koordra.io/gpu (devices), koordra.io/gpu-memory (bytes), koordra.io/gpu-cores (percent).
+Nothing amounts to less than nothing: other pods would be bounded by less.
 """
 
 from __future__ import annotations
@@ -97,15 +98,15 @@ def _part(name: str, asked: Mapping[str, Any], percents: Mapping[str, int]) -> P
     capacity = (asked.get("capacity") or {}).get("requests") or {}
     of_class, count = str(asked.get("deviceClassName")), int(asked.get("count") or 1)
     if of_class in (names.CLASS_NIC, names.CLASS_VF):
-        return Part(count, nic=to_int(capacity.get(names.CAPACITY_SHARE, 100)))
+        return Part(count, nic=max(0, to_int(capacity.get(names.CAPACITY_SHARE, 100))))
     memory = capacity.get(names.CAPACITY_MEMORY)
     words = " ".join(str((one.get("cel") or {}).get("expression")) for one in asked.get("selectors") or ())
     profile = _MIG_PROFILE.search(words) if of_class == names.CLASS_MIG else None
     return Part(
         count,
-        memory=None if memory is None else to_int(memory),
+        memory=None if memory is None else max(0, to_int(memory)),
         percent=percents.get(name),
-        cores=to_int(capacity.get(names.CAPACITY_CORES, 0)),
+        cores=max(0, to_int(capacity.get(names.CAPACITY_CORES, 0))),
         profile=profile[1] if profile else "",
         mig=of_class == names.CLASS_MIG,
     )
@@ -116,7 +117,8 @@ def _percents(devices: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     for entry in devices.get("config") or ():
         body = (entry.get("opaque") or {}).get("parameters") or {}
         if body.get("kind") == "GpuConfig" and body.get("memoryPercent") is not None:
-            yield from ((str(name), int(body["memoryPercent"])) for name in entry.get("requests") or every)
+            percent = max(0, int(body["memoryPercent"]))
+            yield from ((str(name), percent) for name in entry.get("requests") or every)
 
 
 def _memory(parts: Sequence[Part], unit: int) -> int | None:

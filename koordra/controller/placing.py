@@ -24,6 +24,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller import happenings, snapshot
 from koordra.controller.claims import Owner
 from koordra.controller.exclusions import Exclusions
+from koordra.controller.gangs import holding
 from koordra.controller.gangs.course import Entries, Gangs
 from koordra.controller.gangs.planning import Place
 from koordra.controller.inventory import InventoryWatch
@@ -33,7 +34,7 @@ from koordra.controller.offers import KeptOff, Offers
 from koordra.controller.order import urgency
 from koordra.controller.peers.foreign import Foreign
 from koordra.controller.planning import MOST_CONSUMERS, Decision, decide, unplannable
-from koordra.controller.preemption import preemption_for
+from koordra.controller.preemption import Spared, preemption_for
 from koordra.controller.reservations import Reservations
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Site
@@ -47,8 +48,17 @@ log = get_logger(__name__)
 
 UNDECIDED_PAUSE: Final = 10.0
 UNTIL_THE_BASIS_CHANGES: Final = -1.0
-QUOTA_EXCEEDED: Final = "QuotaExceeded"
+NOT_READ_PAUSE: Final = 1.0
+"""Nothing wakes a pass when quotas were read and there are none."""
 _Basis = tuple[object, ...]
+
+Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[str, str]]
+"""(pods that wait, members that start together) -> why some get no devices, by uid (legacy/keeping)."""
+
+
+def nobody_held(_members: object, _gangs: object) -> Mapping[str, str]:
+    """Where no quota is counted."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,14 @@ class Placing:
         gang_entries: Entries | None = None,
         learned: Learned | None = None,
         stages: Stages | None = None,
-        quota: Callable[[Sequence[PodClaims]], Mapping[str, str]] = lambda members: {},
+        quota: Quota = nobody_held,
     ) -> None:
         self._working = working
         self._quota = quota
         self._beyond_quota: Mapping[str, str] = {}
         self._exclusions = exclusions
         self._preemption = preemption
+        self._spared = Spared()
         self._stages = stages
         self._inventory = InventoryWatch()
         self.offers = Offers(planner, read_inventory, learned=learned)  # type: ignore[arg-type]
@@ -97,6 +108,7 @@ class Placing:
             starves_after=starves_after,
             place=place_gang,
             entries=gang_entries,
+            beyond_quota=lambda: self._beyond_quota,
         )
         self.waiting = 0
         """Groups that waited after the last pass."""
@@ -113,7 +125,9 @@ class Placing:
         self.foreign.look(working.cluster)
         self._obstacles = Obstacles(working.cluster, self.offers.sites.by_name)
         members = list(working.pods().open)
-        self._beyond_quota = self._quota(members)
+        self._beyond_quota = self._quota(members, self.gangs.wholes())
+        if self._beyond_quota and not all(self._beyond_quota.values()):
+            working.wake(now + NOT_READ_PAUSE)
         self._tell_unplannable(members)
         alone = self.gangs.others(self._within_limits(members))
         waiting = snapshot.groups(alone, immediate=self._immediate())
@@ -149,10 +163,6 @@ class Placing:
 
     def _kept_off(self, group: Group, now: float) -> KeptOff:
         found: dict[str, Reason] = self.foreign.kept_off(group)
-        for pod in group.pods if self._beyond_quota else ():  # of gangs; others do not come here
-            if (why := self._beyond_quota.get(objects.uid(pod))) is not None:
-                nodes = self.offers.sites.by_name
-                return found | {node: Reason(node, None, None, QUOTA_EXCEEDED, why) for node in nodes}
         cause = Cause.NODE_UNSUITABLE.value
         for pod in group.pods:
             for node, why in self._exclusions.active(objects.uid(pod), now).items():
@@ -254,10 +264,10 @@ class Placing:
             return True
         kept_off = self._kept_off(group, now)
         sites = [site for name, site in self.offers.sites.by_name.items() if name not in kept_off]
-        users, together = self._working.users(), self.gangs.together()
+        users, together = self._working.users(), self._spared.taken_out(self.gangs.together(), now)
         found = preemption_for(group, sites, users, fits=self._fits, together=together)
         if found is None:
-            return True
+            return not self._spared.are_any(now)
         for victim in found.victims:
             written = self._working.writer.evict(victim)
             log.info(
@@ -271,6 +281,7 @@ class Placing:
                 told = happenings.preempted(victim, group.pods[0], node=found.node)
                 self._working.announce.tell(told)
             elif written.outcome is not Outcome.GONE:
+                self._spared.refused(victim, now)
                 return False
         self.reservations.nominate(group, found.node, now=now)
         return True
@@ -310,8 +321,7 @@ class Placing:
             uid = objects.uid(member.pod)
             if (why := self._beyond_quota.get(uid)) is not None and not self.gangs.has(uid):
                 if why:
-                    reason = Reason(None, None, None, QUOTA_EXCEEDED, why)
-                    self._working.announce.waiting(member.pending[0], (member.pod,), (reason,))
+                    holding.tell(member, why, working=self._working)
                 continue
             full = next(
                 (

@@ -15,6 +15,9 @@ PodDisruptionBudgets hold; the node is then kept free for the group.
 The members of a gang are of use only together, so they are one victim: all of them, on whatever node they are, or none. A gang is as
 urgent as its most urgent member, and it counts as many victims as it has members, so single pods are taken before gangs. A gang
 that is just being started is nobody's victim.
+
+Who may not be evicted now (a budget says no) is nobody's victim for a while, and his gang with him: a gang of which a budget gives up
+one member at a time would lose that one again and again, for nobody's good.
 """
 
 from __future__ import annotations
@@ -41,6 +44,34 @@ Victim = tuple[Object, ...]
 
 Together = Mapping[str, Victim]
 """Whom a pod (by uid) is evicted with, itself included; nobody: it is not to be evicted. Others are evicted alone."""
+
+FIRST_REFUSAL: Final = 30.0
+LONGEST_REFUSAL: Final = 3600.0
+
+
+class Spared:
+    """Pods, by uid, that may not be evicted now: until when, each time for twice as long."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, float]] = {}
+
+    def refused(self, pod: Object, now: float) -> None:
+        kept = {uid: entry for uid, entry in self._until.items() if sum(entry) > now}
+        _, before = kept.get(objects.uid(pod), (now, FIRST_REFUSAL / 2))
+        pause = min(before * 2, LONGEST_REFUSAL)
+        self._until = {**kept, objects.uid(pod): (now + pause, pause)}
+
+    def taken_out(self, together: Together, now: float) -> dict[str, Victim]:
+        """`together` with nobody for those that are spared."""
+        found = dict(together)
+        for uid, (until, _) in self._until.items():
+            if until > now:
+                found.update((objects.uid(pod), ()) for pod in together.get(uid, ()))
+                found[uid] = ()
+        return found
+
+    def are_any(self, now: float) -> bool:
+        return any(until > now for until, _ in self._until.values())
 
 
 @dataclass(frozen=True, slots=True)

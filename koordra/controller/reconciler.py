@@ -17,7 +17,7 @@ waits and calls again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from koordra.allocator import read_inventory as read_of_allocator
 from koordra.allocator.predicates import unsuitable
@@ -36,12 +36,12 @@ from koordra.controller.happenings import Witness
 from koordra.controller.leftovers import Learned
 from koordra.controller.lookout import Lookout
 from koordra.controller.peers.foreign import NO_GPUS
-from koordra.controller.placing import Placing
+from koordra.controller.placing import Placing, Quota, nobody_held
 from koordra.controller.planning import orphans, torn_apart
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Inventory
-from koordra.controller.snapshot import Cluster, PodClaims
+from koordra.controller.snapshot import Cluster
 from koordra.controller.stages import Stages
 from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
 from koordra.controller.writes import Outcome, Writer
@@ -73,7 +73,7 @@ class Reconciler:
         gang_entries: Entries | None = None,
         learned: Learned | None = None,
         stages: Stages | None = None,
-        quota: Callable[[Sequence[PodClaims]], Mapping[str, str]] = lambda members: {},
+        quota: Quota = nobody_held,
     ) -> None:
         self._exclusions = Exclusions()
         self._working = Working(

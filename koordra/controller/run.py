@@ -34,6 +34,7 @@ from koordra.controller.leftover_store import LeftoverStore
 from koordra.controller.legacy.keeping import Keeper
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.peers.writing import PeerAnnotations, start_peer_annotations
+from koordra.controller.placing import nobody_held
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
@@ -221,7 +222,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
     start_waking(waking, stop=stop)
     if keeper:
-        keeper.start(caches.objects, stop)
+        keeper.start(caches.objects, stop, find=caches.get)
     if office.settings.elastic_gpu:
         start_elastic(
             office.client,
@@ -253,7 +254,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         gang_entries=gang_members,
         learned=store.read(),
         stages=office.figures.stages,
-        quota=keeper.held if keeper else lambda members: {},
+        quota=keeper.held if keeper else nobody_held,
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
     store.keep(reconciler.placing.offers.leftovers, now=True)

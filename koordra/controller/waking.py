@@ -94,15 +94,16 @@ class Waking:
 
     def look(self) -> int:
         """Writes what is due; how many. Raises ApiUnreachable."""
-        now, written = self._clock(), 0
+        now, written, tried = self._clock(), 0, 0
         with self._lock:
             due = sorted((one for one in self._waiting.values() if one.due <= now), key=lambda one: one.due)
-        for one in due[:A_SECOND]:
+        for one in due:
             if one.told >= MOST or not self._ours(one.pod):
                 one.due = now + LONGEST
                 continue
-            if not self._may_write():
+            if tried == A_SECOND or not self._may_write():
                 return written
+            tried += 1
             written += self._write(one)
             one.told += 1
             one.due = now + _pause(one.told)
@@ -114,6 +115,7 @@ class Waking:
         try:
             self._client.patch(PODS, objects.name(pod), body, namespace=objects.namespace(pod))
         except ApiUnreachable:
+            one.due = self._clock() + PERIOD  # others first: it may be this pod alone that nobody can write
             raise
         except ApiError as error:  # gone, or a policy says no
             log.debug("kubelet_not_woken", pod=objects.key(pod), error=str(error))

@@ -36,6 +36,7 @@ from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Invali
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
+TOO_MANY_REQUESTS: Final = 429
 
 
 class WritingApi(Protocol):
@@ -177,8 +178,8 @@ class Writer:
         return self._send(PODS, pod, {"metadata": {**condition, "annotations": dict(annotations)}})
 
     def evict(self, pod: Object) -> Written:
-        """Ask for the pod's end through the eviction API; a PodDisruptionBudget may say no (UNREACHABLE or
-        REFUSED here: not now)."""
+        """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an answer: REFUSED,
+        not now. Nobody else has to wait for it."""
         if not self._may_write():
             return Written(Outcome.FENCED, pod, "the lease is about to end")
         name, namespace = objects.name(pod), objects.namespace(pod)
@@ -193,7 +194,8 @@ class Writer:
         except (NotFound, Conflict) as error:
             return Written(Outcome.GONE, None, error.message)
         except ApiUnreachable as error:
-            return Written(Outcome.UNREACHABLE, None, error.message)
+            refused = error.code == TOO_MANY_REQUESTS
+            return Written(Outcome.REFUSED if refused else Outcome.UNREACHABLE, None, error.message)
         except ApiError as error:
             return Written(Outcome.REFUSED, None, error.message)
         return Written(Outcome.WRITTEN, pod)

@@ -11,6 +11,7 @@ One pass, told by module:
     commit       the writes: allocations, then gates; what was written is taken back when one fails
     keeping      nodes that are kept free for a gang that has waited too long
     lifting      what is known of gates that were lifted and that the caches do not show yet
+    holding      members that a quota holds
     telling      what people read about it
     course       the pass itself
 

@@ -20,7 +20,7 @@ from koordra.allocator import gang as asked
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.gangs import commit, telling
+from koordra.controller.gangs import commit, holding, telling
 from koordra.controller.gangs.keeping import Keeping
 from koordra.controller.gangs.lifting import Lifts
 from koordra.controller.gangs.marks import GANG_TOPOLOGY
@@ -68,8 +68,10 @@ class Gangs:
         starves_after: float,
         place: Place | None = None,
         entries: Entries | None = None,
+        beyond_quota: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._working = working
+        self._beyond_quota = beyond_quota
         self._given_out = given_out
         self._kept_off = kept_off
         self._entries = entries
@@ -145,6 +147,10 @@ class Gangs:
             for member in gang.members
         }
 
+    def wholes(self) -> dict[str, tuple[str, int]]:
+        """Members that start together, by uid: their gang, and how many of them it can do without."""
+        return holding.wholes(self.standings)
+
     def has(self, pod_uid: str) -> bool:
         """Whether the pod's gate is the gang's business."""
         return pod_uid in self._members
@@ -170,7 +176,7 @@ class Gangs:
     def begin(self, epoch: int) -> None:
         """The planning step begins; `epoch` as inventory.py has it."""
         self._epoch = epoch
-        remembers = (self._offers.sites.numbering, *(id(entry) for entry in self._working.cluster.classes))
+        remembers = (self._offers.sites.numbering, *self._working.cluster.classes)
         if remembers != self._remembers:
             self._memory.forget()
             self._remembers = remembers
@@ -192,7 +198,10 @@ class Gangs:
             self._consider(self._turns.pop(0)[1])
 
     def _consider(self, key: str) -> None:
-        gang, standing, now = self.all[key], self.standings[key], self._working.clock()
+        gang, standing, now = self.all[key], self._within_quota(key), self._working.clock()
+        if not standing.plan:
+            self._considered.pop(key, None)
+            return
         whole, cells = question(gang, standing, kept_off=self._kept_off_by(gang))
         basis = self._basis(whole, standing)
         before = self._considered.pop(key, None)
@@ -217,6 +226,17 @@ class Gangs:
             if not undecided:
                 self._shrink_for(gang, whole, cells, now)
             self._keep_for(gang, whole, cells, now)
+
+    def _within_quota(self, key: str) -> Standing:
+        """Without the members whom a quota holds."""
+        standing, beyond_quota = self.standings[key], self._beyond_quota()
+        free = holding.without_held(standing, beyond_quota)
+        if free is not standing:
+            why = holding.tell_held(standing, beyond_quota, working=self._working)
+            stage = telling.OF_STAGE.get(standing.stage)
+            if why and stage is not None and not free.plan:
+                self._telling.say(self.all[key], stage, why)
+        return free
 
     def _arrange(
         self,
@@ -303,7 +323,7 @@ class Gangs:
     ) -> None:
         if isinstance(answer, asked.GangPlaced):
             return
-        stage = {Stage.SHORT: telling.SHORT, Stage.WAITING: telling.WAITING}.get(standing.stage)
+        stage = telling.OF_STAGE.get(standing.stage)
         if stage is not None:
             said = (
                 f"annotation {GANG_TOPOLOGY}: " if answer.text.startswith(f"{whole.required} is no ") else ""

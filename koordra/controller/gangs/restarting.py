@@ -28,13 +28,14 @@ class Restarts:
         self._telling = telling_
         self._below: dict[str, float] = {}
         self._restarting: dict[str, float] = {}
+        self._again: dict[str, float] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._restarting
 
     def retain(self, keys: Container[str]) -> None:
         """Forget all other gangs."""
-        for table in (self._below, self._restarting):
+        for table in (self._below, self._restarting, self._again):
             for key in [key for key in table if key not in keys]:
                 del table[key]
 
@@ -44,6 +45,7 @@ class Restarts:
         if not committed:
             self._below.pop(key, None)
             self._restarting.pop(key, None)
+            self._again.pop(key, None)
             return
         if key in self._restarting:
             self._go_on(gang, now)
@@ -66,22 +68,26 @@ class Restarts:
             gang, telling.RESTARTED, f"{text}: all of them are evicted, to start together again"
         )
         self._restarting[key] = now + EVICT_PATIENCE
-        self._restart(gang)
+        self._restart(gang, now)
 
     def _go_on(self, gang: Gang, now: float) -> None:
         """Evict those that may end by now. Where some may not, the gang tries to complete itself for another timeout."""
         if now < self._restarting[gang.key]:
-            self._restart(gang)
+            self._restart(gang, now)
             return
         del self._restarting[gang.key]
+        self._again.pop(gang.key, None)
         self._below[gang.key] = now
         self._working.wake(now + gang.terms.timeout)
         text = f"{telling.number_of(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
         self._telling.say(gang, telling.SHORT, f"{text}: places beside them are looked for again")
 
-    def _restart(self, gang: Gang) -> None:
-        commit.evict(gang.committed, working=self._working)
-        self._working.wake(self._working.clock() + EVICT_PAUSE)
+    def _restart(self, gang: Gang, now: float) -> None:
+        """A pass may come every moment; a large gang is not asked to end in each of them."""
+        if now >= self._again.get(gang.key, now):
+            commit.evict(gang.committed, working=self._working)
+            self._again[gang.key] = now + EVICT_PAUSE
+        self._working.wake(self._again[gang.key])
 
 
 def _holds(member: Member) -> bool:

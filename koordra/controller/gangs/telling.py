@@ -21,6 +21,7 @@ from typing import Final
 from koordra.allocator import gang as asked
 from koordra.controller import happenings
 from koordra.controller.gangs.membership import Gang
+from koordra.controller.gangs.stages import Stage
 from koordra.controller.happenings import Happening, cut
 
 GATHERING: Final = "GangGathering"
@@ -33,6 +34,8 @@ SHORT: Final = "GangShort"
 RESTARTED: Final = "GangRestarted"
 SHRUNK: Final = "GangShrunk"
 
+OF_STAGE: Final = {Stage.SHORT: SHORT, Stage.WAITING: WAITING}
+"""What is told of a gang that is planned in vain."""
 LASTING: Final = frozenset({GATHERING, WAITING, REFUSED, SHORT})
 """States rather than happenings: told when they are news."""
 

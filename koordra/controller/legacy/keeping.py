@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, Kind
+from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.happenings import Happening, cut
 from koordra.controller.legacy import holds, upkeep
@@ -21,7 +21,7 @@ from koordra.controller.legacy.quota_watch import QuotaWatch
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.usage import Usage, legacy_templates
-from koordra.controller.snapshot import PodClaims
+from koordra.controller.snapshot import PodClaims, is_bound, is_living, may_be_planned
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -35,8 +35,21 @@ GATHER: Final = 0.25
 SETTLE: Final = 2.0
 """Seconds for which a pod without its template is left to the watches: the template may be a moment behind."""
 TELL_AGAIN: Final = 30.0
+PATIENCE: Final = 30.0
+"""Seconds for which pods wait without a word for what is to be read first."""
+NOT_READ: Final = (
+    "the bounds of the pod's namespace are not known yet: ResourceQuotas, pods or templates could not be read; "
+    "the controller's log says why"
+)
 LOST: Final = "LegacyTemplateLost"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
+
+Find = Callable[[Kind, str], Object | None]
+
+
+def nowhere(_kind: Kind, _key: str) -> Object | None:
+    """Where nothing can be looked up."""
+    return None
 
 
 class Keeper:
@@ -55,6 +68,12 @@ class Keeper:
         self._client = client
         self._settings = settings
         self._tell = tell
+        self._find: Find = nowhere
+        self._wake = wake
+        self._observe: Callable[[Kind], list[Object]] | None = None
+        self._heard = 0
+        self._is_counted = False
+        self._unread_since: float | None = None
         self._may_write = may_write
         self._changed = threading.Event()
         self._usage = Usage(settings.compat, clock=time.monotonic)
@@ -63,17 +82,22 @@ class Keeper:
         self._missed: dict[tuple[str, str], float] = {}
         self._over: dict[str, str] = {}
 
-    def start(self, observe: Callable[[Kind], list[Object]], stop: threading.Event) -> threading.Thread:
-        """`run` in a thread of its own."""
+    def start(
+        self, observe: Callable[[Kind], list[Object]], stop: threading.Event, *, find: Find = nowhere
+    ) -> threading.Thread:
+        """`run` in a thread of its own. `find` looks into the same caches by kind and key."""
+        self._find = find
         return spawn(lambda: self.run(observe, stop), name="legacy-upkeep")
 
     def run(self, observe: Callable[[Kind], list[Object]], stop: threading.Event) -> None:
         """A leader's term. `observe` gives the pods and the classes of caches that are listed."""
+        self._observe = observe
         spawn(partial(self._templates.run, stop), name="legacy-resourceclaimtemplates")
         self._quotas.start(stop)
         while not self._templates.wait_synced(0.2):
             if stop.is_set():
                 return
+        was_read = False
         while not stop.is_set():
             self._changed.clear()
             pause = PERIOD
@@ -83,51 +107,83 @@ class Keeper:
                 log.warning("legacy_pass_interrupted", error=str(error))
             except Exception:  # a pod that nobody thought of must not end the upkeep of all others
                 log.exception("legacy_pass_failed")
-            _wait(self._changed, stop, pause)
+            if not was_read and self._is_read():
+                was_read = True
+                self._wake()  # nothing has changed where there are no quotas
+            _wait(self._changed, stop, pause if was_read else GATHER)
             stop.wait(GATHER)
 
-    def held(self, members: Sequence[PodClaims]) -> Mapping[str, str]:
-        """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text: the pod, or the
-        quotas, are not read yet. Asked before each planning."""
+    def held(
+        self, members: Sequence[PodClaims], gangs: Mapping[str, tuple[str, int]] | None = None
+    ) -> Mapping[str, str]:
+        """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text: pods, quotas or
+        templates are not read yet. `gangs`: of members that start together, by uid, their gang and how many of them it can do
+        without. Asked before each planning."""
         found: dict[str, str] = {}
         by_namespace: dict[str, list[PodClaims]] = {}
         for member in members:
             if member.pending and any(legacy_templates(member.pod)):
                 by_namespace.setdefault(objects.namespace(member.pod), []).append(member)
         for namespace, waiting in by_namespace.items():
-            if not self._quotas.is_synced():
-                found.update((objects.uid(member.pod), "") for member in waiting)
+            if not self._is_read():
+                found.update((objects.uid(member.pod), self._not_read()) for member in waiting)
                 continue
             quotas = [quota for quota in self._quotas.of(namespace) if bounded(quota)]
             if quotas:
-                found.update(self._beyond(namespace, quotas, waiting))
+                here = [member for member in members if objects.namespace(member.pod) == namespace]
+                served = {objects.name(one.pod) for one in here if len(one.pending) < len(one.ours)}
+                found.update(self._beyond(namespace, quotas, waiting, served=served, gangs=gangs or {}))
         return found
 
+    def _not_read(self) -> str:
+        self._unread_since = time.monotonic() if self._unread_since is None else self._unread_since
+        return NOT_READ if time.monotonic() - self._unread_since > PATIENCE else ""
+
+    def _is_read(self) -> bool:
+        """Quotas, and every pod of the first list with the templates: what runs since before this leader's term is counted too."""
+        if not self._is_counted and self._observe is not None:
+            counted = self._heard >= len(self._observe(PODS))
+            self._is_counted = counted and self._templates.wait_synced(0)
+        return self._is_counted and self._quotas.is_synced()
+
     def _beyond(
-        self, namespace: str, quotas: Sequence[Object], waiting: Sequence[PodClaims]
+        self,
+        namespace: str,
+        quotas: Sequence[Object],
+        waiting: Sequence[PodClaims],
+        *,
+        served: Container[str],
+        gangs: Mapping[str, tuple[str, int]],
     ) -> dict[str, str]:
         claims = {objects.key(claim): claim for member in waiting for claim in member.ours}
         self._usage.recall(
             namespace,
             template=lambda where, name: self._templates.get(f"{where}/{name}"),
-            claim=lambda where, name: claims.get(f"{where}/{name}"),
+            claim=lambda where, name: (
+                claims.get(f"{where}/{name}") or self._find(RESOURCE_CLAIMS, f"{where}/{name}")
+            ),
         )
         late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_heard(one.pod)}
         if not late and not any(upkeep.over(quotas, self._usage.counted)):
             return {}
-        without = {objects.name(one.pod) for one in waiting if len(one.pending) == len(one.ours)}
-        counted = [
-            holds.Counted(
-                name,
-                charges,
-                has_devices=name not in without,
-                age=(str(charges[0].pod["metadata"].get("creationTimestamp") or ""), name),
-            )
-            for name, charges in self._usage.charges(namespace).items()
-        ]
-        names = holds.beyond(quotas, counted)
-        uids = {objects.name(one.pod): objects.uid(one.pod) for one in waiting}
-        return late | {uids[name]: text for name, text in names.items() if name in uids}
+        planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
+        counted = []
+        for name, charges in self._usage.charges(namespace).items():
+            has_devices = name in served or self._has_devices(f"{namespace}/{name}", name in planned)
+            if has_devices or name in planned:
+                gang, spare = gangs.get(planned.get(name, ""), ("", 0))
+                age = str(charges[0].pod["metadata"].get("creationTimestamp") or ""), name
+                counted.append(holds.Counted(name, charges, has_devices, age, gang, spare))
+        held = holds.beyond(quotas, counted)
+        return late | {planned[name]: text for name, text in held.items()}
+
+    def _has_devices(self, key: str, is_planned: bool) -> bool:
+        """Of a pod of which no claim that waits has devices. One without a node has none, for want of a claim or behind another
+        gate. It may get there only when others of its namespace end (a quota on the class), so nobody is to wait for it."""
+        if is_planned:
+            return False
+        pod = self._find(PODS, key)
+        return pod is None or is_bound(pod) or not is_living(pod)
 
     def _pass(self, observe: Callable[[Kind], list[Object]]) -> float:
         """Seconds until it is worth looking again, if nothing changes."""
@@ -196,9 +252,12 @@ class Keeper:
 
     def on_pod(self, event: str, pod: Object, /) -> None:
         """Listener of the watch of pods."""
-        if any(legacy_templates(pod)):
-            self._usage.on_pod(event, pod)
-            self._changed.set()
+        try:
+            if any(legacy_templates(pod)):
+                self._usage.on_pod(event, pod)
+                self._changed.set()
+        finally:
+            self._heard += 1
 
     def _on_template(self, event: str, template: Object, /) -> None:
         self._usage.on_template(event, template)

@@ -37,6 +37,10 @@ DIALECT: Final = names.DOMAIN + "dialect"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 REMEMBERED: Final = 1024
 """Workloads; the one that was not asked for longest makes room."""
+MOST_TEXT: Final = 8 * 1024 * 1024
+"""Characters of all keys together: users write what is in them, megabytes in one pod if they like."""
+LONGEST: Final = MOST_TEXT // 64
+"""A pod that says more is worked out each time, so that one user cannot push everybody else out with a few."""
 _OF_PODS: Final = ("nodeName", "schedulerName", "runtimeClassName", "overhead", "resourceClaims")
 _GROUPS: Final = ("initContainers", "containers")
 _OF_CONTAINERS: Final = (
@@ -104,13 +108,14 @@ class Translations:
         self._most = most
         self._lock = threading.Lock()
         self._made: OrderedDict[str, _Made] = OrderedDict()
+        self._text = 0
 
     def of(self, pod: Object, notes: Notes, *, classes: Mapping[str, Object] | None = None) -> Translated:
         """What `translated` gives."""
         bare = bare_of(pod)
-        if bare is None:
+        key = "" if bare is None else _key(pod, bare, native=classes is not None)
+        if bare is None or len(key) > LONGEST:
             return translated(pod, self._settings, notes, classes=classes)
-        key = json.dumps((objects.namespace(pod), classes is not None, bare), separators=(",", ":"))
         made = self._known(key, classes)
         if made is None:
             heard = Notes(notes.object)
@@ -136,9 +141,15 @@ class Translations:
 
     def _keep(self, key: str, made: _Made) -> None:
         with self._lock:
+            if key not in self._made:
+                self._text += len(key)
             self._made[key] = made
-            while len(self._made) > self._most:
-                self._made.popitem(last=False)
+            while len(self._made) > self._most or self._text > MOST_TEXT:
+                self._text -= len(self._made.popitem(last=False)[0])
+
+
+def _key(pod: Object, bare: Object, *, native: bool) -> str:
+    return json.dumps((objects.namespace(pod), native, bare), separators=(",", ":"))
 
 
 def bare_of(pod: Object) -> Object | None:

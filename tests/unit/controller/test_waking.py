@@ -20,6 +20,7 @@ class Node:
         self.leading = True
         self.written: list[tuple[str, str]] = []
         self.error: Exception | None = None
+        self.refused: set[str] = set()
         self.waking = Waking(
             self,
             ours=lambda pod: pod["metadata"]["name"] != "foreign",
@@ -31,6 +32,8 @@ class Node:
         assert body["metadata"]["uid"] == f"uid-{name}"
         if self.error:
             raise self.error
+        if name in self.refused:
+            raise ApiUnreachable("the webhook failed", code=500)
         self.written.append((name, body["metadata"]["annotations"][LOOK_AGAIN]))
         return {}
 
@@ -145,6 +148,24 @@ def test_a_pod_that_is_gone_is_no_trouble_and_a_server_that_is_away_is_asked_lat
         node.after(10)
     node.error = None
     assert node.after(1) == [("p", "2")]
+
+
+def test_pods_of_others_take_nobodys_turn(node: Node) -> None:
+    for number in range(3 * A_SECOND):
+        node.pod("foreign", metadata={"uid": f"other-{number}"})
+    node.pod()
+    assert node.after(3) == [("p", "1")]
+
+
+def test_a_pod_that_cannot_be_written_does_not_stop_the_others(node: Node) -> None:
+    """A webhook that fails for one namespace answers as a server that is away."""
+    node.pod("poison")
+    node.pod("q")
+    node.refused = {"poison"}
+    for _ in range(2):
+        with pytest.raises(ApiUnreachable):
+            node.after(4)
+    assert node.written == [("q", "1")]
 
 
 def test_whose_claims_they_are() -> None:

@@ -15,7 +15,7 @@ from koordra.controller.gangs.lifting import Lifts
 from koordra.controller.gangs.marks import GANG, GANG_MIN, GANG_TIMEOUT, mark_of, terms_of
 from koordra.controller.gangs.membership import Gathering
 from koordra.controller.snapshot import Cluster
-from koordra.errors import Forbidden
+from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from tests.fakes.gang_cluster import GangCluster
 from tests.fakes.joint_cluster import explode_at, gpu_slice, node
 from tests.fakes.kube_api import Killed, Write
@@ -130,7 +130,10 @@ def test_gangs_of_one_name_in_two_systems_are_two() -> None:
     assert allocated(cluster) == ["f0", "f1", "k0", "k1"]
 
 
-def short_and_overdue(refused: set[str]) -> GangCluster:
+BUDGET = ApiUnreachable("Cannot evict pod as it would violate the pod's disruption budget", code=429)
+
+
+def short_and_overdue(refused: set[str], why: ApiError = BUDGET) -> GangCluster:
     """One of two members runs, its time is over, and these pods may not be evicted."""
     cluster = GangCluster(nodes=2, gpus=1)
     for name in ("w0", "w1"):
@@ -142,7 +145,7 @@ def short_and_overdue(refused: set[str]) -> GangCluster:
 
     def budget(write: Write) -> None:
         if write.subresource == "eviction" and write.name in refused:
-            raise Forbidden("not now", code=403)
+            raise why
 
     cluster.api.before = budget
     cluster.pass_time(61)
@@ -151,8 +154,28 @@ def short_and_overdue(refused: set[str]) -> GangCluster:
     return cluster
 
 
-def test_a_gang_that_nobody_may_evict_completes_itself_when_there_is_room() -> None:
+def test_while_a_budget_keeps_a_gang_others_get_their_devices() -> None:
     cluster = short_and_overdue({"w0", "w1"})
+    more_room(cluster)
+    cluster.claim("other")
+    cluster.pod("other", "other")
+    cluster.settle()
+    assert cluster.allocation("other")
+
+
+def test_a_gang_that_may_not_end_is_not_asked_in_each_pass() -> None:
+    cluster = short_and_overdue({"w0", "w1"})
+    cluster.settle(passes=10)
+    asked = [write.name for write in cluster.api.writes if write.subresource == "eviction"]
+    assert sorted(asked) == ["w0", "w1"]
+    cluster.pass_time(5)
+    cluster.settle()
+    assert sum(write.subresource == "eviction" for write in cluster.api.writes) == 4
+
+
+@pytest.mark.parametrize("why", [BUDGET, Forbidden("not now", code=403)])
+def test_a_gang_that_nobody_may_evict_completes_itself_when_there_is_room(why: ApiError) -> None:
+    cluster = short_and_overdue({"w0", "w1"}, why)
     more_room(cluster)
     for _ in range(8):
         cluster.pass_time(10)

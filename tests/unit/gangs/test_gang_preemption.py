@@ -7,7 +7,9 @@ import random
 import pytest
 
 from koordra.allocator.gang import place_gang
+from koordra.errors import ApiUnreachable
 from tests.fakes.gang_cluster import GangCluster
+from tests.fakes.kube_api import Write
 from tests.unit.gangs.test_gang_course import member
 
 
@@ -62,6 +64,29 @@ def test_a_gang_with_one_member_that_is_as_urgent_is_nobodys_victim() -> None:
     hold(cluster, "w0", "w1")
     urgent(cluster)
     assert evicted(cluster) == []
+
+
+def test_a_gang_that_a_budget_keeps_is_not_torn_again_and_again() -> None:
+    cluster = GangCluster(nodes=2, gpus=1, preemption=True)
+    for name in ("w0", "w1"):
+        member(cluster, name, priority=1)
+    hold(cluster, "w0", "w1")
+
+    def budget(write: Write) -> None:
+        if (write.name, write.subresource) == ("w1", "eviction"):
+            raise ApiUnreachable("Cannot evict pod as it would violate the pod's disruption budget", code=429)
+
+    cluster.api.before = budget
+    urgent(cluster)
+    for _ in range(12):
+        cluster.pass_time(10)
+        cluster.settle()
+    assert evicted(cluster).count("w0") == 3
+    cluster.api.before = lambda write: None
+    cluster.pass_time(200)
+    pause = cluster.settle()
+    assert evicted(cluster).count("w1") == 4
+    assert pause is not None
 
 
 @pytest.mark.parametrize("seed", range(30))

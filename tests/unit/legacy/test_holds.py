@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.compat.settings import Settings
 from koordra.controller.gangs.marks import GANG, GANG_MIN
+from koordra.controller.legacy import keeping
 from koordra.controller.legacy.holds import Counted, beyond
 from koordra.controller.legacy.keeping import Keeper
 from koordra.controller.legacy.quota import Charge
@@ -57,6 +59,30 @@ def test_a_quota_counts_what_is_in_its_scope_only() -> None:
     assert set(beyond([scoped], [*urgent, counted("c", 1), counted("d", 1)])) == {"b"}
 
 
+def in_gang(name: str, gang: str, *, age: str, spare: int = 0) -> Counted:
+    return replace(counted(name, 1, age=age), gang=gang, spare=spare)
+
+
+def test_of_two_gangs_that_came_in_turns_one_is_whole() -> None:
+    pods = [in_gang("a0", "a", age="1"), in_gang("b0", "b", age="2"), in_gang("a1", "a", age="3")]
+    assert set(beyond([TWO_CARDS], [*pods, in_gang("b1", "b", age="4")])) == {"b0", "b1"}
+
+
+def test_a_gang_that_does_not_fit_keeps_nothing_from_others() -> None:
+    gang = [in_gang(name, "a", age="1") for name in ("a0", "a1", "a2")]
+    held = beyond([TWO_CARDS], [*gang, counted("small", 1, age="2")])
+    assert set(held) == {"a0", "a1", "a2"}
+    assert all(
+        text.startswith("gang a waits as a whole") and "exceeded quota: gpus" in text
+        for text in held.values()
+    )
+
+
+def test_a_gang_that_can_do_without_some_loses_those_alone() -> None:
+    gang = [in_gang(name, "a", age="1", spare=1) for name in ("a0", "a1", "a2")]
+    assert set(beyond([TWO_CARDS], gang)) == {"a2"}
+
+
 def test_the_words_name_pod_quota_field_and_remedy() -> None:
     (text,) = beyond([ONE_CARD], [counted("a", 1), counted("b", 1)]).values()
     assert (
@@ -94,6 +120,9 @@ class Leader(JointCluster):
             may_write=lambda: True,
         )
         super().__init__(nodes=1, gpus=8)
+        self.restart_with_quota()
+
+    def restart_with_quota(self) -> None:
         self.reconciler = Reconciler(
             self.caches.cluster,
             self.writer,
@@ -104,6 +133,17 @@ class Leader(JointCluster):
             place_gang=place_gang,
             gang_entries=gang_members,
         )
+
+    def find(self, kind: Kind, key: str) -> Object | None:
+        namespace, _, name = key.partition("/")
+        return self.api.objects.get((kind.plural, namespace, name))
+
+    def stored(self, stored: Object, template: Object) -> Object:
+        """A pod that the webhook has let in, of which no claim was made yet."""
+        kept = self.api.create(PODS, {**stored, "metadata": {**stored["metadata"], "namespace": "default"}})
+        self.keeper._usage.on_template("ADDED", template)
+        self.hear("ADDED", kept)
+        return kept
 
     def admitted(self, stored: Object, template: Object, *, heard: bool = True) -> None:
         """A pod that the webhook has let in, with its claim made."""
@@ -137,9 +177,9 @@ def leader() -> Iterator[Callable[..., Leader]]:
         api = Api(*here)
         apis.append(api)
         made = Leader(api)
-        made.keeper.start(lambda kind: [], stop)
+        made.keeper.start(lambda kind: [], stop, find=made.find)
         ends = time.monotonic() + 20
-        while not made.keeper._quotas.is_synced():
+        while not made.keeper._is_read():
             assert time.monotonic() < ends
             time.sleep(0.01)
         return made
@@ -213,6 +253,105 @@ def test_a_gang_with_a_member_too_many_waits_as_a_whole(leader: Callable[..., Le
         roomy.admitted(member, template)
     roomy.settle()
     assert roomy.served() == ["p0", "p1", "p2"]
+
+
+def test_two_gangs_that_came_in_turns_do_not_wait_for_each_other(leader: Callable[..., Leader]) -> None:
+    """Each would have half of the bound: neither could ever start."""
+    pods, template = from_two_replicas(4)
+    cluster = leader(TWO_CARDS)
+    for place, made in enumerate(pods):
+        made["metadata"]["annotations"] |= {GANG: f"g{place % 2}", GANG_MIN: "2"}
+        cluster.admitted(made, template)
+    cluster.settle()
+    assert cluster.served() == ["p0", "p2"]
+    words = [one.message for one in cluster.told if one.reason == "QuotaExceeded"]
+    assert len(words) == 2
+    assert all("gang default/g1 waits as a whole" in text for text in words)
+
+
+def test_an_elastic_gang_starts_with_those_that_the_quota_lets_in(leader: Callable[..., Leader]) -> None:
+    members, template = from_two_replicas(3, annotations={GANG: "train", GANG_MIN: "2"})
+    cluster = leader(TWO_CARDS)
+    for made in members:
+        cluster.admitted(made, template)
+    cluster.settle()
+    assert cluster.served() == ["p0", "p1"]
+
+
+def test_a_pod_without_its_claim_keeps_nobody_from_the_card(leader: Callable[..., Leader]) -> None:
+    """Its claim may come only when the other's is gone, where the class is bounded too: each would wait for the other."""
+    (older, younger), template = from_two_replicas()
+    cluster = leader(ONE_CARD)
+    cluster.stored(older, template)
+    cluster.admitted(younger, template)
+    cluster.settle()
+    assert cluster.served() == ["p1"]
+
+
+def test_a_pod_behind_another_gate_keeps_nobody_from_the_card(leader: Callable[..., Leader]) -> None:
+    (older, younger), template = from_two_replicas()
+    older["spec"]["schedulingGates"] = [*older["spec"]["schedulingGates"], {"name": "queue"}]
+    cluster = leader(ONE_CARD)
+    cluster.admitted(older, template)
+    cluster.admitted(younger, template)
+    cluster.settle()
+    assert cluster.served() == ["p1"]
+
+
+def test_a_pod_that_runs_counts_though_its_template_was_deleted(leader: Callable[..., Leader]) -> None:
+    """A new leader has never seen the template; the claim says the same."""
+    (first, _), template = from_two_replicas()
+    before = leader(ONE_CARD)
+    before.admitted(first, template)
+    before.settle()
+    before.scheduler_binds("p0", "p0")
+    cluster = leader(ONE_CARD)
+    cluster.api = before.api
+    cluster.start_again()
+    cluster.restart_with_quota()
+    cluster.hear("ADDED", cluster.api.get(PODS, "p0"))
+    replica = Cluster()
+    cluster.admitted(
+        replica.admitted(pod({**GPU, "nvidia.com/gpumem": 1000}, name="p1")), of_kind(replica)[0]
+    )
+    cluster.settle()
+    assert cluster.served() == ["p0"]
+
+
+def test_while_quotas_are_not_read_the_next_pass_is_soon() -> None:
+    """No quota at all is no change that wakes anybody."""
+    (first, _), template = from_two_replicas()
+    cluster = Leader(Api())
+    cluster.admitted(first, template)
+    pause = cluster.settle()
+    assert cluster.served() == []
+    assert pause is not None
+    assert pause <= 1.0
+
+
+def test_what_cannot_be_read_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "PATIENCE", -1.0)
+    (first, _), template = from_two_replicas()
+    cluster = Leader(Api())
+    cluster.admitted(first, template)
+    cluster.settle()
+    assert cluster.served() == []
+    assert [one.message for one in cluster.told if "could not be read" in one.message]
+
+
+def test_what_runs_is_counted_before_anybody_gets_a_card(leader: Callable[..., Leader]) -> None:
+    """A new leader hears of the pods that it has listed one after the other."""
+    (first, _), template = from_two_replicas()
+    cluster = leader(ONE_CARD)
+    cluster.keeper._is_counted = False
+    cluster.keeper._observe = cluster.api.all
+    cluster.api.create(PODS, {"metadata": {"name": "unheard"}, "spec": {}})
+    cluster.admitted(first, template)
+    cluster.settle()
+    assert cluster.served() == []
+    cluster.hear("ADDED", cluster.api.get(PODS, "unheard"))
+    cluster.settle()
+    assert cluster.served() == ["p0"]
 
 
 def test_a_pod_that_is_not_counted_yet_waits_without_a_word(leader: Callable[..., Leader]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from koordra.api import objects
 from koordra.compat import amounts
+from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy import upkeep
 from koordra.controller.legacy.quota import in_scope
@@ -190,6 +191,44 @@ def test_deleting_the_template_of_a_running_pod_does_not_help() -> None:
     assert "used: requests.nvidia.com/gpu=1" in later.refused(pod(GPU, name="q"), uid="u2")
     later.usage.on_pod("DELETED", stored)
     later.admitted(pod(GPU, name="q"), uid="u3")
+
+
+def named_as_ours(**exactly: Any) -> Object:
+    """A template of a user's, under the name that koordra would give to its content."""
+    asked = {"deviceClassName": "of.somebody.else", "count": 1, **exactly}
+    spec = {"devices": {"requests": [{"name": "main", "exactly": asked}]}}
+    name = template_name("plain", amounts.canonical_spec(spec))
+    return {
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"spec": spec},
+    }
+
+
+def referring_to(template: Object) -> Object:
+    made = pod({"cpu": 1}, name="strange")
+    made["spec"]["resourceClaims"] = [{"name": "d", "resourceClaimTemplateName": objects.name(template)}]
+    return made
+
+
+def test_a_template_that_nobody_can_count_hurts_nobody() -> None:
+    """Its watch goes on, and so do pods of the namespace; half a byte is a quantity to the API server."""
+    cluster = Cluster()
+    cluster.quotas = [a_quota({"requests.nvidia.com/gpu": "1"})]
+    template = named_as_ours(capacity={"requests": {"memory": "500m"}})
+    cluster.usage.on_template("ADDED", template)
+    cluster.store(referring_to(template), uid="strange")
+    cluster.admitted(pod(GPU))
+
+
+def test_nothing_amounts_to_less_than_nothing() -> None:
+    """Otherwise a user would bound himself by more with each pod."""
+    cluster = Cluster()
+    quota = a_quota({"requests.koordra.io/gpu-memory": "1Gi"})
+    template = named_as_ours(capacity={"requests": {"memory": "-64Gi"}})
+    cluster.usage.on_template("ADDED", template)
+    cluster.store(referring_to(template), uid="strange")
+    assert cluster.usage.counted(quota, "koordra.io/gpu-memory") == 0
 
 
 def test_a_claim_that_says_something_else_teaches_nothing() -> None:

@@ -95,6 +95,24 @@ def test_the_memory_is_bounded_and_refusals_are_not_kept(worked_out: list[str]) 
     assert len(worked_out) == 4
 
 
+def test_one_user_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch, worked_out: list[str]) -> None:
+    """Users write what is in the keys; a dry run is asked for at no cost."""
+    monkeypatch.setattr(translation, "MOST_TEXT", 8000)
+    monkeypatch.setattr(translation, "LONGEST", 2000)
+    translations = Translations(SETTINGS)
+    for number in range(40):
+        made = container("main", HAMI)
+        made["env"] = [{"name": "A", "value": f"{number}" + "x" * 1000}]
+        translations.of(pod(containers=[made]), Notes("a"))
+    assert sum(map(len, translations._made)) == translations._text <= 8000
+    huge = container("main", HAMI)
+    huge["env"] = [{"name": "A", "value": "x" * 3000}]
+    for _ in range(2):
+        translations.of(pod(containers=[huge]), Notes("a"))
+    assert len(worked_out) == 42
+    assert len(translations._made) >= 4
+
+
 def test_native_classes_that_changed_are_heeded() -> None:
     cluster = Cluster()
     translations = Translations(SETTINGS)
