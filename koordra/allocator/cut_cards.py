@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from koordra.allocator.inventory import GPU, Pool
@@ -29,6 +28,7 @@ from koordra.api.devices import Device
 
 CARD: Final = 1000
 _DIGITS: Final = "0123456789"
+_READ: Final = "parts"
 
 Counters = Mapping[str, Decimal]
 
@@ -138,9 +138,15 @@ def _possible(parts: Mapping[int, _Part], left: Counters) -> int:
     )
 
 
-@lru_cache(maxsize=1 << 14)
 def _parts_of(pool: Pool) -> dict[str, dict[int, _Part]]:
     """GPUs of the pool that take of one set of counters alone, by set and by position in the pool."""
+    found: dict[str, dict[int, _Part]] | None = pool.read.get(_READ)
+    if found is None:
+        found = pool.read[_READ] = _read(pool)
+    return found
+
+
+def _read(pool: Pool) -> dict[str, dict[int, _Part]]:
     found: dict[str, dict[int, _Part]] = {}
     has: dict[str, dict[str, Decimal]] = {}
     for (name, counter), amount in pool.counters.items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from koordra.allocator import features as gates
 from koordra.allocator.features import TAINT_RULES, Features
@@ -24,6 +24,9 @@ from koordra.api.slices import DeviceTaintRule, ResourceSlice
 from koordra.errors import InvalidManifest, PlanError
 
 __all__ = ["GPU", "NIC", "Inventory", "Offered", "Pool", "PoolID", "Taken", "available_counters"]
+
+_Key = TypeVar("_Key")
+_Found = TypeVar("_Found")
 
 _MOST_KINDS = 4096
 """Kinds of pools that are remembered from plan to plan."""
@@ -90,6 +93,7 @@ class Inventory:
     kinds: dict[Hashable, int] = field(default_factory=dict)
     version: int = 0
     """Goes up with every change."""
+    _numbered: int = 0
     _named: dict[str, list[PoolID]] = field(default_factory=dict)
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
 
@@ -122,13 +126,16 @@ class Inventory:
             self.likes.clear()
             return
         self._forget(manifest)
+        nodes: set[str] = set()
         for pool in self._named.pop(name, ()):
-            self.by_pool[pool] = [entry for entry in self.by_pool.get(pool, ()) if entry.name != name]
-            self.unreadable.get(pool, {}).pop(name, None)
+            of_pool = self.by_pool.get(pool, [])
+            nodes |= {entry.selection.node_name for entry in of_pool if entry.name == name}
+            _keep(self.by_pool, pool, [entry for entry in of_pool if entry.name != name])
+            texts = self.unreadable.get(pool, {})
+            _keep(self.unreadable, pool, {of: text for of, text in texts.items() if of != name})
         self.anywhere = [entry for entry in self.anywhere if entry.name != name]
-        for node, entries in list(self.by_node.items()):
-            if any(entry.name == name for entry in entries):
-                self.by_node[node] = [entry for entry in entries if entry.name != name]
+        for node in nodes & self.by_node.keys():
+            _keep(self.by_node, node, [entry for entry in self.by_node[node] if entry.name != name])
 
     def _add(self, manifest: Mapping[str, Any]) -> None:
         name = objects.name(manifest)
@@ -178,9 +185,17 @@ class Inventory:
             _, gathered = self._pools.pop(node, ((), []))
             for pool in gathered:
                 self.likes.pop(pool, None)
-        if len(self.kinds) > _MOST_KINDS:
-            self.kinds = {}  # a new one: who keeps answers by kind (fleet.ranked) sees that the numbers are new
-            self.likes.clear()
+
+    def number_of(self, published: Hashable) -> int:
+        """Of a kind of pool. A number is never used again: what was answered for it is not found any more."""
+        found = self.kinds.get(published)
+        if found is None:
+            if len(self.kinds) > _MOST_KINDS + 4 * len(self._pools):
+                self.kinds = {}  # a new one: who keeps answers by kind (fleet.ranked) sees that the numbers are new
+                self.likes.clear()
+            found = self.kinds[published] = self._numbered
+            self._numbered += 1
+        return found
 
     def node_names(self) -> list[str]:
         """Nodes that slices name, for input without Node objects."""
@@ -226,6 +241,14 @@ class Inventory:
             (DeviceID(entry.driver, entry.pool, device.name), facts_of(entry.driver, device)[2])
             for device in entry.devices
         ]
+
+
+def _keep(table: dict[_Key, _Found], key: _Key, found: _Found) -> None:
+    """Nodes and pools come and go under names of their own: what is empty is not kept."""
+    if found:
+        table[key] = found
+    else:
+        table.pop(key, None)
 
 
 def available_counters(pool: Pool, taken: Taken) -> dict[tuple[str, str], Decimal]:

@@ -26,6 +26,9 @@ from koordra.api.devices import Attribute
 Names = frozenset[str] | None
 """Attribute names without their domain; None is all."""
 
+_MOST_READ: Final = 256
+"""Sets of names by which one pool is known at the same time."""
+
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
 
@@ -52,8 +55,9 @@ def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Na
         of_pool = inventory.likes.setdefault(pool, {})
         kind = of_pool.get(read)
         if kind is None:
-            published = _published(pool, read)
-            kind = of_pool[read] = inventory.kinds.setdefault(published, len(inventory.kinds))
+            if len(of_pool) >= _MOST_READ:
+                of_pool.clear()
+            kind = of_pool[read] = inventory.number_of(_published(pool, read))
         found.append((kind, _taken_of(pool, taken)))
     return tuple(found)
 

@@ -52,7 +52,10 @@ class Offered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from the pool."""
+    """`counters` are the amounts published, by (set, counter); `trouble` says why nothing may be taken from the pool.
+
+    `read` is what was made of the pool, by who made it: it goes when the pool goes.
+    """
 
     id: PoolID
     devices: tuple[Offered, ...] = ()
@@ -60,6 +63,7 @@ class Pool:
     counters: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
     incomplete: bool = False
     trouble: str = ""
+    read: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return "/".join(self.id)

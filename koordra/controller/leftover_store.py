@@ -98,7 +98,7 @@ def learned_of(data: dict[str, Any]) -> Learned | None:
 def _read(text: str, wanted: type) -> Any:
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidManifest(f"is no JSON: {error}", object=f"ConfigMap {NAME}") from error
     if not isinstance(found, wanted):
         raise InvalidManifest("is no table", object=f"ConfigMap {NAME}")

@@ -49,6 +49,7 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 _MOST_CLASSES: Final = 1024
+_SPARE_KINDS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,9 @@ class Leftovers:
         if self._numbering != sites.numbering:
             self._of_kind.clear()
             self._numbering = sites.numbering
-        stale = set(changes[self._read :]) if self._read <= len(changes) else set(sites.by_name)
+        stale = set(changes[self._read :])
+        if self._read > len(changes):
+            stale = sites.by_name.keys() | self._published.keys()  # the list was begun anew
         self._read = len(changes)
         for name in sorted(stale):
             site = sites.by_name.get(name)
@@ -160,7 +163,12 @@ class Leftovers:
             return
         self._heard |= _uids(group)
         request = self._request(kind, group, classes)
-        if request is not None and self._ranking.heard(request):
+        try:
+            learned = request is not None and self._ranking.heard(request)
+        except Exception:  # as in `follow`
+            log.exception("claims_not_counted")
+            return
+        if learned:
             self.epoch += 1
             log.info("leftover_table_learned", claims=self._ranking.policy.table.pods)
 
@@ -176,7 +184,12 @@ class Leftovers:
         request = self._request(kind, group, classes)
         if request is None:
             return None
-        found = self._ranking.key(site.name, request)
+        try:
+            found = self._ranking.key(site.name, request)
+        except Exception:  # as in `follow`
+            log.exception("site_not_ranked", node=site.name)
+            self._requests[kind] = None
+            return None
         return INFEASIBLE if found is None else found
 
     def forget_classes(self) -> None:
@@ -222,6 +235,9 @@ class Leftovers:
         if known is not None:
             return replace(known, name=site.name, node=site.node, cpu=own.cpu, host_memory=own.host_memory)
         if site.kind is not None:
+            if len(self._of_kind) > len(self._published) + _SPARE_KINDS:
+                living = {of for of, _ in self._published.values()}
+                self._of_kind = {kind: read for kind, read in self._of_kind.items() if kind in living}
             own = self._of_kind[site.kind] = _unnamed(own, site.name)
         return own
 
@@ -240,16 +256,15 @@ class Leftovers:
         if kind not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
                 self._requests.clear()
+            self._requests[kind] = None
             try:
                 asked = _asked(group, classes)
+                if all(claim.placement.node in _OURS for claim in asked):
+                    self._requests[kind] = self._ranking.request(asked, group.pods)
             except KoordraError:
-                self._requests[kind] = None
-            except Exception:  # as above
+                pass  # the allocator says why
+            except Exception:  # as in `follow`
                 log.exception("claims_not_counted")
-                self._requests[kind] = None
-            else:
-                plain = all(claim.placement.node in _OURS for claim in asked)
-                self._requests[kind] = self._ranking.request(asked, group.pods) if plain else None
         return self._requests[kind]
 
 

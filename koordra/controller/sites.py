@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any, Final
 
 from koordra.allocator.fabric import honors_partitions
@@ -93,7 +94,8 @@ class Sites:
         self._asked: dict[str, tuple[object, Load]] = {}
         self._pool_site: dict[str, str] = {}
         self._places: dict[str, tuple[Object, list[str]]] = {}
-        self._kinds: dict[str, int] = {}
+        self._kinds: dict[bytes, int] = {}
+        self._numbered = 0
         self._holdings: dict[str, tuple[Object, tuple[Any, ...]]] = {}
 
     def look(self, cluster: Cluster) -> None:
@@ -157,9 +159,9 @@ class Sites:
             site.kind = self._kind_of(slices)
             self._change(site)
         if site.node is not node:
-            if _face(site.node) != _face(node):
+            before, site.node = site.node, node
+            if _face(before) != _face(node):
                 self._change(site)
-            site.node = node
         if not _alike(site.holders, holders):
             self._change(site, holders=holders)
         if not _alike(site.guests, guests):
@@ -224,8 +226,13 @@ class Sites:
         )
         if not own:
             return None
-        likeness = published_likeness(slices, self._rules)
-        return self._kinds.setdefault(likeness, len(self._kinds))
+        likeness = sha256(published_likeness(slices, self._rules).encode()).digest()
+        found = self._kinds.get(likeness)
+        if found is None:
+            # A number is never used again: answers are kept by it, longer than kinds are.
+            found = self._kinds[likeness] = self._numbered
+            self._numbered += 1
+        return found
 
     def _held(self, claim: Object) -> tuple[Any, ...]:
         uid = objects.uid(claim)

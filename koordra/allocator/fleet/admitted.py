@@ -46,6 +46,7 @@ TOLD: Final = frozenset(
 """Names that are read from the start, since many selectors do."""
 
 _MOST: Final = 1 << 14
+_READ: Final = "admitted"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,9 +73,16 @@ def keeps_out(taint: Taint) -> bool:
     return taint.effect in (NO_SCHEDULE, NO_EXECUTE)
 
 
-@lru_cache(maxsize=1 << 16)
 def published(pools: tuple[Pool, ...], told: frozenset[str]) -> Published:
     """What the pools publish, by these names; pools that publish the same have the same `token`."""
+    kept = pools[0].read if pools else {}
+    known: tuple[tuple[Pool, ...], frozenset[str], Published] | None = kept.get(_READ)
+    if known is None or known[1] != told or known[0] != pools:
+        known = kept[_READ] = pools, told, _published(pools, told)
+    return known[2]
+
+
+def _published(pools: tuple[Pool, ...], told: frozenset[str]) -> Published:
     here = tuple([one for pool in pools if not pool.trouble for one in pool.devices if one.here])
     if not any(one.taints for one in here):
         return Published(here, here, _one_of(tuple([_told(one, told) for one in here])))

@@ -6,8 +6,10 @@ A request for a share becomes thousandths of the usual GPU of the cluster, one f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from math import prod
 from typing import Any, Final
 
 from koordra.allocator.fleet.slices import NO_PROFILES, Profiles
@@ -18,7 +20,11 @@ from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.api import names
 
 _MOST_SLICES: Final = 8
-"""More slices in one claim are the search's alone."""
+_MOST_PARTS: Final = 16
+"""More slices in one claim, or parts of them (by sort and number) to be placed, are the search's alone."""
+
+_MOST_DEVICES: Final = 1 << 10
+"""So is what no node has; a claim may ask for any number."""
 
 
 def request_of(
@@ -34,7 +40,7 @@ def request_of(
     gpus, milli, nics, percent = 0, 0, 0, 0
     slices: list[Slice] = []
     for wanted in (request.alternatives[0] for claim in asked for request in claim.requests):
-        if wanted.takes_all or wanted.spec.admin_access:
+        if wanted.takes_all or wanted.spec.admin_access or wanted.spec.count > _MOST_DEVICES:
             return None
         name = wanted.spec.device_class
         if name == names.CLASS_MIG and profiles:
@@ -50,7 +56,10 @@ def request_of(
             percent = max(percent, _percent(wanted))
         else:
             return None
-    if (gpus and slices) or len(slices) > _MOST_SLICES:
+    parts = prod(count + 1 for count in Counter(slices).values())
+    if (gpus and slices) or len(slices) > _MOST_SLICES or parts > _MOST_PARTS:
+        return None
+    if max(gpus, nics) > _MOST_DEVICES:
         return None
     if gpus > 1:
         # Several shares are as hard to place as several GPUs, and rare.
@@ -104,7 +113,7 @@ def _share(wanted: Wanted, memory: Decimal) -> int:
         return WHOLE
     if names.CAPACITY_CORES in amounts:
         parts.append(amounts[names.CAPACITY_CORES] / 100)
-    return max(1, min(WHOLE, -int(-max(parts) * WHOLE // 1)))
+    return max(1, -int(-min(Decimal(1), max(parts)) * WHOLE // 1))
 
 
 def _percent(wanted: Wanted) -> int:

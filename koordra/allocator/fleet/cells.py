@@ -22,12 +22,15 @@ _OF_KUBERNETES: Final = "node.kubernetes.io/"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cell:
-    """`node` is what the predicates read of these nodes; `lasting` the same without what passes."""
+    """`node` is what the predicates read of these nodes; `lasting` the same without what passes.
+
+    Without `devices` it is the crowd: nodes of more sorts than there are cells, of which nothing more is told.
+    """
 
     model: str
     gpus: int
     nics: int
-    devices: Published
+    devices: Published | None
     node: Mapping[str, Any]
     lasting: Mapping[str, Any]
 

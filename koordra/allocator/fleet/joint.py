@@ -143,6 +143,8 @@ def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
     devices, places = worth.devices, worth.places
     gpus = allowed.gpus & _mask(free >= form.milli for free in devices.gpus)
     nics = allowed.nics & _mask(free >= (form.percent if form.nics else FULL) for free in devices.nics)
+    if gpus.bit_count() < form.gpus or nics.bit_count() < form.nics:
+        return None
     if few_enough(places.shape, form):
         sets = places.sets(form)
         number = sets.best(worth, form, gpus, nics if form.nics else -1)

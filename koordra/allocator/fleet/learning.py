@@ -22,7 +22,16 @@ import numpy as np
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.states import WHOLE, Kind, Request, Slice, State
-from koordra.allocator.fleet.table import MILLION, STEP, STEPS, Block, Demand, SliceDemand, Table
+from koordra.allocator.fleet.table import (
+    MILLION,
+    MOST_PER_GPU,
+    STEP,
+    STEPS,
+    Block,
+    Demand,
+    SliceDemand,
+    Table,
+)
 from koordra.allocator.fleet.workload import Workload
 
 _ROUNDS_AT_ONCE = 30
@@ -72,7 +81,7 @@ def _demands(workload: Workload, amount: Callable[[Request], int]) -> tuple[Dema
     """Amount per GPU with the class's part of the GPU demand, over the popular classes that want some."""
     pooled: dict[int, int] = {}
     for request, count in _popular_with_cards(workload):
-        per_gpu = amount(request) * WHOLE // request.share
+        per_gpu = min(MOST_PER_GPU, amount(request) * WHOLE // request.share)
         pooled[per_gpu] = pooled.get(per_gpu, 0) + count * request.share
     total = sum(pooled.values())
     return tuple(Demand(per_gpu, part * MILLION // total) for per_gpu, part in sorted(pooled.items()))
@@ -94,7 +103,7 @@ def _nics(workload: Workload) -> tuple[Demand, ...]:
     for request, count in workload.with_cards():
         total += count * request.share
         if request.nics:
-            per_gpu = request.nics * request.percent * WHOLE // request.share
+            per_gpu = min(MOST_PER_GPU, request.nics * request.percent * WHOLE // request.share)
             pooled[per_gpu] = pooled.get(per_gpu, 0) + count * request.share
     return tuple(Demand(per_gpu, part * MILLION // total) for per_gpu, part in sorted(pooled.items()))
 

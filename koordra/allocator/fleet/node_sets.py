@@ -17,7 +17,8 @@ numbers; when they are used up, the one that was not asked for the longest goes 
 otherwise the request counts as unrestricted and whoever asks the nodes hears no more often.
 
 There are MOST_CELLS cells at most, made by MOST_READ labels. A label, or attribute of devices, that would make more (a serial
-number) is not read: what says something about it counts as met. A node's own name is no set either; `named` answers it by an index.
+number) is not read: what says something about it counts as met. Where taints and amounts alone make more, the nodes that come last are
+a crowd, one cell per model and size, that every request may use. A node's own name is no set either; `named` answers it by an index.
 
 Three counters tell others what to make anew: `epoch`, if a request seen before may be another one now; `version`, if nodes have
 other sets than before; `added`, if they have more sets, and everything that was said of the others holds.
@@ -30,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from koordra.allocator.features import Features
-from koordra.allocator.fleet.admitted import TOLD, Admits, Admitted, names_of, published
+from koordra.allocator.fleet.admitted import TOLD, Admits, Admitted, Published, names_of, published
 from koordra.allocator.fleet.cells import Cell, bare, seen_of, suits
 from koordra.allocator.fleet.states import Request
 from koordra.allocator.fleet.terms import HOSTNAME, Pod, labels_read, named, said_by, weakened
@@ -100,6 +101,8 @@ class NodeSets:
         self._last = [0]
         self._questions = 0
         self._bits: dict[int, int] = {}
+        self._crowded = self._patience = 0
+        """Nodes that came into the crowd since the cells were made, and how many may before they are made anew."""
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -112,10 +115,12 @@ class NodeSets:
         if host is not None:
             self._hosts[host] = devices.name
         self._nodes[devices.name] = devices, self._cell_of(devices)
-        if len(self._cells) > MOST_CELLS:
+        if self._crowded > self._patience:
             self._divide()  # without the cells in which no node is any more
-            if len(self._cells) > MOST_CELLS // 2:
+            if len(self._cells) > MOST_CELLS // 2 and (self._labels or self._admitted.told != TOLD):
                 self._read_less()
+            self._patience = len(self._nodes) if self._crowded else 0
+            self._crowded = 0
 
     def gone(self, name: str) -> None:
         known = self._nodes.pop(name, None)
@@ -187,7 +192,11 @@ class NodeSets:
         known = self._types.get(way.kind)
         if known is None or known[0] != self.epoch:
             own = claim.own_driver_only
-            types = [self._admitted.types(way, cell.devices, own_driver_only=own) for cell in self._cells]
+            types = [
+                self._admitted.types(way, cell.devices, own_driver_only=own)
+                for cell in self._cells
+                if cell.devices is not None
+            ]
             known = self._types[way.kind] = self.epoch, frozenset().union(*types)
         classes = {_CLASSES.get(one, "") for one in known[1]}
         name = classes.pop() if len(classes) == 1 else ""
@@ -254,17 +263,21 @@ class NodeSets:
         pods = [weakened(pod, self._labels) for pod in words.pods]
         for at in range(words.judged, len(self._cells)):
             cell = self._cells[at]
-            devices = [self._admits(one, cell) for one in words.asked]
+            if cell.devices is None:
+                words.serving |= 1 << at
+                words.lasting |= 1 << at
+                continue
+            devices = [self._admits(one, cell.devices) for one in words.asked]
             if all(one.enough for one in devices) and suits(cell.node, pods):
                 words.serving |= 1 << at
             if all(one.any for one in devices) and suits(cell.lasting, pods):
                 words.lasting |= 1 << at
         words.judged = len(self._cells)
 
-    def _admits(self, one: _Asked, cell: Cell) -> Admits:
-        first = self._admitted.of(one.first, cell.devices, own_driver_only=one.own)
+    def _admits(self, one: _Asked, at: Published) -> Admits:
+        first = self._admitted.of(one.first, at, own_driver_only=one.own)
         any_of_them = first.any or any(
-            self._admitted.of(other, cell.devices, own_driver_only=one.own).any for other in one.others
+            self._admitted.of(other, at, own_driver_only=one.own).any for other in one.others
         )
         return Admits(any_of_them, first.enough)
 
@@ -273,21 +286,20 @@ class NodeSets:
     def _cell_of(self, devices: NodeDevices) -> int:
         sort = published(devices.sources, self._admitted.told)
         kind = devices.kind
+        nics = kind.shape.nics if kind.shape is not None else 0
         seen = seen_of(devices.node, self._labels)
-        face = (sort.token, kind.model, kind.gpus, kind.shape is None, seen)
+        face: _Face = (sort.token, kind.model, kind.gpus, kind.shape is None, seen)
         found = self._at.get(face)
+        crowded = found is None and len(self._cells) >= MOST_CELLS
+        if crowded:
+            self._crowded += 1
+            face = (None, kind.model, kind.gpus, nics)
+            found = self._at.get(face)
         if found is not None:
             return found
         found = self._at[face] = len(self._cells)
-        self._cells.append(
-            Cell(
-                kind.model,
-                kind.gpus,
-                kind.shape.nics if kind.shape is not None else 0,
-                sort,
-                *bare(devices.node, self._labels),
-            )
-        )
+        told = (None, {}, {}) if crowded else (sort, *bare(devices.node, self._labels))
+        self._cells.append(Cell(kind.model, kind.gpus, nics, *told))
         for number, owner in enumerate(self._owners):
             if owner is not None:
                 self._judge(owner)
@@ -302,13 +314,13 @@ class NodeSets:
         told -= self._admitted.told | self._refused
         if len(self._labels | labels) > MOST_READ or len(self._admitted.told | told) > MOST_READ:
             return
-        if not labels and not told:
+        if self._patience or not (labels or told):
             return
         before = self._labels, self._admitted.told
         self._labels |= labels
         self._admitted.tell(told)
         self._divide()
-        if len(self._cells) > MOST_CELLS:
+        if self._crowded:
             self._refused |= labels | told
             self._labels = before[0]
             self._admitted = Admitted(self._admitted.features, before[1])
@@ -324,7 +336,7 @@ class NodeSets:
     def _divide(self) -> None:
         """The cells anew. Sets keep their numbers; words are judged anew."""
         before = {name: self.bits(name) for name in self._nodes}
-        self._cells, self._at = [], {}
+        self._cells, self._at, self._crowded = [], {}, 0
         self._words.clear()
         self._bits.clear()
         for owner in self._owners:

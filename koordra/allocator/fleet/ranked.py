@@ -156,7 +156,6 @@ class KeptFleet:
 
     def _look(self, cluster: Cluster, taken: Taken, loads: _Load) -> None:
         """Nodes or slices are others than in the plan before."""
-        self._nodes, self._version = cluster.nodes, self.inventory.version
         for name in self._seen.keys() - cluster.nodes.keys():
             self.ranking.gone(name)
             self._tell_pools(name, self._seen.pop(name)[2].pools, gone=True)
@@ -171,11 +170,14 @@ class KeptFleet:
             self._tell_pools(name, devices.pools)
             self._seen[name] = (node, pools, devices)
             self.ranking.put(devices, taken, loads.get(name, {}))
+        self._nodes, self._version = cluster.nodes, self.inventory.version
 
     def _tell_pools(self, name: str, pools: Iterable[PoolID], *, gone: bool = False) -> None:
         for pool in pools:
             users = self._of_pool.setdefault(pool, set())
             users.discard(name) if gone else users.add(name)
+            if not users:
+                del self._of_pool[pool]
 
     @property
     def cards(self) -> Cards | None:

@@ -28,6 +28,11 @@ from koordra.errors import InvalidManifest
 STEP: Final = 10
 STEPS: Final = WHOLE // STEP
 MILLION: Final = 1_000_000
+MOST_PER_GPU: Final = 1 << 36
+"""Of cores, memory or NICs; a pod may ask for any number, and products with it have to stay below 2^63."""
+
+_MOST_GPUS: Final = 1 << 10
+_MOST_PODS: Final = 1 << 62
 VERSION: Final = "koordra.io/leftover-table/v1"
 
 
@@ -105,18 +110,23 @@ class Table:
                 memory=_demands(document["memory"]),
                 nics=_demands(document["nics"]),
                 blocks=tuple(
-                    Block(int(gpus), int(cpu), tuple(map(str, models)), int(part))
+                    Block(
+                        _amount(gpus, _MOST_GPUS),
+                        _amount(cpu, MOST_PER_GPU),
+                        tuple(map(str, models)),
+                        _amount(part, MILLION),
+                    )
                     for gpus, cpu, models, part in document["blocks"]
                 ),
-                reserved={str(model): int(part) for model, part in document["reserved"].items()},
-                pods=int(document["pods"]),
+                reserved={str(model): _amount(part, WHOLE) for model, part in document["reserved"].items()},
+                pods=_amount(document["pods"], _MOST_PODS),
                 # Tables were kept before slices were counted.
                 slices=tuple(
-                    SliceDemand(tuple(map(str, profiles)), int(milli), max(0, int(part)))
+                    SliceDemand(tuple(map(str, profiles)), _amount(milli, WHOLE), _amount(part, MILLION))
                     for profiles, milli, part in document.get("slices", ())
                 ),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidManifest(
                 f"cannot be read: {error!r}", object="table", remedy="learn it anew"
             ) from error
@@ -130,4 +140,12 @@ class Table:
 
 
 def _demands(entries: Any) -> tuple[Demand, ...]:
-    return tuple(Demand(int(per_gpu), int(part)) for per_gpu, part in entries)
+    return tuple(Demand(_amount(per_gpu, MOST_PER_GPU), _amount(part, MILLION)) for per_gpu, part in entries)
+
+
+def _amount(value: Any, most: int) -> int:
+    """Raises ValueError or OverflowError for what is no number from 0 to the most that there can be."""
+    found = int(value)
+    if not 0 <= found <= most:
+        raise ValueError(f"{found} is not from 0 to {most}")
+    return found

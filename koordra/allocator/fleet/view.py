@@ -24,11 +24,16 @@ from koordra.allocator.inventory import Inventory, Offered, Pool, PoolID, Taken
 from koordra.allocator.score import COMPACT
 from koordra.api import names, objects
 from koordra.api.devices import DeviceID
+from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
 from koordra.topology.shapes import TABULATED, Shape, shape_of_devices
 
 _PLENTY: Final = 1 << 30
+_MOST: Final = Decimal(2 * _PLENTY)
+"""More of anything counts as this: a pod may ask for any number, and columns hold 64 bits."""
+
 _MEBI: Final = 1 << 20
+_READ: Final = "view"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +133,29 @@ def node_devices(name: str, node: Mapping[str, Any], inventory: Inventory) -> No
         _of_pools(tuple(inventory.pools(node))),
         name=name,
         node=node,
-        cpu=milli_of(parse(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
-        host_memory=mebi_of(parse(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
+        cpu=milli_of(_read(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
+        host_memory=mebi_of(_read(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
     )
 
 
-@lru_cache(maxsize=1 << 15)
+def _read(amount: object) -> Decimal:
+    """What cannot be read is not there, as for the predicates."""
+    try:
+        return parse(amount)
+    except InvalidQuantity:
+        return Decimal(0)
+
+
 def _of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
     """All but the node's own name and size. Pools are the inventory's, which makes new ones when something changes."""
+    kept = pools[0].read if pools else {}
+    known: tuple[tuple[Pool, ...], NodeDevices] | None = kept.get(_READ)
+    if known is None or known[0] != pools:
+        known = kept[_READ] = pools, _devices_of(pools)
+    return known[1]
+
+
+def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
     offered = [one for pool in pools if not pool.trouble for one in pool.devices if one.here]
     of_type: dict[str, list[Offered]] = {}
     for one in offered:
@@ -291,8 +311,8 @@ def _memory(gpus: Sequence[Offered]) -> Decimal:
 
 
 def milli_of(amount: Decimal) -> int:
-    return -int(-amount * 1000 // 1)
+    return -int(-max(-_MOST, min(_MOST, amount * 1000)) // 1)
 
 
 def mebi_of(amount: Decimal) -> int:
-    return int(amount // _MEBI)
+    return int(max(-_MOST, min(_MOST, amount / _MEBI)) // 1)

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from koordra.allocator.fleet.states import Request, Slice
+from koordra.allocator.fleet.states import FULL, WHOLE, Request, Slice
 from koordra.errors import InvalidManifest
 
 POPULAR: Final = 0.95
+
+_MOST: Final = 1 << 40
+_MOST_GPUS: Final = 1 << 10
+"""More than any claim that is counted asks for."""
 
 
 class Popular(NamedTuple):
@@ -55,7 +59,7 @@ class Workload:
         """Raises InvalidManifest for what is no such document."""
         try:
             return cls(_read(entry) for entry in document)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidManifest(
                 f"cannot be read: {error!r}", object="workload", remedy="learn it anew"
             ) from error
@@ -110,4 +114,9 @@ def _read(entry: Any) -> tuple[Request, int]:
         int(nodes),
         tuple(Slice(tuple(map(str, profiles)), int(size)) for found in slices for profiles, size in found),
     )
+    amounts = (request.cpu, request.memory, request.nics, *(one.milli for one in request.slices))
+    if min(amounts) < 0 or max(amounts) > _MOST or not 0 <= request.gpus <= _MOST_GPUS:
+        raise ValueError(f"{request} asks for more, or less, than there can be")
+    if not (0 <= request.milli <= WHOLE and 0 <= request.percent <= FULL):
+        raise ValueError(f"{request} asks for more, or less, than all of a device")
     return request, max(0, int(count))

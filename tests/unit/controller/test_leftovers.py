@@ -255,7 +255,97 @@ def test_without_the_config_map_it_learns_all_the_same() -> None:
     assert book.offers.leftovers.epoch == 1
 
 
-@pytest.mark.parametrize("text", ["no json", "[]", '{"apiVersion": "v0"}'])
+def _but(**other: object) -> str:
+    """A table that is whole but for this."""
+    return json.dumps({**hole_of(190).to_document(), **other})
+
+
+DAMAGED = [
+    "no json",
+    "[]",
+    '{"apiVersion": "v0"}',
+    "[" * 100_000,
+    _but(pods=float("inf")),
+    _but(cores=[[10**30, 10]]),
+    _but(memory=[[4000, 10**30]]),
+    _but(nics=[[-5, 10]]),
+    _but(blocks=[[-3, 1, [], 10]]),
+    _but(blocks=[[10**9, 1, [], 10]]),
+    _but(reserved={"A100": 10**30}),
+    _but(slices=[[["1g.5gb"], -5, 10]]),
+]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        "[[Infinity,1,1,1,500,[],0,0,-1]]",
+        "[[10,1,1,1,5000,[],0,0,-1]]",
+        "[[10,-1,-1,1,-5000,[],0,0,-1]]",
+        "[[10,1,1,1000000000,1000,[],0,0,-1]]",
+        "[[10,1e30,1,1,1000,[],0,0,-1]]",
+        "[" * 100_000,
+    ],
+)
+def test_damaged_counts_are_learned_anew(counts: str) -> None:
+    with pytest.raises(InvalidManifest):
+        learned_of({**data_of(Learned(hole_of(190))), "workload.json": counts})
+
+
+def test_a_table_of_an_earlier_version_is_read() -> None:
+    """Before slices were counted."""
+    document = hole_of(190).to_document()
+    del document["slices"]
+    found = learned_of({"table.json": json.dumps(document), "workload.json": "[[60,100,0,1,600,[],0,0,-1]]"})
+    assert found == Learned(hole_of(190), found.workload if found else Workload())
+    assert found is not None
+    assert found.workload.counts == {Request(100, 0, 1, 600): 60}
+
+
+@pytest.mark.parametrize("amount", ["9223372036854775807", "1e40"])
+def test_a_pod_that_asks_for_more_than_any_number_stops_nobody(amount: str) -> None:
+    """Neither now, nor when a table is learned from it, nor after a restart with that table."""
+    book = Learning(nodes=4, gpus=8, learned=Learned(hole_of(190)))
+    for number in range(36):
+        book.add(f"absurd{number}", cpu=amount, memory="20Gi")
+    assert book.place("first", memory="20Gi") == "n0"
+    waiting = [book.group(f"absurd{number}") for number in range(36)]
+    book.offers.hear(waiting)
+    assert book.offers.best(waiting[0], {}).node is None
+    assert book.offers.leftovers.learned.table.pods >= 32
+    kept = learned_of(data_of(book.offers.leftovers.learned))
+    assert kept is not None
+    book.offers = Offers(plan, read_inventory, learned=kept)
+    assert book.place("second", memory="20Gi") is not None
+
+
+def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    for method in ("request", "key", "heard"):
+        book = Learning(nodes=2, learned=Learned(hole_of(190)))
+        with monkeypatch.context() as patch:
+            patch.setattr(book.offers.leftovers._ranking, method, broken)
+            book.add("asked", memory="20Gi")
+            book.offers.look(book.cluster())
+            group = book.group("asked")
+            book.offers.hear([group])
+            assert book.offers.best(group, {}).node == "n0"
+
+
+def test_sites_that_went_when_the_list_of_changes_was_begun_anew_are_forgotten() -> None:
+    book = Learning(nodes=3, learned=Learned(hole_of(100)))
+    book.place("first", memory="20Gi")
+    book.nodes.pop()
+    book.offers.sites.look(book.cluster())
+    book.offers.sites.changes.clear()
+    book.offers.look(book.cluster())
+    assert set(book.offers.leftovers._published) == {"n0", "n1"}
+    assert len([one for one in book.offers.leftovers._ranking.fleet.nodes if one is not None]) == 2
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_table_is_learned_anew(text: str) -> None:
     with pytest.raises(InvalidManifest):
         learned_of({"table.json": text})

@@ -105,6 +105,38 @@ def test_a_known_class_asks_nothing_of_nodes_alike() -> None:
     assert len(set(ids)) == len(ids) == 10
 
 
+def test_a_label_that_devices_are_given_by_is_seen_at_once() -> None:
+    """Whether partitions are honored stands in a label; a site whose label changed is no more like those without it."""
+    book = Book(nodes=2)
+    book.offers.look(book.cluster())
+    before, other = (book.offers.sites.by_name[name].likeness for name in ("n0", "n1"))
+    assert before == other
+    labels = {**book.nodes[0]["metadata"]["labels"], names.PARTITION_POLICY_LABELS[0]: names.PARTITION_HONOR}
+    book.nodes[0] = {**book.nodes[0], "metadata": {**book.nodes[0]["metadata"], "labels": labels}}
+    book.offers.look(book.cluster())
+    assert book.offers.sites.by_name["n0"].likeness != other
+    fresh = Offers(plan, read_inventory)
+    fresh.look(book.cluster())
+    assert fresh.sites.by_name["n0"].likeness == book.offers.sites.by_name["n0"].likeness
+
+
+def test_answers_for_kinds_that_are_forgotten_are_never_given_again() -> None:
+    """A node publishes something new again and again, until the kinds are numbered anew."""
+    book = Book(nodes=1)
+    numbering = book.offers.sites.numbering
+    book.add("asked")
+    for turn in range(120):
+        (entry,) = book.slices
+        devices = [
+            {**device, "name": f"gpu-{turn}-{index}"} for index, device in enumerate(entry["spec"]["devices"])
+        ]
+        book.slices = [{**entry, "spec": {**entry["spec"], "devices": devices}}]
+        book.offers.look(book.cluster())
+        found = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
+        assert found["devices"]["results"][0]["device"] == f"gpu-{turn}-0"
+    assert book.offers.sites.numbering > numbering
+
+
 def test_requests_that_speak_of_one_device_are_asked_site_by_site() -> None:
     book = Book(nodes=2, gpus=1)
     for index, entry in enumerate(book.slices):
