@@ -64,6 +64,7 @@ class DeviceCosts:
         self._gpus = np.zeros(0, dtype=np.int64)
         self._width = max([kind.gpus for kind in classes.kinds] + [1])
         self._amounts = np.zeros((64, self._width), dtype=np.int64)
+        self._unused = np.zeros(64, dtype=np.int64)
         self._with_shape: set[int] = set()
         self._single = np.zeros(0, dtype=np.int64)
         self._single_milli = np.zeros(0, dtype=np.int64)
@@ -88,6 +89,7 @@ class DeviceCosts:
             self._keys = grown(self._keys, number + 1, fill=_NO)
             self._free = grown(self._free, number + 1)
             self._amounts = grown(self._amounts, number + 1)
+            self._unused = grown(self._unused, number + 1)
             if self._shaped:
                 self._extra = grown(self._extra, number + 1)
         self._amounts[number, : len(devices.gpus)] = devices.gpus
@@ -95,6 +97,7 @@ class DeviceCosts:
             self._with_shape.add(number)
         rest = sum(devices.gpus)
         self._whole.append(devices.gpus.count(WHOLE))
+        self._unused[number] = self._whole[number]
         usable = 1000 * rest - sum([self._holes[free] for free in devices.gpus])
         if devices.cuts:
             for layout, code in zip(self._classes.kinds[devices.kind].layouts, devices.cuts, strict=True):
@@ -205,7 +208,7 @@ class DeviceCosts:
         )
         if not len(plain):
             return
-        whole = np.array(self._whole, dtype=np.int64)[plain]
+        whole = self._unused[plain]
         milli, gpus = int(self._milli[at]), int(self._gpus[at])
         if milli == _NEVER:
             fits = gpus <= whole
@@ -268,8 +271,7 @@ class DeviceCosts:
         keys = (OFFSET + found.holes << KEY_BITS) | found.left
         self._keys[number, at] = np.where(found.fits, keys, _NO)
         self._extra[number, at] = found.extra
-        whole = np.array(self._whole, dtype=np.int64)[number]
-        self._free[number, at] = whole - found.fresh
+        self._free[number, at] = self._unused[number] - found.fresh
 
     def _fill_shaped(self, number: int, at: int) -> None:
         devices = self._listed[number]

@@ -6,7 +6,7 @@ which together say what usable GPU will lack a NIC beside it (A), and which grou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
@@ -154,25 +154,22 @@ class Worth:
     def change_by_cuts(self, losses: Sequence[tuple[int, int]], nics: Sequence[int], form: Form) -> int:
         """dA, weighted, where usable GPU (GPU and amount) is lost by slices."""
         taken: dict[int, int] = {}
-        paired: dict[int, int] = {}
         for gpu, loss in losses:
             group = self.group_of_gpu[gpu]
             taken[group] = taken.get(group, 0) + loss
-        for nic in nics:
-            group = self.group_of_nic[nic]
-            paired[group] = paired.get(group, 0) + form.percent
-        return sum(
-            self._change(group, taken.get(group, 0), paired.get(group, 0))
-            for group in taken.keys() | paired.keys()
-        )
+        return self._of_groups(taken, nics, form)
 
     def change(self, gpus: Sequence[int], nics: Sequence[int], form: Form) -> int:
         """dA and dT, weighted."""
         taken: dict[int, int] = {}
-        paired: dict[int, int] = {}
         for gpu in gpus:
             group = self.group_of_gpu[gpu]
             taken[group] = taken.get(group, 0) + form.milli * _MICRO + self.drop(gpu, form.milli)
+        return self._of_groups(taken, nics, form)
+
+    def _of_groups(self, taken: Mapping[int, int], nics: Sequence[int], form: Form) -> int:
+        """With usable GPU taken by group, and these NICs."""
+        paired: dict[int, int] = {}
         for nic in nics:
             group = self.group_of_nic[nic]
             paired[group] = paired.get(group, 0) + form.percent
