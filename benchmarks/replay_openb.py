@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import data, table, write
-from koordra.allocator.fleet.experiment import cluster_of
 from koordra.allocator.fleet.learning import replayed
-from koordra.allocator.fleet.policies import NAMES
-from koordra.allocator.fleet.replays import Experiment
-from koordra.allocator.fleet.report import Reported, document
-from koordra.allocator.fleet.trace import read_nodes, read_pods
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.openb import read_nodes, read_pods
+from koordra.simulation.policies import NAMES
+from koordra.simulation.replay import Experiment, cluster_of
+from koordra.simulation.report import Reported, document
 
 PUBLISHED_NAMES = {
     "random": "01-Random",

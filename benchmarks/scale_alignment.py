@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import data, table, write
-from koordra.allocator.fleet import dlrm
-from koordra.allocator.fleet.experiment import Cluster, shuffled
-from koordra.allocator.fleet.first_fit import FirstFit
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.learning import capacity_of, expected
 from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.states import Request
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation import dlrm
+from koordra.simulation.first_fit import FirstFit
+from koordra.simulation.replay import Cluster, shuffled
 from koordra.topology.shapes import Shape, shape_of_machine
 from tests.machines import catalogue
 

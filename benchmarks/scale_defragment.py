@@ -18,13 +18,13 @@ import numpy as np
 
 from benchmarks._results import table, write
 from koordra.allocator.fleet.defragment import carried_out, defragment
-from koordra.allocator.fleet.dlrm import nodes_of
 from koordra.allocator.fleet.emptying import Pod, Shape
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.learning import capacity_of, expected
 from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.states import Kind, Request, State
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
 from koordra.topology.shapes import shape_of_machine
 from tests.machines import catalogue

@@ -19,15 +19,15 @@ import numpy as np
 
 from benchmarks._plain_fgd import PlainFgd
 from benchmarks._results import data, table, write
-from koordra.allocator.fleet.dlrm import nodes_of
-from koordra.allocator.fleet.experiment import Cluster, arrivals, cluster_of, run, shuffled
 from koordra.allocator.fleet.fleet import Fleet, Placement
 from koordra.allocator.fleet.learning import capacity_of, expected
 from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.policies import policy_named
 from koordra.allocator.fleet.states import Request
-from koordra.allocator.fleet.trace import read_nodes, read_pods
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.dlrm import nodes_of
+from koordra.simulation.openb import read_nodes, read_pods
+from koordra.simulation.policies import policy_named
+from koordra.simulation.replay import Cluster, arrivals, cluster_of, run, shuffled
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
 

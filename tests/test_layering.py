@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "api": BASE,
     "topology": {"api", *BASE},
     "allocator": {"topology", "api", *BASE},
+    "simulation": {"allocator", "topology", "api", *BASE},
     "compat": {"topology", "api", *BASE},
     "process": BASE,
     "logs": BASE,
@@ -97,8 +98,8 @@ def test_third_party_packages_have_one_door() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_allocator_is_pure() -> None:
-    """No clock, no randomness, no files, no logger in the search for a placement."""
+def test_the_allocator_and_the_simulation_are_pure() -> None:
+    """No clock, no randomness, no files, no logger in the search for a placement and in its replay."""
     forbidden = {
         "time",
         "random",
@@ -111,7 +112,7 @@ def test_the_allocator_is_pure() -> None:
         "pathlib",
         "datetime",
     }
-    for path in sorted((PACKAGE / "allocator").rglob("*.py")):
+    for path in (path for path in sources() if layer(path) in {"allocator", "simulation"}):
         found = {name.split(".")[0] for name in imports(path)} & forbidden
         assert not found, f"{path.relative_to(ROOT)} imports {sorted(found)}"
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from koordra.allocator.fleet.experiment import Cluster
-    from koordra.allocator.fleet.report import Reported
     from koordra.allocator.fleet.table import Table
     from koordra.allocator.fleet.workload import Workload
+    from koordra.simulation.replay import Cluster
+    from koordra.simulation.report import Reported
 
 _LEARNING_SEEDS = 200
 """Streams to learn from use seeds from here on, which no replay should be given."""
@@ -91,11 +91,10 @@ def command(**options: Any) -> None:
 def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     import numpy as np
 
-    from koordra.allocator.fleet.experiment import cluster_of
-    from koordra.allocator.fleet.replays import Experiment
-    from koordra.allocator.fleet.report import Reported
-    from koordra.allocator.fleet.trace import read_nodes, read_pods
     from koordra.allocator.fleet.workload import Workload
+    from koordra.simulation.openb import read_nodes, read_pods
+    from koordra.simulation.replay import Experiment, cluster_of
+    from koordra.simulation.report import Reported
 
     nodes = read_nodes(_lines(options["nodes"]), source=str(options["nodes"]))
     pods = read_pods(lines, source=str(options["pods"]))
@@ -119,7 +118,7 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
         for seed in seeds_of(options["seeds"]):
             with progress(f"{name}, seed {seed}") as told:
                 generator = np.random.default_rng(seed)
-                done = experiment.replay(name, generator, clock=time.perf_counter_ns, told=told)
+                done = experiment.replay(name, generator, clock=time.perf_counter_ns, on_progress=told)
             reports.append(Reported(name, seed, cluster.capacity, done))
     _show(reports, options)
 
@@ -153,8 +152,8 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Tab
 def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
     import json
 
-    from koordra.allocator.fleet import plot, report
     from koordra.cli import columns
+    from koordra.simulation import plot, report
 
     found = report.document(reports)
     if options["plot"] is not None:
@@ -191,7 +190,7 @@ class progress:  # noqa: N801 - reads as the statement it is used in
 
 def policy_names(text: str) -> list[str]:
     """Names of policies, each once, in the order given. Raises click.BadParameter for an unknown one."""
-    from koordra.allocator.fleet.policies import NAMES
+    from koordra.simulation.policies import NAMES
 
     names = list(NAMES) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
     unknown = [name for name in names if name not in NAMES]

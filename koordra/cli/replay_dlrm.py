@@ -17,15 +17,15 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
     import numpy as np
 
-    from koordra.allocator.fleet import dlrm, first_fit
-    from koordra.allocator.fleet.experiment import shuffled
-    from koordra.allocator.fleet.first_fit import FirstFit
     from koordra.allocator.fleet.fleet import Fleet
     from koordra.allocator.fleet.learning import Online, capacity_of, expected
     from koordra.allocator.fleet.leftover import ExpectedLeftover
     from koordra.allocator.fleet.workload import Workload
     from koordra.cli.machine_sources import of_kind
     from koordra.cli.replay import progress, seeds_of
+    from koordra.simulation import dlrm, first_fit
+    from koordra.simulation.first_fit import FirstFit
+    from koordra.simulation.replay import shuffled
     from koordra.topology.shapes import shape_of_machine
 
     if options["policies"] not in {"koordra", first_fit.NAME, f"koordra,{first_fit.NAME}"}:
@@ -51,14 +51,14 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
                 policy if name == "koordra" else FirstFit(),
             )
             online = Online(policy, capacity)
-            listening = {"heard": online.heard} if unknown and name == "koordra" else {}
+            listening = {"learn": online.heard} if unknown and name == "koordra" else {}
             with progress(f"{name}, seed {seed}") as told:
                 done = dlrm.replay(
                     fleet,
                     trace,
                     _ordered(trace, generator),
                     clock=time.perf_counter_ns,
-                    told=told,
+                    on_progress=told,
                     **listening,
                 )
             runs.append({"policy": name, "seed": seed, **done.to_dict()})

@@ -18,13 +18,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from koordra.allocator.fleet.experiment import Cluster
 from koordra.allocator.fleet.fleet import Fleet, Placement
 from koordra.allocator.fleet.learning import Online, capacity_of
 from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.policies import policy_named
 from koordra.allocator.fleet.states import Kind, Request, Slice, State
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.policies import policy_named
+from koordra.simulation.replay import Cluster
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
 from tests.unit.fleet.fleets import mig_layout

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from koordra.allocator.fleet.defragment import Freed, carried_out, defragment, shapes_free
-from koordra.allocator.fleet.dlrm import nodes_of
 from koordra.allocator.fleet.emptying import Pod, Shape
-from koordra.allocator.fleet.first_fit import FirstFit
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.states import Choice, Kind, Request, State, after
+from koordra.simulation.dlrm import nodes_of
+from koordra.simulation.first_fit import FirstFit
 from koordra.topology import presets
 from koordra.topology.levels import Level
 from koordra.topology.shapes import shape_of_machine

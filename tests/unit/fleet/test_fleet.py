@@ -8,10 +8,10 @@ import pytest
 from koordra.allocator.fleet.columns import INFEASIBLE, fits
 from koordra.allocator.fleet.fleet import Fleet, Placement
 from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.policies import NAMES, policy_named
 from koordra.allocator.fleet.states import Request, State
 from koordra.allocator.fleet.workload import Workload
 from koordra.errors import PlanError
+from koordra.simulation.policies import NAMES, policy_named
 from tests.unit.fleet import fleets
 
 

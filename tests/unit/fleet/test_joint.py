@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from koordra.allocator.fleet.dlrm import flat, nodes_of
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.likenesses import Likeness
 from koordra.allocator.fleet.states import Choice, Request, State, after
 from koordra.allocator.fleet.table import Demand, Table
+from koordra.simulation.dlrm import flat, nodes_of
 from koordra.topology.levels import Level
 from koordra.topology.shapes import Shape, chooser, pair_level, shape_of_machine
 from tests.machines import catalogue

@@ -15,8 +15,8 @@ import pytest
 from koordra.allocator.fleet.learning import expected
 from koordra.allocator.fleet.states import Request
 from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.trace import read_pods
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.openb import read_pods
 from tests.unit.fleet import mixed
 from tests.unit.fleet.test_parity import Asked, Clusters
 

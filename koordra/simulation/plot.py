@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from koordra.allocator.fleet.experiment import Curve
+from koordra.simulation.replay import Curve
 
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _WIDTH, _HEIGHT = 900, 520

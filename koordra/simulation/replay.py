@@ -15,10 +15,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from koordra.allocator.fleet.fleet import Fleet, Placement
+from koordra.allocator.fleet.learning import Online, capacity_of
+from koordra.allocator.fleet.leftover import ExpectedLeftover
 from koordra.allocator.fleet.states import WHOLE, Kind, Request, State
-from koordra.allocator.fleet.trace import TraceNode, TracePod
+from koordra.allocator.fleet.table import Table
+from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.baseline_policies import anywhere
+from koordra.simulation.fragmentation import fragmented
+from koordra.simulation.openb import TraceNode, TracePod
+from koordra.simulation.policies import policy_named
 
 Clock = Callable[[], int]
+Progress = Callable[[int, int], None]
+"""Called with the number of requests done and their total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +138,9 @@ def run(
     clock: Clock,
     place: Callable[[Request], Placement | None] | None = None,
     fragmentation: Callable[[Fleet], float] | None = None,
-    told: Callable[[int, int], None] = lambda _done, _of: None,
+    on_progress: Progress = lambda _done, _of: None,
 ) -> Run:
-    """Replay the requests. `fragmentation` is asked outside the times; `told` hears of progress."""
+    """Replay the requests. `fragmentation` is asked outside the times; `on_progress` is called once per percent."""
     place = place or fleet.place
     curve = Curve()
     spent: list[int] = []
@@ -153,5 +162,63 @@ def run(
             curve.fragmented[now] = total + fragmentation(fleet) / capacity, samples + 1
         if now != percent:
             percent = now
-            told(number, len(requests))
+            on_progress(number, len(requests))
     return Run(len(requests), curve, spent, placed, len(requests) - placed)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from what arrives."""
+
+    cluster: Cluster
+    pods: Sequence[TracePod]
+    workload: Workload
+    table: Table | None = None
+    unknown: bool = False
+    tune_ratio: float = 1.3
+    scale: int = 1
+
+    def replay(
+        self,
+        name: str,
+        generator: np.random.Generator,
+        *,
+        clock: Clock,
+        on_progress: Progress = lambda _done, _of: None,
+    ) -> Run:
+        """Order and ties come from the generator."""
+        cluster, target = self.cluster, self.workload.popular()
+        requests = arrivals(
+            self.pods, cluster.capacity, generator=generator, tune_ratio=self.tune_ratio, scale=self.scale
+        )
+        policy = policy_named(name, self.workload, self.table)
+        fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
+        if not self.unknown:
+            fleet.expect(request for request, _ in self.workload.ordered())
+        return run(
+            fleet,
+            requests,
+            cluster.capacity,
+            clock=clock,
+            place=self._placing(fleet, generator),
+            fragmentation=lambda now: fragmented(now, target),
+            on_progress=on_progress,
+        )
+
+    def _placing(
+        self, fleet: Fleet, generator: np.random.Generator
+    ) -> Callable[[Request], Placement | None] | None:
+        """How a request is placed where the fleet does not do it alone: at random, or while learning."""
+        policy = fleet.policy
+        if policy.name == "random":
+            return lambda request: anywhere(fleet, request, generator)
+        if not isinstance(policy, ExpectedLeftover) or not self.unknown:
+            return None
+        online = Online(policy, capacity_of(self.cluster.kinds, self.cluster.nodes))
+
+        def place(request: Request) -> Placement | None:
+            if online.heard(request):
+                fleet.tables_changed()
+            return fleet.place(request)
+
+        return place

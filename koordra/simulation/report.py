@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from koordra.allocator.fleet.experiment import Run
+from koordra.simulation.replay import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,13 @@ import pytest
 
 from benchmarks._plain_fgd import PlainFgd
 from koordra.allocator.fleet.columns import INFEASIBLE
-from koordra.allocator.fleet.experiment import cluster_of
 from koordra.allocator.fleet.fleet import Fleet
 from koordra.allocator.fleet.learning import capacity_of, expected
-from koordra.allocator.fleet.policies import policy_named
-from koordra.allocator.fleet.replays import Experiment
 from koordra.allocator.fleet.states import Request, State
-from koordra.allocator.fleet.trace import read_nodes, read_pods
 from koordra.allocator.fleet.workload import Workload
+from koordra.simulation.openb import read_nodes, read_pods
+from koordra.simulation.policies import policy_named
+from koordra.simulation.replay import Experiment, cluster_of
 from tests.unit.fleet import fleets
 
 

@@ -10,7 +10,7 @@ Scores are 0..100, higher is better; the key is minus the score. C, g_i, R: free
                     among others 50, none 25, only others 0
     random          every node that fits alike
 
-FGD has a module of its own (`gradient`). Which GPU: the fullest that fits (random: any); whole ones from the first on.
+FGD has a module of its own (`fgd`). Which GPU: the fullest that fits (random: any); whole ones from the first on.
 
 Tie-break, implied by the published numbers: the first node of the run's fixed shuffled order, not a random one (for FGD a random
 one would cost 5.7 points), and the first GPU. (Best-fit's and dot-product's scores are whole numbers in 0..100, so the published
@@ -62,7 +62,7 @@ class View:
         return found
 
 
-class Published(ABC):
+class BaselinePolicy(ABC):
     """What they have in common: keys are made afresh from the columns. The order of GPUs matters, so states keep it."""
 
     name = ""
@@ -96,7 +96,7 @@ class Published(ABC):
         """Keys of every pair of slot and class."""
 
 
-class Scored(Published):
+class Scored(BaselinePolicy):
     """A policy by a score; subclasses say which."""
 
     @abstractmethod

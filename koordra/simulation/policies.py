@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Final
 
 from koordra.allocator.fleet.fleet import Policy
-from koordra.allocator.fleet.gradient import Gradient
 from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.published import BestFit, DotProduct, GpuClustering, GpuPacking, Random
 from koordra.allocator.fleet.table import Table
 from koordra.allocator.fleet.workload import Workload
 from koordra.errors import PlanError
+from koordra.simulation.baseline_policies import BestFit, DotProduct, GpuClustering, GpuPacking, Random
+from koordra.simulation.fgd import Fgd
 
 DEFAULT: Final = "koordra"
-PUBLISHED: Final = ("random", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd")
-NAMES: Final = (*PUBLISHED, DEFAULT)
+BASELINES: Final = ("random", "best-fit", "dot-product", "gpu-packing", "gpu-clustering", "fgd")
+NAMES: Final = (*BASELINES, DEFAULT)
 
 
 def policy_named(name: str, workload: Workload, table: Table | None = None) -> Policy:
     """A fresh policy; `table` is what `koordra` knows. Raises PlanError for an unknown name."""
     if name == "fgd":
-        return Gradient(workload.popular())
+        return Fgd(workload.popular())
     if name == DEFAULT:
         return ExpectedLeftover(table)
     for known in (Random, BestFit, DotProduct, GpuPacking, GpuClustering):

@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from koordra.allocator.fleet.columns import INFEASIBLE, Classes, Ints, Keys, Slots
-from koordra.allocator.fleet.published import Published, View
 from koordra.allocator.fleet.states import WHOLE, Choice, Request, State
 from koordra.allocator.fleet.workload import Popular
+from koordra.simulation.baseline_policies import BaselinePolicy, View
 
 _Floats = npt.NDArray[np.float64]
 _NEVER = 1 << 20
 
 
-class Gradient(Published):
+class Fgd(BaselinePolicy):
     name = "fgd"
 
     def __init__(self, target: Sequence[Popular]) -> None:

@@ -23,10 +23,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from koordra.allocator.fleet.experiment import Clock, Cluster
 from koordra.allocator.fleet.fleet import Fleet, Placement
 from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Request, State
 from koordra.errors import InvalidManifest
+from koordra.simulation.replay import Clock, Cluster, Progress
 from koordra.topology.levels import Level
 from koordra.topology.shapes import NEAR, Group, Shape, pair_level
 
@@ -164,17 +164,17 @@ def replay(
     events: Sequence[Event],
     *,
     clock: Clock,
-    heard: Callable[[Request], bool] = lambda _request: False,
-    told: Callable[[int, int], None] = lambda _done, _of: None,
+    learn: Callable[[Request], bool] = lambda _request: False,
+    on_progress: Progress = lambda _done, _of: None,
 ) -> Alignment:
-    """Let the events happen. `heard` is asked before each arrival whether the policy's table is new."""
+    """Apply the events. `learn` is called before each arrival and returns whether the policy's table changed."""
     found = Alignment()
     capacity = sum(sum(state.gpus) for state in fleet.nodes if state is not None)
     held: dict[int, Placement] = {}
     allocated = 0
     for number, event in enumerate(events):
         if number % 512 == 0:
-            told(number, len(events))
+            on_progress(number, len(events))
         if not event.arrives:
             gone = held.pop(event.instance, None)
             if gone is not None:
@@ -183,7 +183,7 @@ def replay(
             continue
         request = trace.requests[event.instance]
         before = clock()
-        if heard(request):
+        if learn(request):
             fleet.tables_changed()
         placement = fleet.find(request)
         spent = clock() - before

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from koordra.allocator.fleet.experiment import arrivals, cluster_of
 from koordra.allocator.fleet.states import Request
-from koordra.allocator.fleet.trace import TracePod, read_nodes, read_pods
 from koordra.errors import InvalidManifest
+from koordra.simulation.openb import TracePod, read_nodes, read_pods
+from koordra.simulation.replay import arrivals, cluster_of
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 a,64000,262144,2,T4
