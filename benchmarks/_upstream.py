@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from koordra.allocator.cluster import Cluster
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered
 from koordra.allocator.selectors import evaluated
 from koordra.api import objects as api
 from koordra.api.claims import Alternative, DeviceClass
+from koordra.placement.manifests import Cluster
 
 LIMIT = 32
 

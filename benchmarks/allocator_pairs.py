@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks._upstream import GaveUp, Plain
-from koordra.allocator import plan, read_inventory
+from koordra.placement import plan, read_inventory
 
 Dict = dict[str, Any]
 

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import _results
-from koordra.allocator import plan, read_inventory
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
@@ -44,6 +43,7 @@ from koordra.controller.writes import Writer
 from koordra.kube import encoded
 from koordra.kubelet_plugin.discovery import discover
 from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.placement import plan, read_inventory
 from koordra.topology import presets
 from tests.fakes.model_api import ModelApi
 

@@ -37,13 +37,13 @@ from typing import Any
 import networkx as nx
 
 from benchmarks._results import table, write
-from koordra.allocator import read_inventory
 from koordra.allocator.classes import shipped_classes
-from koordra.allocator.gang import Gang, GangNode, GangPlaced, Member, Remembered, place_gang
 from koordra.allocator.inventory import GPU, NIC, Inventory
 from koordra.api import names
 from koordra.kubelet_plugin.discovery import discover
 from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.placement import read_inventory
+from koordra.placement.gang import Gang, GangNode, GangPlaced, Member, Remembered, place_gang
 from koordra.topology import Level, level_between, presets
 
 Object = dict[str, Any]

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import data, table, write
-from koordra.allocator.fleet.learning import replayed
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import replayed
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import NAMES
 from koordra.simulation.replay import Experiment, cluster_of

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import data, table, write
-from koordra.allocator.fleet.fleet import Fleet
-from koordra.allocator.fleet.learning import capacity_of, expected
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import Request
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.columns.state import Request
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation import dlrm
 from koordra.simulation.first_fit import FirstFit
 from koordra.simulation.replay import Cluster, shuffled

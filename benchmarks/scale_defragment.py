@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.allocator.fleet.defragment import carried_out, defragment
-from koordra.allocator.fleet.emptying import Pod, Shape
-from koordra.allocator.fleet.fleet import Fleet
-from koordra.allocator.fleet.learning import capacity_of, expected
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import Kind, Request, State
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.columns.state import Kind, Request, State
+from koordra.placement.defragment.emptying import Pod, Shape
+from koordra.placement.defragment.moves import carried_out, defragment
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
 from koordra.topology.shapes import shape_of_machine

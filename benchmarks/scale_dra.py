@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._results import table, write
-from koordra.allocator import plan, read_inventory
 from koordra.allocator.classes import shipped_classes
-from koordra.allocator.fleet.rank import NodeRanking
-from koordra.allocator.fleet.ranked import KeptFleet
 from koordra.allocator.inventory import Taken
 from koordra.api import names
 from koordra.kubelet_plugin.discovery import discover
 from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.placement import plan, read_inventory
+from koordra.placement.columns.node_ranking import NodeRanking
+from koordra.placement.ranked_nodes import KeptFleet
 from koordra.topology import presets
 
 Object = dict[str, Any]

@@ -19,11 +19,11 @@ import numpy as np
 
 from benchmarks._plain_fgd import PlainFgd
 from benchmarks._results import data, table, write
-from koordra.allocator.fleet.fleet import Fleet, Placement
-from koordra.allocator.fleet.learning import capacity_of, expected
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import Request
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.columns.fleet import Fleet, Placement
+from koordra.placement.columns.state import Request
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.dlrm import nodes_of
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import policy_named

@@ -25,15 +25,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.allocator import read_inventory
-from koordra.allocator.fleet.fleet import Fleet
-from koordra.allocator.fleet.layouts import Layout
-from koordra.allocator.fleet.learning import Online, capacity_of, expected
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import Kind, Request, Slice, State
-from koordra.allocator.fleet.view import node_devices
-from koordra.allocator.fleet.workload import Workload
 from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.placement import read_inventory
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.columns.node_devices import node_devices
+from koordra.placement.columns.state import Kind, Request, Slice, State
+from koordra.placement.mig.layout import Layout
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import Online, capacity_of, expected
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
 

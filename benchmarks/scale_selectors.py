@@ -21,18 +21,18 @@ import numpy as np
 
 from benchmarks._results import table, write
 from benchmarks.scale_dra import cluster_of
-from koordra.allocator import plan, read_inventory
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.features import Features
-from koordra.allocator.fleet.node_sets import NodeSets
-from koordra.allocator.fleet.rank import NodeRanking
-from koordra.allocator.fleet.ranked import KeptFleet
-from koordra.allocator.fleet.states import Request
 from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.placement import Placement
 from koordra.allocator.requests import AskedClaim, resolve
 from koordra.api import names
 from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.placement import plan, read_inventory
+from koordra.placement.columns.node_ranking import NodeRanking
+from koordra.placement.columns.state import Request
+from koordra.placement.node_filter.node_sets import NodeSets
+from koordra.placement.ranked_nodes import KeptFleet
 
 Object = dict[str, Any]
 COUNT, CLAIMS, SLOW_CLAIMS = 2000, 400, 20

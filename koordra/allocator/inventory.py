@@ -191,7 +191,7 @@ class Inventory:
         found = self.kinds.get(published)
         if found is None:
             if len(self.kinds) > _MOST_KINDS + 4 * len(self._pools):
-                self.kinds = {}  # a new one: who keeps answers by kind (fleet.ranked) sees that the numbers are new
+                self.kinds = {}  # a new one: who keeps answers by kind sees that the numbers are new
                 self.likes.clear()
             found = self.kinds[published] = self._numbered
             self._numbered += 1

@@ -1,56 +1,22 @@
 """From a solution to what is written: AllocationResults, share ids, configuration and node selectors.
 
-`Plan` is what `plan()` returns; `Offer` is one group's placement on one node.
+`Offer` is one group's placement on one node.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.reasons import Reason
 from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.solution import Placed
 from koordra.api.allocation import FROM_CLAIM, FROM_CLASS, Allocation, DeviceResult
 from koordra.api.devices import NodeSelection
 
 _SHARES: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "shares.koordra.io")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What each pending claim gets, or why it gets nothing; keys are `namespace/name` of the claim.
-
-    `allocations`   AllocationResult without allocationTimestamp, which is the writer's
-    `unsatisfiable` nothing fits, and that is proven; the reasons per node and device
-    `undecided`     the search ran out of budget before it found or excluded a placement
-    `scores`        of what was placed; higher is better, comparable between nodes for one claim
-    `levels`        worst level between a GPU and the NIC paired with it, None where there is no NIC
-    `nodes`         the node each placed claim is on
-    """
-
-    allocations: dict[str, dict[str, Any]] = field(default_factory=dict)
-    unsatisfiable: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
-    undecided: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
-    scores: dict[str, int] = field(default_factory=dict)
-    levels: dict[str, str | None] = field(default_factory=dict)
-    nodes: dict[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Sorted by claim, ready for JSON."""
-
-        def told(table: Mapping[str, Sequence[Reason]]) -> dict[str, list[dict[str, str | None]]]:
-            return {claim: [reason.to_dict() for reason in table[claim]] for claim in sorted(table)}
-
-        return {
-            "allocations": {claim: self.allocations[claim] for claim in sorted(self.allocations)},
-            "unsatisfiable": told(self.unsatisfiable),
-            "undecided": told(self.undecided),
-            "scores": {claim: self.scores[claim] for claim in sorted(self.scores)},
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ at; before another is searched, its canonical form (`symmetry.py`) is looked up:
 same answer. If that fitted, the earlier node costs the same and comes first by
 name, so this one need not be solved at all; if it did not, only the reasons are told anew.
 
-Where something is known of the workload, a guide (`fleet.cards`) names the devices that leave most to who comes next; they are taken
+Where something is known of the workload, a guide (`placement.policy.device_selection`) names the devices that leave most to who comes next; they are taken
 if the claims are served as well by them as by the search's own choice.
 """
 
@@ -73,7 +73,7 @@ Candidates = Mapping[Wanted, Sequence[int]]
 
 
 class Guide(Protocol):
-    """Who knows better than best fit which devices to take, among those that are eligible (`fleet.cards`)."""
+    """Who knows better than best fit which devices to take, among those that are eligible (`placement.policy.device_selection`)."""
 
     def __call__(
         self, name: str, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates

@@ -121,10 +121,10 @@ def command(
     stop = process.stop_on_signals()
 
     from koordra import logs, metrics
-    from koordra.allocator import plan
     from koordra.controller.run import Readiness, Settings, run
     from koordra.controller.webhook.run import WebhookSettings, start_webhook
     from koordra.kube import KubeClient
+    from koordra.placement import plan
 
     legacy = None
     if legacy_pods:

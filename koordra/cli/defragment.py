@@ -11,7 +11,7 @@ import click
 
 def show(manifests: Sequence[Mapping[str, Any]], wanted: str, output: str) -> None:
     """The answer for the shape `wanted` on these objects."""
-    from koordra.allocator.fleet.freeing import free, shape_of
+    from koordra.placement.defragment.cluster import free, shape_of
 
     found = free(manifests, shape_of(wanted))
     if output == "json":

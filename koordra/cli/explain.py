@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from koordra.allocator import Plan, Reason
+    from koordra.allocator import Reason
     from koordra.api.objects import Object
     from koordra.kube import KubeClient
+    from koordra.placement import Plan
 
 
 @click.command()
@@ -50,9 +51,9 @@ def command(
     kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and affinity between pods.
     What the controller said last is told beside it.
     """
-    from koordra.allocator import plan
     from koordra.cli.cluster_objects import connect, read_cluster
     from koordra.cli.manifests import read_objects
+    from koordra.placement import plan
 
     client = None if files else connect(kubeconfig)
     manifests: list[Any] = read_objects(files) if client is None else read_cluster(client)
@@ -73,11 +74,11 @@ def command(
 
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
     """Gangs in which somebody waits, and how many of each would fit (docs/gangs.md)."""
-    from koordra.allocator import plan, read_inventory
-    from koordra.allocator.gang import place_gang
     from koordra.cli.cluster_objects import as_cluster, read_around
     from koordra.controller.gangs.forecast import gangs_ahead
     from koordra.controller.gangs.marks import mark_of
+    from koordra.placement import plan, read_inventory
+    from koordra.placement.gang import place_gang
 
     if not any(obj.get("kind") == "Pod" and mark_of(obj) is not None for obj in manifests):
         return []
@@ -143,10 +144,10 @@ def _foretell(
     told: Iterable[dict[str, Any]], manifests: list[Object], events: Iterable[Object], client: KubeClient
 ) -> None:
     """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
-    from koordra.allocator import plan, read_inventory
     from koordra.cli.cluster_objects import as_cluster, read_around
     from koordra.controller.claims import consumers
     from koordra.controller.forecast import forecast, refusals
+    from koordra.placement import plan, read_inventory
 
     now = datetime.now(UTC)
     cluster = as_cluster([*manifests, *read_around(client)])

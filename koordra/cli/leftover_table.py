@@ -11,7 +11,7 @@ import click
 from koordra.cli import options
 
 if TYPE_CHECKING:
-    from koordra.allocator.fleet.table import Demand, Table
+    from koordra.placement.policy.workload_table import Demand, Table
 
 
 @click.command()
@@ -31,18 +31,18 @@ def command(file: Path | None, kubeconfig: str | None, namespace: str, output: s
 
 
 def _of_cluster(kubeconfig: str | None, namespace: str) -> Table:
-    from koordra.allocator.fleet.table import Table
     from koordra.api.resource_class import CONFIG_MAPS
     from koordra.cli.cluster_objects import connect
     from koordra.controller.leftover_store import NAME, learned_of
+    from koordra.placement.policy.workload_table import Table
 
     found = learned_of(connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data") or {})
     return Table() if found is None else found.table
 
 
 def _of_file(file: Path) -> Table:
-    from koordra.allocator.fleet.table import Table
     from koordra.errors import InvalidManifest
+    from koordra.placement.policy.workload_table import Table
 
     try:
         document = json.loads(file.read_text(encoding="utf-8"))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from koordra.allocator import Plan, Reason
+    from koordra.allocator import Reason
+    from koordra.placement import Plan
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim in a table; `koordra explain` shows all."""
@@ -44,9 +45,9 @@ def command(
     Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned. Nothing is written
     anywhere.
     """
-    from koordra.allocator import plan
     from koordra.cli.manifests import read_objects
     from koordra.cli.workload_pods import with_workload_pods
+    from koordra.placement import plan
 
     manifests = read_objects(files)
     if defragment is not None:

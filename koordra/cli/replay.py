@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from koordra.allocator.fleet.table import Table
-    from koordra.allocator.fleet.workload import Workload
+    from koordra.placement.policy.workload import Workload
+    from koordra.placement.policy.workload_table import Table
     from koordra.simulation.replay import Cluster
     from koordra.simulation.report import Reported
 
@@ -91,7 +91,7 @@ def command(**options: Any) -> None:
 def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     import numpy as np
 
-    from koordra.allocator.fleet.workload import Workload
+    from koordra.placement.policy.workload import Workload
     from koordra.simulation.openb import read_nodes, read_pods
     from koordra.simulation.replay import Experiment, cluster_of
     from koordra.simulation.report import Reported
@@ -129,8 +129,8 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Tab
 
     import numpy as np
 
-    from koordra.allocator.fleet.learning import replayed
-    from koordra.allocator.fleet.table import Table
+    from koordra.placement.policy.workload_learning import replayed
+    from koordra.placement.policy.workload_table import Table
 
     if options["table"] is not None:
         return Table.from_document(json.loads("\n".join(_lines(options["table"]))))

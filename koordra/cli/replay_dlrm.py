@@ -17,12 +17,12 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
     import numpy as np
 
-    from koordra.allocator.fleet.fleet import Fleet
-    from koordra.allocator.fleet.learning import Online, capacity_of, expected
-    from koordra.allocator.fleet.leftover import ExpectedLeftover
-    from koordra.allocator.fleet.workload import Workload
     from koordra.cli.machine_sources import of_kind
     from koordra.cli.replay import progress, seeds_of
+    from koordra.placement.columns.fleet import Fleet
+    from koordra.placement.policy.expected_waste import ExpectedLeftover
+    from koordra.placement.policy.workload import Workload
+    from koordra.placement.policy.workload_learning import Online, capacity_of, expected
     from koordra.simulation import dlrm, first_fit
     from koordra.simulation.first_fit import FirstFit
     from koordra.simulation.replay import shuffled

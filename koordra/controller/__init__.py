@@ -8,7 +8,7 @@ One pass of the reconciler, told by module:
     answers      did the scheduler say no to an allocation? grants keeps what that needs to remember;
                  exclusions keeps the pod off the node for a while, and the devices are given back
     order        pod priority, then age
-    planning     one group at a time goes through `koordra.allocator.plan`: all of its claims, or none
+    planning     one group at a time goes through `koordra.placement.plan`: all of its claims, or none
     inventory    has anything changed that could make room for those that wait?
     writes       finalizer, then allocation, then the pod's gate; every write is conditional
     happenings   what is worth telling; announcements keeps it from being told twice; events, logs and

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.allocator import read_inventory
 from koordra.allocator.selectors import DeviceFacts, matches
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.snapshot import Cluster, allocator_of
 from koordra.errors import InvalidInput, KoordraError
+from koordra.placement import read_inventory
 
 UNGUARDED_CLASS: Final = "UnguardedClass"
 FOREIGN_CLASS: Final = "ForeignClass"

@@ -11,13 +11,13 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.workload import Workload
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.controller.leftovers import Learned, Leftovers
 from koordra.errors import ApiError, InvalidManifest, KoordraError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_table import Table
 
 log = get_logger(__name__)
 

@@ -2,7 +2,7 @@
 
 The allocator's cost of a site has two parts. What a placement is worth to its claim comes first: rungs, alternatives, nearness of
 GPU and NIC, NVLink, compactness (allocator.score). Where that is equal, what the placement does to the cluster decides: how much
-free GPU it makes useless to the claims that are to come. That is the policy `koordra` (allocator.fleet.leftover), and here it is
+free GPU it makes useless to the claims that are to come. That is the policy `koordra` (placement.policy.expected_waste), and here it is
 asked with the table learned from the claims that have arrived:
 
     sites that changed ──▶ fleet (kept between passes) ──▶ key of a request on a site ──▶ order of the sites (offers.py)
@@ -24,13 +24,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from koordra.allocator.features import Features
-from koordra.allocator.fleet.cards import Cards
-from koordra.allocator.fleet.columns import INFEASIBLE
-from koordra.allocator.fleet.rank import NodeRanking, read_node
-from koordra.allocator.fleet.states import Request
-from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.view import NodeDevices
-from koordra.allocator.fleet.workload import Workload
 from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.requests import AskedClaim, resolve
 from koordra.api import objects
@@ -45,6 +38,13 @@ from koordra.controller.sites import Site, Sites
 from koordra.controller.snapshot import Group, PodClaims
 from koordra.errors import KoordraError, PlanError
 from koordra.logs import get_logger
+from koordra.placement.columns.arrays import INFEASIBLE
+from koordra.placement.columns.node_devices import NodeDevices
+from koordra.placement.columns.node_ranking import NodeRanking, read_node
+from koordra.placement.columns.state import Request
+from koordra.placement.policy.device_selection import Cards
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_table import Table
 
 log = get_logger(__name__)
 

@@ -10,7 +10,7 @@ The allocator's answer for one node depends on the request and on that node alon
                     by what was learned of the workload (leftovers.py), ties by the node's name
 
 So a claim of a known class costs no question or one to the allocator, however many nodes there are, and one that
-fits nowhere costs none until a site changes. `koordra.allocator.plan` over all sites would answer the same; a test
+fits nowhere costs none until a site changes. `koordra.placement.plan` over all sites would answer the same; a test
 compares (as long as nothing was learned). Why a claim waits is asked for only when it is told, once for every kind of site and for MOST_TOLD
 sites at most; `koordra explain` tells all.
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from koordra.allocator import read_inventory as read_of_allocator
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
@@ -46,6 +45,7 @@ from koordra.controller.stages import Stages
 from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
 from koordra.controller.writes import Outcome, Writer
 from koordra.logs import get_logger
+from koordra.placement import read_inventory as read_of_allocator
 
 log = get_logger(__name__)
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from koordra.allocator.gang import place_gang
-from koordra.allocator.gang.ranking import gang_members
 from koordra.api.kinds import PODS
 from koordra.controller.caches import Caches
 from koordra.controller.classes.run import start_classes
@@ -44,6 +42,8 @@ from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.placement.gang import place_gang
+from koordra.placement.gang.rank_assignment import gang_members
 from koordra.process import spawn
 
 log = get_logger(__name__)

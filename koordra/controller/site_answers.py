@@ -1,6 +1,6 @@
 """What one site answers a group, and what is made of it: the values between the allocator and the choice of a node.
 
-`Plan` and `Planner` are what the controller knows of `koordra.allocator.plan`; an `Answer` is one site's, an `Exemplar` one
+`Plan` and `Planner` are what the controller knows of `koordra.placement.plan`; an `Answer` is one site's, an `Exemplar` one
 that holds for other groups and sites too (request_class.py), and `Offered` is the choice. An error of the allocator becomes an
 answer with the nearest word of the reason vocabulary, so that one bad claim never ends a pass.
 """
@@ -39,7 +39,7 @@ class Plan(Protocol):
 
 
 class Planner(Protocol):
-    """`koordra.allocator.plan`. Raises PlanError or InvalidInput for input that cannot be meant."""
+    """`koordra.placement.plan`. Raises PlanError or InvalidInput for input that cannot be meant."""
 
     def __call__(
         self,

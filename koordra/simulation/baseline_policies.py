@@ -24,9 +24,9 @@ from typing import Final
 
 import numpy as np
 
-from koordra.allocator.fleet.columns import INFEASIBLE, Bools, Classes, Ints, Keys, Slots
-from koordra.allocator.fleet.fleet import Fleet, Placement
-from koordra.allocator.fleet.states import WHOLE, Choice, Request, State
+from koordra.placement.columns.arrays import INFEASIBLE, Bools, Classes, Ints, Keys, Slots
+from koordra.placement.columns.fleet import Fleet, Placement
+from koordra.placement.columns.state import WHOLE, Choice, Request, State
 
 _CORES: Final = 128_000
 _GPUS: Final = 8_000

@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from koordra.allocator.fleet.fleet import Fleet, Placement
-from koordra.allocator.fleet.states import FULL, WHOLE, Kind, Request, State
 from koordra.errors import InvalidManifest
+from koordra.placement.columns.fleet import Fleet, Placement
+from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
 from koordra.simulation.replay import Clock, Cluster, Progress
 from koordra.topology.levels import Level
 from koordra.topology.shapes import NEAR, Group, Shape, pair_level

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koordra.allocator.fleet.columns import INFEASIBLE, Classes, Ints, Keys, Slots
-from koordra.allocator.fleet.states import WHOLE, Choice, Request, State
-from koordra.allocator.fleet.workload import Popular
+from koordra.placement.columns.arrays import INFEASIBLE, Classes, Ints, Keys, Slots
+from koordra.placement.columns.state import WHOLE, Choice, Request, State
+from koordra.placement.policy.workload import Popular
 from koordra.simulation.baseline_policies import BaselinePolicy, View
 
 _Floats = npt.NDArray[np.float64]

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from koordra.allocator.fleet.columns import INFEASIBLE, Classes, Ints, Keys, Slots, accepts, fits
-from koordra.allocator.fleet.states import Choice, Request, State
+from koordra.placement.columns.arrays import INFEASIBLE, Classes, Ints, Keys, Slots, accepts, fits
+from koordra.placement.columns.state import Choice, Request, State
 from koordra.topology.shapes import pair_level
 
 NAME: Final = "first-fit"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from koordra.allocator.fleet.fleet import Fleet
-from koordra.allocator.fleet.workload import Popular
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.policy.workload import Popular
 
 
 def fragmented(fleet: Fleet, target: Sequence[Popular]) -> float:

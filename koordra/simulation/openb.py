@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.fleet.states import WHOLE, Request
 from koordra.errors import InvalidManifest
+from koordra.placement.columns.state import WHOLE, Request
 
 
 @dataclass(frozen=True, slots=True)

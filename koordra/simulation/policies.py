@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.allocator.fleet.fleet import Policy
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.workload import Workload
 from koordra.errors import PlanError
+from koordra.placement.columns.fleet import Policy
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_table import Table
 from koordra.simulation.baseline_policies import BestFit, DotProduct, GpuClustering, GpuPacking, Random
 from koordra.simulation.fgd import Fgd
 

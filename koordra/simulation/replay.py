@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from koordra.allocator.fleet.fleet import Fleet, Placement
-from koordra.allocator.fleet.learning import Online, capacity_of
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import WHOLE, Kind, Request, State
-from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.columns.fleet import Fleet, Placement
+from koordra.placement.columns.state import WHOLE, Kind, Request, State
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import Online, capacity_of
+from koordra.placement.policy.workload_table import Table
 from koordra.simulation.baseline_policies import anywhere
 from koordra.simulation.fragmentation import fragmented
 from koordra.simulation.openb import TraceNode, TracePod

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
+from koordra.placement import plan
 from tests.conformance import checker, koordinator
 
 Dict = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import PlanError, plan
+from koordra.placement import PlanError, plan
 from tests.conformance import checker, vectors
 
 Dict = dict[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from koordra.allocator.gang.ranking import gang_members
 from koordra.controller.gangs.planning import Place
+from koordra.placement.gang.rank_assignment import gang_members
 from tests.fakes.joint_cluster import JointCluster
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from koordra.allocator import plan
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.happenings import Happening
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.writes import Writer
+from koordra.placement import plan
 from tests.fakes.kube_api import FakeCaches, FakeKubeApi, Write
 
 GI = 1024**3

@@ -18,10 +18,10 @@ def main() -> None:
     stop = process.stop_on_signals()
 
     from koordra import logs
-    from koordra.allocator import plan
     from koordra.controller.lease import LeaseTimes
     from koordra.controller.run import Settings, run
     from koordra.kube import KubeClient
+    from koordra.placement import plan
 
     logs.configure(level="info", json=False, process="controller")
     client = KubeClient(given.kubeconfig, timeout=TIMES["timeout"], user_agent="koordra-controller")

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from koordra.allocator import plan
+from koordra.placement import plan
 from tests.conformance import checker, objective
 from tests.unit.allocator import machines
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.allocator import plan, read_inventory
+from koordra.placement import plan, read_inventory
 from tests.fakes.model_planner import plan_model, read_model_inventory
 from tests.fakes.model_world import World
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from koordra.allocator import plan, read_inventory
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.placement import plan, read_inventory
 from tests.fakes.joint_cluster import claim, gpu_slice, node, pod
 from tests.fakes.model_api import Killed, Request
 from tests.fakes.model_planner import results_of

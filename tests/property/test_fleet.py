@@ -18,16 +18,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from koordra.allocator.fleet.fleet import Fleet, Placement
-from koordra.allocator.fleet.learning import Online, capacity_of
-from koordra.allocator.fleet.leftover import ExpectedLeftover
-from koordra.allocator.fleet.states import Kind, Request, Slice, State
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.columns.fleet import Fleet, Placement
+from koordra.placement.columns.state import Kind, Request, Slice, State
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import Online, capacity_of
 from koordra.simulation.policies import policy_named
 from koordra.simulation.replay import Cluster
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
-from tests.unit.fleet.fleets import mig_layout
+from tests.unit.placement.fleets import mig_layout
 
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
 CHAPTERS = max(3, int(EXAMPLES) // 100) if EXAMPLES else 3

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordra.allocator.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
-from koordra.allocator.gang.domains import domains_at, tree_of
-from koordra.allocator.gang.packing import Packing
-from koordra.allocator.gang.seen import gang_nodes
-from koordra.allocator.gang.spreading import read_off
-from koordra.allocator.gang.weights import Count, NodeCounts, Rules
+from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
+from koordra.placement.gang.manifests import gang_nodes
+from koordra.placement.gang.score import Count, NodeCounts, Rules
+from koordra.placement.gang.topology.distribution import read_off
+from koordra.placement.gang.topology.packing import Packing
+from koordra.placement.gang.topology.tree import domains_at, tree_of
 from tests.unit.allocator.machines import (
     allocated,
     claim,

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
-from koordra.allocator.gang.seen import gang_nodes
+from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
+from koordra.placement.gang.manifests import gang_nodes
 from tests.unit.allocator.machines import (
     allocated,
     claim,

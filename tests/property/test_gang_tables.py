@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordra.allocator.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
-from koordra.allocator.gang.packing import Costs, Packing
-from koordra.allocator.gang.room import Room
-from koordra.allocator.gang.seen import gang_nodes
-from koordra.allocator.gang.tabled import Tabled
+from koordra.placement.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
+from koordra.placement.gang.manifests import gang_nodes
+from koordra.placement.gang.table_fit import Tabled
+from koordra.placement.gang.topology.packing import Costs, Packing
+from koordra.placement.gang.topology.rail_bound import Room
 from tests.unit.allocator.machines import (
     allocated,
     claim,

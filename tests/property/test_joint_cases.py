@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import PlanError, plan
+from koordra.placement import PlanError, plan
 from tests.conformance.exhaustive import Exhaustive
 
 Dict = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import event, given
 
-from koordra.allocator import plan
+from koordra.placement import plan
 from tests.property.test_allocator import clusters, examples, full_machines, nvlinked
 
 Dict = dict[str, Any]

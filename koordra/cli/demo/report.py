@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from koordra.allocator import plan, worst_level
+from koordra.allocator import worst_level
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.cli.demo.manifests import Refused
 from koordra.errors import PlanError
 from koordra.kube import KubeClient
+from koordra.placement import plan
 
 PLANNED = (
     kinds.NODES,

@@ -7,7 +7,7 @@ One pass, told by module:
     membership   the pods of each gang, and how far each of them is
     stages       from that to the one thing that is to be done next; pure, and nothing but the API objects go in, so that
                  a controller that starts anew goes on where its predecessor was killed
-    planning     places for the members: `koordra.allocator.gang`, shown what the controller knows
+    planning     places for the members: `koordra.placement.gang`, shown what the controller knows
     commit       the writes: allocations, then gates; what was written is taken back when one fails
     keeping      nodes that are kept free for a gang that has waited too long
     lifting      what is known of gates that were lifted and that the caches do not show yet

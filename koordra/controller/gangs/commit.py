@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from koordra.allocator.gang import GangPlaced
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -27,6 +26,7 @@ from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
 from koordra.controller.writes import Outcome, Written
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
+from koordra.placement.gang import GangPlaced
 
 log = get_logger(__name__)
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from koordra.allocator import gang as asked
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -35,6 +34,7 @@ from koordra.controller.order import Urgency
 from koordra.controller.snapshot import Group, PodClaims
 from koordra.controller.working import Working
 from koordra.logs import get_logger
+from koordra.placement import gang as asked
 
 log = get_logger(__name__)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from koordra.allocator import gang as asked
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -24,6 +23,7 @@ from koordra.controller.offers import Offers
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Inventory
 from koordra.controller.snapshot import Cluster
+from koordra.placement import gang as asked
 
 
 @dataclass(frozen=True, slots=True)

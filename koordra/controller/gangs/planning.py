@@ -1,4 +1,4 @@
-"""Places for the members of a gang: what `koordra.allocator.gang` is shown, and what becomes of its answer. Pure.
+"""Places for the members of a gang: what `koordra.placement.gang` is shown, and what becomes of its answer. Pure.
 
     cells      members that share an unallocated claim have one node between them, so they are one to the allocator
     fixed      members that have their devices: new ones are placed beside them
@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.allocator import gang as asked
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -27,11 +26,12 @@ from koordra.controller.gangs.stages import Standing, places
 from koordra.controller.offers import KeptOff, Offers
 from koordra.controller.site_answers import Offered
 from koordra.controller.snapshot import Group
+from koordra.placement import gang as asked
 
 KeptOffBy = Callable[[Group], KeptOff]
 
 Place = Callable[..., asked.GangAnswer]
-"""`koordra.allocator.gang.place_gang`."""
+"""`koordra.placement.gang.place_gang`."""
 
 _BETWEEN_PODS: Final = ("podAffinity", "podAntiAffinity")
 

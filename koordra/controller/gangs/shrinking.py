@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator import gang as asked
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.marks import Shrink
 from koordra.controller.gangs.membership import Gang, Member
+from koordra.placement import gang as asked
 
 MOST_TRIED: Final = 64
 

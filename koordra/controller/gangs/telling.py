@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from koordra.allocator import gang as asked
 from koordra.controller import happenings
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.stages import Stage
 from koordra.controller.happenings import Happening, cut
+from koordra.placement import gang as asked
 
 GATHERING: Final = "GangGathering"
 WAITING: Final = "GangWaiting"

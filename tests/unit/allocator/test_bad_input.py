@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import PlanError, plan
+from koordra.placement import PlanError, plan
 from tests.unit.allocator.machines import (
     claim,
     config,

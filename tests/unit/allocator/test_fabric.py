@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import Plan, plan
 from koordra.allocator.fabric import honors_partitions
+from koordra.placement import Plan, plan
 from tests.conformance import checker
 from tests.unit.allocator.machines import (
     allocated,

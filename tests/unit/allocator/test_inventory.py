@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import Inventory, PlanError, plan, read_inventory
+from koordra.allocator import Inventory
+from koordra.placement import PlanError, plan, read_inventory
 from tests.unit.allocator.machines import claim, device_classes, gpu, machine, place, request, slice_of
 
 Dict = dict[str, Any]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.allocator.score import RUNG
+from koordra.placement import plan
 from tests.unit.allocator.machines import (
     claim,
     device_classes,

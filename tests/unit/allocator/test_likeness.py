@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import PlanError, plan, read_inventory
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.placement import PlanError, plan, read_inventory
 from tests.unit.allocator.machines import (
     allocated,
     claim,

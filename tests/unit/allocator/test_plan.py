@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import Plan, PlanError, plan, worst_level
+from koordra.allocator import worst_level
+from koordra.placement import Plan, PlanError, plan
 from tests.unit.allocator.machines import (
     allocated,
     claim,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.allocator.reasons import Cause, Reason, figure, told_in_order
+from koordra.placement import plan
 from tests.unit.allocator.machines import (
     allocated,
     claim,

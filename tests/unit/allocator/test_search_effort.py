@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.allocator.search import Search
 from koordra.allocator.solution import Outcome
+from koordra.placement import plan
 from tests.unit.allocator.machines import (
     allocated,
     claim,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import Plan, plan
 from koordra.api import names
 from koordra.api.parameters import JointAllocation, Pairing, Scope
 from koordra.kubelet_plugin.joint_scope import unmet
+from koordra.placement import Plan, plan
 from tests.conformance import checker, objective
 from tests.unit.allocator.machines import (
     claim,

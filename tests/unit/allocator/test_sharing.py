@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.allocator import Plan, plan
+from koordra.placement import Plan, plan
 from tests.conformance import checker
 from tests.unit.allocator.machines import (
     allocated,

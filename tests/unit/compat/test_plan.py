@@ -10,7 +10,6 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from koordra.allocator import plan
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.templates import with_template_claims
 from koordra.cli import convert
@@ -18,6 +17,7 @@ from koordra.cli import plan as plan_command
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.placement import plan
 from tests.machines import catalogue
 from tests.unit.allocator.machines import node
 from tests.unit.compat.pods import Dict, asking, container, converted, pod

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan, read_inventory
 from koordra.api import objects
 from koordra.api.kinds import PODS
 from koordra.controller import happenings
 from koordra.controller.forecast import Forecast, forecast, refusals
+from koordra.placement import plan, read_inventory
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 
 NOW = datetime(2026, 11, 21, 0, 10, 0, tzinfo=UTC)

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.errors import ApiUnreachable
+from koordra.placement import plan
 from koordra.quantity import parse
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed

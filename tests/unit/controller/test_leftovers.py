@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra.allocator import plan, read_inventory
-from koordra.allocator.fleet.states import Request
-from koordra.allocator.fleet.table import Table
-from koordra.allocator.fleet.workload import Workload
 from koordra.allocator.score import WORTH
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -21,6 +17,10 @@ from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_
 from koordra.controller.leftovers import Learned
 from koordra.controller.offers import Offers
 from koordra.errors import InvalidManifest, NotFound
+from koordra.placement import plan, read_inventory
+from koordra.placement.columns.state import Request
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_table import Table
 from tests.fakes.joint_cluster import gpu_slice, node
 from tests.unit.controller.test_offers import Book, of_kind
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordra.allocator import plan, read_inventory
 from koordra.controller.leftover_store import data_of, learned_of
 from koordra.controller.leftovers import Learned
 from koordra.controller.membership import Membership
 from koordra.controller.offers import Offers
 from koordra.controller.snapshot import Cluster, Group, groups
-from tests.unit.fleet import mixed
+from koordra.placement import plan, read_inventory
+from tests.unit.placement import mixed
 
 Object = dict[str, Any]
 COUNT = 8

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan, read_inventory
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.objects import Object
@@ -15,6 +14,7 @@ from koordra.controller.membership import Membership
 from koordra.controller.offers import Offers
 from koordra.controller.request_class import request_class
 from koordra.controller.snapshot import Cluster, Group, groups
+from koordra.placement import plan, read_inventory
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 

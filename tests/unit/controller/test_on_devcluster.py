@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.api import names, objects
 from koordra.api.kinds import (
     DEVICE_CLASSES,
@@ -28,6 +27,7 @@ from koordra.controller.run import LEASE_NAME, Settings, run
 from koordra.devcluster.control_plane import ControlPlane
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
+from koordra.placement import plan
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 PATIENCE = 20.0

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.controller.figures import Figures
 from koordra.controller.happenings import Happening
@@ -16,6 +15,7 @@ from koordra.controller.reconciler import Reconciler
 from koordra.controller.stages import Stages
 from koordra.controller.writes import Writer
 from koordra.metrics import Metrics
+from koordra.placement import plan
 from tests.fakes.joint_cluster import JointCluster
 
 

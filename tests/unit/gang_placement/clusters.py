@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koordra.allocator.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
-from koordra.allocator.gang.seen import gang_nodes
+from koordra.placement.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
+from koordra.placement.gang.manifests import gang_nodes
 from koordra.topology.fabric import FabricLevels
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang
-from koordra.allocator.gang.seen import gang_nodes
 from koordra.api.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.job_files import variables
+from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang
+from koordra.placement.gang.manifests import gang_nodes
 from tests.unit.allocator.machines import device_classes
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
 

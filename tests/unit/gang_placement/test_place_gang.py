@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.gang import GangPlaced, GangUndecided, GangUnsatisfiable, searching
 from koordra.allocator.reasons import Cause, Reason
 from koordra.errors import InvalidManifest
+from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable
+from koordra.placement.gang import node_search as searching
 from koordra.topology.fabric import FabricLevels
 from koordra.topology.fabric_job import jobs_of
 from koordra.topology.fabric_picture import outline, svg

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.gang import place_gang
 from koordra.api import names
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
@@ -16,6 +15,7 @@ from koordra.controller.gangs.marks import GANG, GANG_MIN, GANG_TIMEOUT, mark_of
 from koordra.controller.gangs.membership import Gathering
 from koordra.controller.snapshot import Cluster
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
+from koordra.placement.gang import place_gang
 from tests.fakes.gang_cluster import GangCluster
 from tests.fakes.joint_cluster import explode_at, gpu_slice, node
 from tests.fakes.kube_api import Killed, Write

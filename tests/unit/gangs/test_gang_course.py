@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.gang import place_gang
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
@@ -22,6 +21,7 @@ from koordra.controller.gangs.marks import (
     GANG_TOPOLOGY,
 )
 from koordra.errors import ApiUnreachable, Invalid
+from koordra.placement.gang import place_gang
 from tests.fakes.gang_cluster import GangCluster
 from tests.fakes.joint_cluster import explode_at, gpu_slice, node
 from tests.fakes.kube_api import Killed, Write

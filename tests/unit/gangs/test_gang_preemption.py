@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from koordra.allocator.gang import place_gang
 from koordra.errors import ApiUnreachable
+from koordra.placement.gang import place_gang
 from tests.fakes.gang_cluster import GangCluster
 from tests.fakes.kube_api import Write
 from tests.unit.gangs.test_gang_course import member

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
-from koordra.allocator.gang import place_gang
-from koordra.allocator.gang.ranking import gang_members
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.compat.settings import Settings
@@ -24,6 +21,9 @@ from koordra.controller.legacy.quota import Charge
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.snapshot import PodClaims
+from koordra.placement import plan
+from koordra.placement.gang import place_gang
+from koordra.placement.gang.rank_assignment import gang_members
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
 

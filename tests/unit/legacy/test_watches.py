@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
@@ -21,6 +20,7 @@ from koordra.controller.webhook.run import WebhookSettings, start_webhook
 from koordra.devcluster.control_plane import ControlPlane
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
+from koordra.placement import plan
 from tests.unit.legacy.cluster import pod
 
 PATIENCE = 40.0

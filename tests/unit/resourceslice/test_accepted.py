@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import plan
 from koordra.devcluster.apiserver.status import FieldErrors
 from koordra.devcluster.apiserver.validation.slices import resource_slice
+from koordra.placement import plan
 from koordra.topology.machine import Machine
 from tests.machines import catalogue
 from tests.unit.resourceslice.test_partitions import MIXED, POLICIES, node, slices

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from benchmarks._plain_fgd import PlainFgd
-from koordra.allocator.fleet.columns import INFEASIBLE
-from koordra.allocator.fleet.fleet import Fleet
-from koordra.allocator.fleet.learning import capacity_of, expected
-from koordra.allocator.fleet.states import Request, State
-from koordra.allocator.fleet.workload import Workload
+from koordra.placement.columns.arrays import INFEASIBLE
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.columns.state import Request, State
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import policy_named
 from koordra.simulation.replay import Experiment, cluster_of
-from tests.unit.fleet import fleets
+from tests.unit.placement import fleets
 
 
 def test_fgd_decides_as_the_plain_one_does() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from koordra.allocator.fleet.states import Request
 from koordra.errors import InvalidManifest
+from koordra.placement.columns.state import Request
 from koordra.simulation.openb import TracePod, read_nodes, read_pods
 from koordra.simulation.replay import arrivals, cluster_of
 

@@ -1,0 +1,318 @@
+"""The cluster's own objects as the fleet sees them: nodes with their devices as kinds and states, claims as requests.
+
+A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape that their published
+places make, and how those in MIG mode may be cut (`slices`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
+allocated claims hold (`Taken`), from taints on single devices, and from the pods' requests.
+
+The view is for ranking: it may be coarser than the search (selectors, constraints and counters are the search's business), never
+the last word.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+from koordra.allocator.inventory import Inventory, Offered, Pool, PoolID, Taken
+from koordra.allocator.score import COMPACT
+from koordra.api import names, objects
+from koordra.api.devices import DeviceID
+from koordra.errors import InvalidQuantity
+from koordra.placement.columns.state import FULL, WHOLE, Kind, Spread, State
+from koordra.placement.mig.profiles import NO_PROFILES, Cut, Profiles, cut_of
+from koordra.placement.node_filter.device_admission import common_taints, keeps_out, type_of
+from koordra.quantity import parse
+from koordra.topology.shapes import TABULATED, Shape, shape_of_devices
+
+_PLENTY: Final = 1 << 30
+_MOST: Final = Decimal(2 * _PLENTY)
+"""More of anything counts as this: a pod may ask for any number, and columns hold 64 bits."""
+
+_MEBI: Final = 1 << 20
+_READ: Final = "view"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """`parts` says for every device which GPU (or NIC) it takes from, and how many thousandths (or percent) at most.
+
+    `cuts` says for the slices of cards with a layout which GPU and which place of it they are.
+    """
+
+    name: str
+    kind: Kind
+    gpus: tuple[DeviceID, ...]
+    nics: tuple[DeviceID, ...]
+    memory: Decimal
+    parts: Mapping[DeviceID, tuple[bool, int, int]]
+    capacity: Mapping[DeviceID, Mapping[str, Decimal]]
+    unusable: frozenset[DeviceID]
+    pools: frozenset[PoolID]
+    cpu: int
+    host_memory: int
+    cuts: Mapping[DeviceID, tuple[int, int]] = field(default_factory=dict)
+    profiles: Profiles = field(default=NO_PROFILES, compare=False)
+    node: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    sources: tuple[Pool, ...] = field(default=(), compare=False)
+
+    def closed(self) -> NodeDevices:
+        """The same with every taint keeping everybody away, for who does not ask by request (`node_sets`)."""
+        tainted = {one.id for pool in self.sources for one in pool.devices if any(map(keeps_out, one.taints))}
+        return replace(self, unusable=self.unusable | tainted) if tainted else self
+
+    def state(self, kind: int, taken: Taken, load: Mapping[str, Decimal]) -> State:
+        """What is free, given what claims and pods hold."""
+        gpus, nics = [WHOLE] * len(self.gpus), [FULL] * len(self.nics)
+        for position, layout in enumerate(self.kind.layouts):
+            gpus[position] = WHOLE if layout is None else 0
+        for device in self.parts if self.unusable else self._in_use(taken):
+            is_gpu, position, most = self.parts[device]
+            used = self._used(device, most, taken)
+            if used:
+                free = gpus if is_gpu else nics
+                free[position] = max(0, free[position] - used)
+        return State(
+            kind,
+            self.cpu - milli_of(load.get("cpu", Decimal(0))),
+            self.host_memory - mebi_of(load.get("memory", Decimal(0))),
+            tuple(gpus),
+            tuple(nics),
+            0,
+            self._codes(taken) if self.kind.layouts else (),
+        )
+
+    def _in_use(self, taken: Taken) -> Iterator[DeviceID]:
+        return (
+            device for pool in self.pools for device in taken.of_pool.get(pool, ()) if device in self.parts
+        )
+
+    def _codes(self, taken: Taken) -> tuple[int, ...]:
+        """What is taken of each card that may be cut, and what of it nobody may have (`layouts`)."""
+        codes = [0] * len(self.gpus)
+        if self.unusable or not self.pools.isdisjoint(taken.pools):
+            for device, (position, place) in self.cuts.items():
+                if taken.in_use(device):
+                    codes[position] |= 1 << place
+                if device in self.unusable:
+                    layout = self.kind.layouts[position]
+                    assert layout is not None
+                    codes[position] |= 1 << len(layout.places) + place
+        return tuple(codes)
+
+    def used(self, device: DeviceID, taken: Taken) -> int:
+        """Thousandths of the GPU, or percent of the NIC, that is taken of the device."""
+        return self._used(device, self.parts[device][2], taken)
+
+    def _used(self, device: DeviceID, most: int, taken: Taken) -> int:
+        if device in self.unusable or device in taken.dedicated:
+            return most
+        amounts = taken.consumed.get(device)
+        if not amounts:
+            return most if device in taken.shares else 0
+        capacity = self.capacity[device]
+        parts = [
+            amount / capacity[name]
+            for name, amount in amounts.items()
+            if capacity.get(name) and name.rpartition("/")[2] != names.CAPACITY_SLOTS
+        ]
+        return min(most, -int(-max(parts, default=Decimal(1)) * most // 1))
+
+
+def nodes_of(nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory) -> list[NodeDevices]:
+    """The nodes by name, with their devices."""
+    return [node_devices(name, nodes[name], inventory) for name in sorted(nodes)]
+
+
+def node_devices(name: str, node: Mapping[str, Any], inventory: Inventory) -> NodeDevices:
+    allocatable = objects.status_of(node).get("allocatable") or {}
+    return replace(
+        _of_pools(tuple(inventory.pools(node))),
+        name=name,
+        node=node,
+        cpu=milli_of(_read(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
+        host_memory=mebi_of(_read(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
+    )
+
+
+def _read(amount: object) -> Decimal:
+    """What cannot be read is not there, as for the predicates."""
+    try:
+        return parse(amount)
+    except InvalidQuantity:
+        return Decimal(0)
+
+
+def _of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
+    """All but the node's own name and size. Pools are the inventory's, which makes new ones when something changes."""
+    kept = pools[0].read if pools else {}
+    known: tuple[tuple[Pool, ...], NodeDevices] | None = kept.get(_READ)
+    if known is None or known[0] != pools:
+        known = kept[_READ] = pools, _devices_of(pools)
+    return known[1]
+
+
+def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
+    offered = [one for pool in pools if not pool.trouble for one in pool.devices if one.here]
+    of_type: dict[str, list[Offered]] = {}
+    for one in offered:
+        of_type.setdefault(str(one.plain.get(names.ATTR_TYPE)), []).append(one)
+    gpus = _gpus(offered)
+    nics = of_type.get(names.TYPE_NIC, []) or _cards(of_type.get(names.TYPE_VF, []))
+    shape = _shape(tuple(map(_place, gpus)), tuple(map(_place, nics)))
+    known = max(shape.gpus, shape.nics) <= 2 * TABULATED
+    cuts = _cuts(gpus, of_type.get(names.TYPE_MIG, ()), pools) if known else {}
+    return NodeDevices(
+        name="",
+        kind=Kind(
+            model=str(gpus[0].plain.get(names.ATTR_MODEL, "")) if gpus else "",
+            gpus=len(gpus),
+            shape=shape if known else None,
+            spread=_spread(gpus) if known else (),
+            layouts=tuple(cuts[at].layout if at in cuts else None for at in range(len(gpus))) if cuts else (),
+        ),
+        gpus=tuple(one.id for one in gpus),
+        nics=tuple(one.id for one in nics) if known else (),
+        memory=_memory(of_type.get(names.TYPE_GPU, ())),
+        parts=_parts(of_type, gpus, nics if known else []),
+        capacity={
+            one.id: {key: entry.value for key, entry in one.device.capacity.items()} for one in offered
+        },
+        unusable=_unusable(offered),
+        pools=frozenset(pool.id for pool in pools),
+        cpu=_PLENTY,
+        host_memory=_PLENTY,
+        cuts={one.id: (at, place) for at, cut in cuts.items() for place, one in enumerate(cut.devices)},
+        profiles=Profiles(sample for cut in cuts.values() for sample in cut.samples())
+        if cuts
+        else NO_PROFILES,
+        sources=pools,
+    )
+
+
+def _gpus(offered: Sequence[Offered]) -> list[Offered]:
+    """One device for each card, the card itself if it is given out as a whole, in the order in which cards are first named."""
+    found: dict[str, Offered] = {}
+    for one in offered:
+        kind = one.plain.get(names.ATTR_TYPE)
+        if kind == names.TYPE_GPU:
+            found[_card_of(one)] = one
+        elif kind == names.TYPE_MIG:
+            found.setdefault(_card_of(one), one)
+    return list(found.values())
+
+
+def _cuts(gpus: Sequence[Offered], slices: Sequence[Offered], pools: Sequence[Pool]) -> dict[int, Cut]:
+    """By position: cards that are only given out in parts, where their counters tell how."""
+    if not slices:
+        return {}
+    counters = {pool.id: pool.counters for pool in pools}
+    by_card: dict[str, list[Offered]] = {}
+    for one in slices:
+        by_card.setdefault(_card_of(one), []).append(one)
+    found = {
+        at: cut_of(by_card[_card_of(one)], counters)
+        for at, one in enumerate(gpus)
+        if one.plain.get(names.ATTR_TYPE) == names.TYPE_MIG
+    }
+    return {at: cut for at, cut in found.items() if cut is not None}
+
+
+def _unusable(offered: Sequence[Offered]) -> frozenset[DeviceID]:
+    """Devices with taints of their own. Those that all of a type on the node have are about requests (`node_sets`)."""
+    if not any(one.taints for one in offered):
+        return frozenset()
+    common = common_taints(offered)
+    return frozenset(
+        one.id
+        for one in offered
+        if any(keeps_out(taint) and taint not in common[type_of(one)] for taint in one.taints)
+    )
+
+
+def _parts(
+    of_type: Mapping[str, Sequence[Offered]], gpus: Sequence[Offered], nics: Sequence[Offered]
+) -> dict[DeviceID, tuple[bool, int, int]]:
+    parts: dict[DeviceID, tuple[bool, int, int]] = {}
+    for is_gpu, cards, most in ((True, gpus, WHOLE), (False, nics, FULL)):
+        position_of = {_card_of(one): position for position, one in enumerate(cards)}
+        parts |= {one.id: (is_gpu, position, most) for position, one in enumerate(cards)}
+        slices = of_type.get(names.TYPE_MIG if is_gpu else names.TYPE_VF, ())
+        siblings = Counter(map(_card_of, slices))
+        for one in slices:
+            position = position_of.get(_card_of(one), -1)
+            if position >= 0:
+                parts[one.id] = (is_gpu, position, max(1, most // siblings[_card_of(one)]))
+    return parts
+
+
+def _cards(slices: Sequence[Offered]) -> list[Offered]:
+    """One of each card of which only parts are published."""
+    return list({_card_of(one): one for one in reversed(slices)}.values())[::-1]
+
+
+def _card_of(one: Offered) -> str:
+    """The card's PCI address; of a VF its parent's name."""
+    if one.plain.get(names.ATTR_TYPE) == names.TYPE_VF:
+        return str(one.plain.get(names.ATTR_PARENT))
+    if one.plain.get(names.ATTR_TYPE) == names.TYPE_NIC:
+        return one.id.device
+    return str(one.plain.get(names.STANDARD_PCI_BUS_ID, one.id.device))
+
+
+_IDENTITY: Final = frozenset(
+    {
+        names.ATTR_UUID,
+        names.ATTR_IB_DEVICE,
+        names.ATTR_NETDEV,
+        names.ATTR_PRODUCT_NAME,
+        names.ATTR_TYPE,
+        names.ATTR_PROFILE,
+        names.ATTR_PLACEMENT_START,
+    }
+)
+"""Attributes that say who a device is, not where."""
+
+_Place = tuple[tuple[str, Any], ...]
+
+
+def _place(one: Offered) -> _Place:
+    return tuple(sorted((name, value) for name, value in one.plain.items() if name not in _IDENTITY))
+
+
+@lru_cache(maxsize=1024)
+def _shape(gpus: tuple[_Place, ...], nics: tuple[_Place, ...]) -> Shape:
+    """Nodes of one sort have devices at the same places: their shape is made once."""
+    return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])
+
+
+def _spread(gpus: Sequence[Offered]) -> Spread:
+    """The groups of the cards by what the cost counts as spread; a card that does not say is in no group."""
+    found = []
+    for attribute, weight in COMPACT:
+        groups: dict[Any, int] = {}
+        for at, one in enumerate(gpus):
+            value = one.plain.get(attribute)
+            if value is not None:
+                groups[value] = groups.get(value, 0) | 1 << at
+        found.append((weight, tuple(groups.values())))
+    return tuple(found)
+
+
+def _memory(gpus: Sequence[Offered]) -> Decimal:
+    for one in gpus:
+        for name, entry in one.device.capacity.items():
+            if name.rpartition("/")[2] == names.CAPACITY_MEMORY:
+                return entry.value
+    return Decimal(0)
+
+
+def milli_of(amount: Decimal) -> int:
+    return -int(-max(-_MOST, min(_MOST, amount * 1000)) // 1)
+
+
+def mebi_of(amount: Decimal) -> int:
+    return int(max(-_MOST, min(_MOST, amount / _MEBI)) // 1)

@@ -1,0 +1,283 @@
+"""The fewest pods whose move frees a shape: k whole GPUs with j NICs under one switch, or on one node. Nothing is moved here.
+
+A *site* is k GPUs and j NICs of one scope; emptying it evicts every pod that uses one of them. All evicted pods must find a place
+on what is left, the site kept free. Sites are tried in the order of their number of pods, then of the GPU share that moves.
+
+    lower bound   no answer can have fewer moves than the emptiest site has pods
+    direct        the first site in order whose pods all find a place: an upper bound
+    with others   for every smaller number: pods elsewhere may be moved as well to make room in a site with fewer pods; all sets of
+                  them on a small cluster
+    proven        every smaller number of moves was excluded; otherwise `at_least` says how far that got
+
+Finding a place for the evicted is a search: largest first, over nodes in distinct states and GPUs with distinct free shares,
+with a budget of steps. Most sets that cannot do are seen by counting (`room`): more pieces of a size than there is room for pieces
+of that size. Where a budget ended a branch the answer is not called proven. Budgets are counted, not timed, so that the answer is
+the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final, NamedTuple
+
+from koordra.errors import InvalidInput
+from koordra.placement.columns.state import FULL, WHOLE, Choice, Kind, Request, State, after
+from koordra.placement.defragment.capacity_check import Room
+from koordra.placement.defragment.emptying import Pod, Shape, Site, groups_of, kept_free, sites_of, without
+
+STEPS: Final = 20_000
+"""Placements tried for one set of evicted pods."""
+
+MOST_SETS: Final = 3_000
+"""Sets of pods that are counted, in all; few of them have to be searched."""
+
+MOST_LOOKS: Final = 1_000_000
+"""Nodes looked at in search of places, in all."""
+
+_NODES_PER_POD: Final = 24
+
+
+class Move(NamedTuple):
+    """A pod's new node, and its devices there as far as they are known: others with as much free do as well."""
+
+    pod: Pod
+    node: int
+    to: Choice = Choice(())
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """`moves` free the shape on `node`. `share` is the GPU (thousandths) that moves; `at_least` moves are needed for sure."""
+
+    node: int
+    gpus: tuple[int, ...]
+    nics: tuple[int, ...]
+    moves: tuple[Move, ...]
+    at_least: int
+
+    @property
+    def proven(self) -> bool:
+        return len(self.moves) == self.at_least
+
+    @property
+    def share(self) -> int:
+        return sum(move.pod.request.share for move in self.moves)
+
+
+def defragment(
+    kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod], shape: Shape
+) -> Freed | None:
+    """The fewest moves found; None where no set of moves that was tried frees the shape."""
+    sites = sorted(
+        sites_of(kinds, nodes, pods, shape), key=lambda site: (len(site.evicted), site.share, *site[2:])
+    )
+    # Moves change where something is free, not how much.
+    free = sum(sum(state.gpus) for state in nodes if state is not None)
+    free_nics = sum(sum(state.nics) for state in nodes if state is not None)
+    if not sites or free < WHOLE * shape.gpus or free_nics < FULL * shape.nics:
+        return None
+    search = _Search(kinds, nodes, pods)
+    direct, unsure = _direct(search, sites)
+    least = at_least = len(sites[0].evicted)
+    proven = True
+    for count in range(least, len(pods) + 1 if direct is None else len(direct.moves)):
+        for site in sites:
+            if len(site.evicted) >= count or search.exhausted:
+                break
+            for others in search.others(site, count - len(site.evicted)):
+                moves = search.rehoused(site, (*site.evicted, *others))
+                if moves is not None:
+                    return _freed(site, moves, at_least=count if proven else at_least)
+        proven = proven and not (search.gave_up or search.exhausted) and count < unsure
+        if search.exhausted or (not proven and direct is None and count >= len(sites[-1].evicted)):
+            break
+        if proven:
+            at_least = count + 1
+    return None if direct is None else replace(direct, at_least=min(at_least, len(direct.moves)))
+
+
+def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
+    """The first site whose own pods find places, and the number of moves from which on that is not certain."""
+    unsure = len(search.pods) + 1
+    for site in sites:
+        moves = search.rehoused(site, site.evicted)
+        if moves is not None:
+            return _freed(site, moves, at_least=0), unsure
+        if search.gave_up:
+            unsure, search.gave_up = min(unsure, len(site.evicted)), False
+        if search.exhausted:
+            break
+    search.looks = min(search.looks, MOST_LOOKS // 2)
+    return None, unsure
+
+
+def _freed(site: Site, moves: Sequence[Move], *, at_least: int) -> Freed:
+    return Freed(site.node, site.gpus, site.nics, tuple(moves), at_least=at_least)
+
+
+def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State | None], shape: Shape) -> int:
+    """How many such shapes are free at once."""
+    total = 0
+    for state in nodes:
+        if state is None:
+            continue
+        for group in groups_of(kinds[state.kind], shape.scope):
+            gpus = sum(free == WHOLE and group.gpus >> at & 1 for at, free in enumerate(state.gpus))
+            nics = sum(free == FULL and group.nics >> at & 1 for at, free in enumerate(state.nics))
+            total += min(
+                gpus // shape.gpus if shape.gpus else nics, nics // shape.nics if shape.nics else gpus
+            )
+    return total
+
+
+def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:
+    """The nodes after the moves, as the search placed them. Raises InvalidInput where they do not free what they say."""
+    now = list(nodes)
+    for move in freed.moves:
+        state = now[move.pod.node]
+        assert state is not None
+        now[move.pod.node] = without(state, move.pod)
+    site = now[freed.node]
+    assert site is not None
+    kept = kept_free(site, Site((), 0, freed.node, freed.gpus, freed.nics))
+    empty = min([site.gpus[at] == WHOLE for at in freed.gpus] + [site.nics[at] == FULL for at in freed.nics])
+    now[freed.node] = kept
+    for move in freed.moves:
+        state = now[move.node]
+        assert state is not None
+        now[move.node] = after(state, move.pod.request, move.to)
+    held = [amount for state in now if state is not None for amount in (*state.gpus, *state.nics)]
+    if not empty or min(held) < 0:
+        raise InvalidInput("the moves do not free the shape", object="answer", remedy="please report it")
+    return now
+
+
+class _Search:
+    """Finds places for evicted pods, and counts what that costs."""
+
+    def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod]) -> None:
+        self.kinds, self.nodes, self.pods = kinds, nodes, pods
+        self.gave_up = False
+        self.sets = self.looks = 0
+        self._steps = 0
+        self._room = Room(nodes)
+        self._failed: set[tuple[int, tuple[int, ...], tuple[int, ...], frozenset[int]]] = set()
+
+    @property
+    def exhausted(self) -> bool:
+        return self.sets >= MOST_SETS or self.looks >= MOST_LOOKS
+
+    def others(self, site: Site, count: int) -> Iterator[tuple[int, ...]]:
+        """So many more pods that might be moved as well."""
+        if not count:
+            yield ()
+            return
+        free = [
+            number
+            for number, pod in enumerate(self.pods)
+            if number not in site.evicted and pod.movable and (pod.gpus or pod.nics or pod.request.cpu)
+        ]
+        for chosen in combinations(free, count):
+            if self.exhausted:
+                self.gave_up = True
+                return
+            yield chosen
+
+    def rehoused(self, site: Site, evicted: Sequence[int]) -> list[Move] | None:
+        """Places for the evicted with the site kept free; None where there are none, or none was found in time."""
+        signature = (site.node, site.gpus, site.nics, frozenset(evicted))
+        if signature in self._failed:
+            return None
+        self.sets += 1
+        touched: dict[int, State] = {}
+        for number in evicted:
+            pod = self.pods[number]
+            touched[pod.node] = without(touched.get(pod.node) or self._state(pod.node), pod)
+        touched[site.node] = kept_free(touched.get(site.node) or self._state(site.node), site)
+        if not self._room.suffices(touched, [self.pods[number].request for number in evicted]):
+            return None
+        states = {at: state for at, state in enumerate(self.nodes) if state is not None} | touched
+        order = sorted(
+            evicted,
+            key=lambda number: (
+                -self.pods[number].request.share,
+                -self.pods[number].request.percent,
+                -self.pods[number].request.cpu,
+                number,
+            ),
+        )
+        self._steps = 0
+        moves: list[Move] = []
+        if self._place(order, states, moves):
+            return [move for move in moves if move.pod.node != move.node or move.pod.gpus or move.pod.nics]
+        self._failed.add(signature)
+        return None
+
+    def _state(self, node: int) -> State:
+        state = self.nodes[node]
+        assert state is not None
+        return state
+
+    def _place(self, left: Sequence[int], states: dict[int, State], moves: list[Move]) -> bool:
+        if not left:
+            return True
+        pod = self.pods[left[0]]
+        for node, state in self._homes(pod, states):
+            for choice in _ways(state, pod.request):
+                self._steps += 1
+                if self._steps > STEPS:
+                    self.gave_up = True
+                    return False
+                before = states[node]
+                states[node] = after(state, pod.request, choice)
+                moves.append(Move(pod, node, choice))
+                if self._place(left[1:], states, moves):
+                    return True
+                moves.pop()
+                states[node] = before
+        return False
+
+    def _homes(self, pod: Pod, states: Mapping[int, State]) -> list[tuple[int, State]]:
+        """One node of each distinct state that can take the pod, the fullest first."""
+        seen: dict[State, int] = {}
+        self.looks += len(states)
+        if self.looks >= MOST_LOOKS:
+            self.gave_up = True
+            return []
+        for node, state in states.items():
+            if state.cpu < pod.request.cpu or state.memory < pod.request.memory:
+                continue
+            if pod.request.models and self.kinds[state.kind].model not in pod.request.models:
+                continue
+            seen.setdefault(state, node)
+        found = [
+            (node, state) for state, node in seen.items() if any(True for _ in _ways(state, pod.request))
+        ]
+        found.sort(key=lambda entry: (sum(entry[1].gpus), entry[1].cpu, entry[0]))
+        if len(found) > _NODES_PER_POD:
+            self.gave_up = True
+        return found[:_NODES_PER_POD]
+
+
+def _ways(state: State, request: Request) -> Iterator[Choice]:
+    """Choices that differ in what they leave: GPUs, and NICs, with the same free amount are alike."""
+    gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli] if request.gpus else []
+    nics = [at for at, free in enumerate(state.nics) if free >= request.percent] if request.nics else []
+    if len(gpus) < request.gpus or len(nics) < request.nics:
+        return
+    for chosen in _distinct(gpus, state.gpus, request.gpus):
+        for ports in _distinct(nics, state.nics, request.nics):
+            yield Choice(chosen, ports)
+
+
+def _distinct(positions: Sequence[int], free: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """Sets of so many positions, one for each multiset of what is free there; the fullest first."""
+    ordered = sorted(positions, key=lambda at: (free[at], at))
+    seen = set()
+    for chosen in combinations(ordered, count):
+        amounts = tuple(free[at] for at in chosen)
+        if amounts not in seen:
+            seen.add(amounts)
+            yield tuple(sorted(chosen))

@@ -1,0 +1,344 @@
+"""Members that ask for whole devices: one table says what every node of one shape takes, whatever is in use there.
+
+A node of one *shape* publishes the same devices; what differs is which of them are free. Where each member takes whole devices only,
+a set of free devices is all that matters, and the best choice for k members is the cheapest of the sets that k members can share.
+So for a shape, and what a member asks, these are worked out once, as bits:
+
+    own         the sets that one member may have, each with the first way to give it to the member's requests, in that way's order
+    sets[k]     the sets that k members may have together: one of `own` beside one of `sets[k - 1]`
+    near[k]     what such a set costs by itself (`score.Cost.near`), the same on every node of the shape
+
+Then a node with the devices `free` takes k members if a set of `sets[k]` lies in `free`, and its best one is found by three vector
+operations: leave out what is not free, add what broken groups cost here (the only part of the score that looks at what else is in
+use), take the least.
+
+This is the search's answer (`allocator/search.py`), device by device. Of choices that cost the same the search takes the first in the
+order of requests and devices; so does `divided`, which gives each member in turn the first of `own` that leaves a set for the others.
+
+`table_of` says None where a node's answer hangs on more than this: shares, lists of alternatives, constraints, demanded partitions,
+devices that compete for counters bit by bit, errors, or more sets than are worth a table. Then the search is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koordra.allocator.inventory import GPU, NIC
+from koordra.allocator.joint import Member, Rule, Tally, members_of, rule_for, rungs
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.score import ALTERNATIVE, BROKEN, Cost
+from koordra.api import names
+from koordra.api.claims import MAX_RESULTS
+from koordra.api.parameters import DevicePolicy, PlacementPolicy
+from koordra.placement.gang.member_assignment import steps_apart
+
+MOST_OWN: Final = 4_000
+MOST_SETS: Final = 20_000
+_MOST_BITS: Final = 62
+_MOST_PAIRS: Final = 4_000_000
+
+Sets = NDArray[np.int64]
+Way = tuple[tuple[int, ...], ...]
+"""Per request, in the order of claims and requests: its devices, as positions on the node."""
+
+
+@dataclass(slots=True)
+class Table:
+    """Bit n is the device at position `devices[n]` of the node.
+
+    `gpus`       the cards (those that count as spare)
+    `apart`      a member's steps above PXB, by its set
+    `blocks`     by a device's position: whom nobody may take while that device is in use
+    `whole`      of each device that a member may take: the capacity that it takes all of (None: the device is not shared at all)
+    `preferred`  some scope may be climbed, so that only what fits is known here
+    `groups`     weight and members of the groups that are better not broken
+    """
+
+    devices: tuple[int, ...]
+    gpus: int
+    own: dict[int, Way]
+    apart: dict[int, int]
+    blocks: dict[int, int]
+    whole: dict[int, str | None]
+    preferred: bool
+    groups: tuple[tuple[int, int], ...]
+    sets: list[Sets]
+    near: list[Sets]
+    _members: list[frozenset[int]] = field(default_factory=list)
+
+    @property
+    def everywhere_near(self) -> bool:
+        """Whether no member can be apart from its NICs, so that nobody has to look who gets what."""
+        return not any(self.apart.values())
+
+    def best(self, number: int, *, takeable: int, untouched: int) -> Sets:
+        """The cheapest sets for so many members among the devices that may be taken; empty where none fits."""
+        if number >= len(self.sets):
+            return np.empty(0, dtype=np.int64)
+        fits = (self.sets[number] & ~takeable) == 0
+        found: Sets = np.compress(fits, self.sets[number])
+        if not found.size:
+            return found
+        cost = np.compress(fits, self.near[number]) + self._broken(found, untouched)
+        return np.compress(cost == cost.min(), found)
+
+    def _broken(self, sets: Sets, untouched: int) -> Sets:
+        """What groups cost that were whole and are not any more."""
+        cost = np.zeros_like(sets)
+        for weight, members in self.groups:
+            if members & ~untouched == 0:
+                held = np.bitwise_count(sets & members).astype(np.int64)
+                cost += np.where(held > 0, (members.bit_count() - held) * (weight * BROKEN), 0)
+        return cost
+
+    def divided(self, best: Sets, number: int) -> list[int]:
+        """The sets of the members, one after the other: each has the first that leaves the others a set of `sets`."""
+        found = []
+        wanted = {int(one) for one in best}
+        for left in range(number - 1, -1, -1):
+            for own in self.own:
+                rest = {one ^ own for one in wanted if one & own == own} & self._set_of(left)
+                if rest:
+                    found.append(own)
+                    wanted = rest
+                    break
+        return found
+
+    def _set_of(self, number: int) -> frozenset[int]:
+        while len(self._members) <= number:
+            self._members.append(frozenset(self.sets[len(self._members)].tolist()))
+        return self._members[number]
+
+
+def table_of(
+    asked: Sequence[AskedClaim],
+    siblings: Sequence[frozenset[int]],
+    state: NodeState,
+    *,
+    policy: PlacementPolicy,
+) -> Table | None:
+    """The table of a node for members that ask this. `state`: the node as if nobody used its devices."""
+    whole = _taken_whole(asked, state)
+    if whole is None or state.demanded_of(asked) is not None:
+        return None
+    cost = Cost(state, policy)
+    candidates = sorted(whole)
+    gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
+    devices = tuple(sorted({*candidates, *gpus}))
+    blocks = _blocks(state, candidates)
+    if blocks is None or len(devices) > _MOST_BITS:
+        return None
+    bit = {device: 1 << at for at, device in enumerate(devices)}
+    own: dict[int, Way] = {}
+    for number, way in enumerate(_ways(asked, siblings, state)):
+        if number >= MOST_OWN:
+            return None
+        own.setdefault(sum(bit[device] for taken in way for device in taken), way)
+    sets = _sets(list(own))
+    if sets is None:
+        return None
+    near = _near(state, cost, sets, bit)
+    if any(one.max(initial=0) >= ALTERNATIVE // 2 for one in near):
+        return None  # nobody could tell it from a step down in a list
+    return Table(
+        devices=devices,
+        gpus=sum(bit[at] for at in gpus if state.devices[at].plain.get(names.ATTR_TYPE) == names.TYPE_GPU),
+        own=own,
+        apart={
+            one: steps_apart([state.devices[device].plain for taken in way for device in taken])
+            for one, way in own.items()
+        },
+        blocks={device: sum(bit[other] for other in hit) for device, hit in blocks.items()},
+        whole=whole,
+        preferred=any(len(rungs(joint)) > 1 for claim in asked for joint in claim.joints),
+        groups=()
+        if cost.device is DevicePolicy.SPREAD
+        else tuple((weight, sum(bit[at] for at in members)) for weight, members in cost.before.whole),
+        sets=sets,
+        near=near,
+    )
+
+
+def _taken_whole(asked: Sequence[AskedClaim], state: NodeState) -> dict[int, str | None] | None:
+    """The devices that a member may take, with the capacity that it takes all of; None where it may take less of one."""
+    if any(pool.trouble or pool.others for pool in state.pools):
+        return None
+    found: dict[int, str | None] = {}
+    for claim in asked:
+        if (
+            claim.constraints
+            or sum(request.alternatives[0].spec.count for request in claim.requests) > MAX_RESULTS
+        ):
+            return None
+        for request in claim.requests:
+            wanted = request.alternatives[0]
+            if (
+                len(request.alternatives) > 1
+                or request.prioritized
+                or wanted.takes_all
+                or wanted.spec.admin_access
+            ):
+                return None
+            for device, offered in enumerate(state.devices):
+                verdict = state.verdict(wanted, device, own_driver_only=claim.own_driver_only)
+                if verdict.error or (verdict.demand is not None and not offered.kind):
+                    return None
+                if verdict.demand is None or verdict.cause is not None:
+                    continue
+                whole = _whole(state, device, verdict.demand.amounts)
+                if state.shared[device] and (whole is None or found.setdefault(device, whole) != whole):
+                    return None
+                found.setdefault(device, whole)
+    return found
+
+
+def _whole(state: NodeState, device: int, amounts: Mapping[str, Decimal]) -> str | None:
+    """A capacity of the shared device of which the demand leaves nothing; the number of sharers measures nothing."""
+    capacity = state.devices[device].device.capacity
+    return next(
+        (
+            name
+            for name in sorted(amounts)
+            if amounts[name] > 0
+            and amounts[name] == capacity[name].value
+            and name.rpartition("/")[2] != names.CAPACITY_SLOTS
+        ),
+        None,
+    )
+
+
+def _ways(asked: Sequence[AskedClaim], siblings: Sequence[frozenset[int]], state: NodeState) -> Iterator[Way]:
+    """All ways to give one member its devices, in the search's order."""
+    requests: list[tuple[Member, Wanted, list[int]]] = []
+    kinds: dict[Member, set[str]] = {}
+    for position, claim in enumerate(asked):
+        for index, request in enumerate(claim.requests):
+            wanted = request.alternatives[0]
+            verdicts = [
+                state.verdict(wanted, device, own_driver_only=claim.own_driver_only)
+                for device in range(len(state.devices))
+            ]
+            usable = [at for at, one in enumerate(verdicts) if one.demand is not None and one.cause is None]
+            requests.append(((position, index), wanted, usable))
+            kinds[position, index] = {
+                state.devices[at].kind for at, one in enumerate(verdicts) if one.demand is not None
+            }
+    rules: list[Rule] = [
+        rule_for(joint, members, rungs(joint)[0], kinds)
+        for joint, members in members_of(asked, kinds, siblings)
+    ]
+    tallies = [Tally(rule) for rule in rules if rule.scope is not None]
+    yield from _given(requests, tallies, state, (), set())
+
+
+def _given(
+    requests: Sequence[tuple[Member, Wanted, list[int]]],
+    tallies: Sequence[Tally],
+    state: NodeState,
+    way: Way,
+    used: set[int],
+) -> Iterator[Way]:
+    """The rest of the way: the request that is being served has its devices in rising order."""
+    served = len(way) - 1 if way and len(way[-1]) < requests[len(way) - 1][1].spec.count else len(way)
+    if served == len(requests):
+        if all(tally.complete() for tally in tallies):
+            yield way
+        return
+    member, _, usable = requests[served]
+    before = way[served] if served < len(way) else ()
+    concerned = [tally for tally in tallies if member in tally.rule.members]
+    to_come = sum(one.spec.count for _, one, _ in requests[served:]) - len(before) - 1
+    for device in usable:
+        if device in used or (before and device < before[-1]):
+            continue
+        offered = state.devices[device]
+        if not all(tally.allows(offered, nics_to_come=to_come) for tally in concerned):
+            continue
+        for tally in concerned:
+            tally.add(offered)
+        used.add(device)
+        yield from _given(requests, tallies, state, (*way[:served], (*before, device)), used)
+        used.remove(device)
+        for tally in concerned:
+            tally.remove(offered)
+
+
+def _blocks(state: NodeState, candidates: Sequence[int]) -> dict[int, set[int]] | None:
+    """Whom a device keeps from being taken while it is in use; None where that is no matter of yes and no."""
+    found: dict[int, set[int]] = {device: {device} for device in candidates}
+    for candidate in candidates:
+        pool = state.pools[state.pool_of[candidate]]
+        mine = state.devices[candidate].device.consumes_counters
+        for other, offered in enumerate(state.devices):
+            theirs = offered.device.consumes_counters
+            common = mine.keys() & theirs.keys() if state.pool_of[other] == state.pool_of[candidate] else ()
+            if other == candidate or not common:
+                continue
+            excludes = any(
+                amount > 0 and mine[name].get(counter) == pool.counters.get((name, counter))
+                for name in common
+                for counter, amount in theirs[name].items()
+            )
+            if not excludes or other in candidates:
+                return None
+            found.setdefault(other, set()).add(candidate)
+        if any(
+            amount > pool.counters.get((name, counter), 0)
+            for name, counters in mine.items()
+            for counter, amount in counters.items()
+        ):
+            return None
+    return found
+
+
+def _near(state: NodeState, cost: Cost, sets: Sequence[Sets], bit: Mapping[int, int]) -> list[Sets]:
+    """What the sets cost by themselves. NICs that lie alike to every card are the same to the score."""
+    cards = [device for device in bit if state.devices[device].kind == GPU]
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for device in bit:
+        if state.devices[device].kind == NIC:
+            levels = tuple(cost.near(state, [card], [device]) for card in cards)
+            alike.setdefault(levels, []).append(device)
+    groups = list(alike.values())
+    known: dict[tuple[int, ...], int] = {}
+    found = []
+    for level in sets:
+        columns = [level & sum(bit[card] for card in cards)]
+        columns += [
+            np.bitwise_count(level & sum(map(bit.__getitem__, group))).astype(np.int64) for group in groups
+        ]
+        kinds, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        costs = []
+        for kind in map(tuple, kinds.tolist()):
+            if kind not in known:
+                held, *counts = kind
+                nics = [group[0] for group, count in zip(groups, counts, strict=True) for _ in range(count)]
+                known[kind] = cost.near(state, [card for card in cards if held & bit[card]], nics)
+            costs.append(known[kind])
+        found.append(np.array(costs, dtype=np.int64)[which.reshape(-1)])
+    return found
+
+
+def _sets(own: Sequence[int]) -> list[Sets] | None:
+    """By number of members: the sets that they may have together."""
+    each = np.array(sorted(own), dtype=np.int64)
+    found = [np.zeros(1, dtype=np.int64)]
+    while True:
+        before = found[-1]
+        if before.size * each.size > _MOST_PAIRS:
+            return None
+        pairs = before[:, None] & each[None, :]
+        both = before[:, None] | each[None, :]
+        level = np.unique(both[pairs == 0])
+        if not level.size:
+            return found
+        found.append(level)
+        if sum(one.size for one in found) > MOST_SETS:
+            return None

@@ -1,0 +1,102 @@
+"""Preferred scopes of several members on one node.
+
+    all on their lowest rungs ─▶ fits: taken
+                              └▶ does not: do they fit at all? ─▶ no: refused
+                                                               └▶ yes: the fewest rungs climbed in sum, then the next fewest, …
+
+The combinations are not climbed in every order (that is exponential): members of a class are alike, so it is asked how many of them are
+on which rung. A few ways are tried; if none of them fits, what fitted without scopes is taken, counted as if all had climbed to the top.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from koordra.allocator.joint import rungs
+from koordra.allocator.offer import Offer
+from koordra.allocator.placement import NodeAnswer
+from koordra.allocator.requests import AskedClaim
+from koordra.api.parameters import Enforcement
+from koordra.placement.gang.member_assignment import Alike
+
+MOST_CLIMBS: Final = 8
+"""Ways to climb that are tried on one node for one count."""
+
+_MOST_COMBINATIONS: Final = 20_000
+
+
+def prefers(claim: AskedClaim) -> bool:
+    return any(joint.enforcement is Enforcement.PREFERRED for joint in claim.joints)
+
+
+def climbing(
+    asked: Sequence[AskedClaim],
+    alike: Alike,
+    place: Callable[[Sequence[AskedClaim]], NodeAnswer],
+    *,
+    budget: int,
+) -> tuple[Offer | None, int, bool]:
+    """The offer to members with Preferred scopes, how many rungs it climbed, and whether a better one is not known.
+
+    `place` asks the node for claims, which are these ones with other scopes.
+    """
+    anyhow = None
+    exhausted = False
+    for steps in itertools.islice(_rungs(asked, alike), MOST_CLIMBS * budget):
+        answer = place(_on_rungs(asked, steps))
+        if answer.offer is not None:
+            return answer.offer, sum(map(sum, steps)), exhausted
+        exhausted = exhausted or answer.exhausted
+        if anyhow is None:
+            anyhow = place([replace(claim, joints=(), joint_requests=()) for claim in asked])
+            if anyhow.offer is None:
+                return None, 0, anyhow.exhausted
+    if anyhow is None or anyhow.offer is None:
+        return None, 0, True
+    most = sum(len(rungs(joint)) - 1 for claim in asked for joint in claim.joints)
+    return anyhow.offer, most, True
+
+
+def _rungs(asked: Sequence[AskedClaim], alike: Alike) -> Iterator[list[tuple[int, ...]]]:
+    """Steps climbed per claim and joint, the fewest in sum first; members of a class in order of their steps."""
+    of_claim = [[range(len(rungs(joint))) for joint in claim.joints] for claim in asked]
+    at = 0
+    choices: list[list[tuple[tuple[tuple[int, ...], ...], ...]]] = []
+    for _, own in alike:
+        size = len(own[0].claims)
+        per_member = list(
+            itertools.product(*(itertools.product(*ladders) for ladders in of_claim[at : at + size]))
+        )
+        choices.append(list(itertools.combinations_with_replacement(per_member, len(own))))
+        at += size * len(own)
+        if math.prod(map(len, choices)) > _MOST_COMBINATIONS:
+            yield [(0,) * len(claim.joints) for claim in asked]
+            return
+    flat = [
+        [steps for own in chosen for member in own for steps in member]
+        for chosen in itertools.product(*choices)
+    ]
+    yield from sorted(flat, key=lambda steps: (sum(map(sum, steps)), steps))
+
+
+def _on_rungs(asked: Sequence[AskedClaim], steps: Sequence[tuple[int, ...]]) -> list[AskedClaim]:
+    """The claims with every Preferred scope turned into the one that is so many rungs up, now Required."""
+    found = []
+    for claim, climbs in zip(asked, steps, strict=True):
+        kept = [
+            (replace(joint, scope=scope, enforcement=Enforcement.REQUIRED), covered)
+            for joint, covered, climb in zip(claim.joints, claim.joint_requests, climbs, strict=True)
+            if (scope := rungs(joint)[climb]) is not None
+        ]
+        found.append(
+            replace(
+                claim,
+                joints=tuple(joint for joint, _ in kept),
+                joint_requests=tuple(covered for _, covered in kept),
+            )
+        )
+    return found

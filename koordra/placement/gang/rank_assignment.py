@@ -1,0 +1,95 @@
+"""Ranks: who gets which, and the rank map of a placed gang as every member's allocation tells it (`koordra.api.gang_member`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.gang_member import GangMember
+from koordra.placement.gang.types import Fixed, GangPlaced, Member, PlacedMember
+
+_GPU_PREFIX: Final = "gpu-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    key: str
+    node: str
+    rank: int
+    gpus: int
+
+
+def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed]) -> list[PlacedMember]:
+    """Every member's rank: its index where all members have one of their own below their number, else free numbers along the
+    fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the ranks of those that ended).
+
+    Members that stay keep their rank, also one that is not their index; indispensable ones (a launcher) come first.
+    """
+    indexes = [member.index for member, _ in placed] + [one.index for one in fixed]
+    kept = all(one.rank in (None, one.index) for one in fixed)
+    if kept and {*indexes} == set(range(len(indexes))):
+        found = [replace(one, rank=int(member.index or 0)) for member, one in placed]
+        return sorted(found, key=lambda one: one.rank)
+    held = {one.rank for one in fixed}
+    free = (number for number in itertools.count() if number not in held)
+    ordered = [one for _, one in sorted(placed, key=lambda entry: not entry[0].needed)]
+    return [replace(one, rank=next(free)) for one in ordered]
+
+
+def gang_members(
+    gang: str, answer: GangPlaced, *, fixed: Sequence[Fixed] = (), hosts: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """For each claim that is allocated now (`namespace/name`) the entry for its allocation's `devices.config`.
+
+    `hosts`: by member key, the name under which other members reach the pod; members without one are told by their key's name.
+    """
+    known = hosts or {}
+    seats = [_Seat(one.key, one.node, one.rank, _gpus(one.allocations.values())) for one in answer.members]
+    seats += [
+        _Seat(
+            one.key, one.node, one.rank if one.rank is not None else -1, _gpus(map(_allocation, one.claims))
+        )
+        for one in fixed
+    ]
+    seats.sort(key=lambda seat: (seat.rank < 0, seat.rank, seat.key))
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(seat.node for seat in seats))}
+    beside: dict[str, dict[str, int]] = {}
+    for seat in seats:
+        here = beside.setdefault(seat.node, {})
+        here[seat.key] = len(here)
+    own_host = [known.get(seat.key) or seat.key.rpartition("/")[2] for seat in seats]
+    slots = tuple(seat.gpus for seat in seats)
+    found: dict[str, dict[str, Any]] = {}
+    for member in answer.members:
+        entry = GangMember(
+            gang=gang,
+            rank=member.rank,
+            size=answer.size,
+            node_rank=nodes[member.node],
+            nodes=len(nodes),
+            local_rank=beside[member.node][member.key],
+            local_size=len(beside[member.node]),
+            domains={level: name for level, name in member.domains.items() if name},
+            rails=tuple(rail for rail in dict.fromkeys(member.rails) if rail),
+            leader=own_host[0],
+            hosts=tuple(own_host),
+            slots=slots,
+        ).entry()
+        found |= dict.fromkeys(member.allocations, entry)
+    return found
+
+
+def _allocation(claim: Mapping[str, Any]) -> Mapping[str, Any]:
+    return objects.status_of(claim).get("allocation") or {}
+
+
+def _gpus(allocations: Any) -> int:
+    """GPUs and parts of GPUs: the processes that a launcher starts in the member."""
+    return sum(
+        str(result.get("device")).startswith(_GPU_PREFIX)
+        for allocation in allocations
+        for result in (allocation.get("devices") or {}).get("results") or ()
+    )

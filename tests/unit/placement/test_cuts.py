@@ -1,0 +1,240 @@
+"""Cut cards against brute force: what can follow from a state, what a card is worth, and which places are taken."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from koordra.cli import leftover_table
+from koordra.errors import InvalidManifest
+from koordra.placement.columns.state import Request, Slice
+from koordra.placement.mig.layout import Layout, Place, layout_of
+from koordra.placement.mig.mig_placement import Apart, Card, Cuts
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import expected
+from koordra.placement.policy.workload_table import SliceDemand, Table
+from tests.unit.placement.fleets import mig_layout
+
+
+def _layout(generator: np.random.Generator) -> Layout:
+    """A small card: three to five memory slices, something that is counted beside them, a few profiles anywhere."""
+    slices, compute = int(generator.integers(3, 6)), int(generator.integers(2, 5))
+    places = []
+    for profile in "abc"[: int(generator.integers(1, 4))]:
+        size, cores = int(generator.integers(1, slices + 1)), int(generator.integers(0, compute + 1))
+        for start in range(slices - size + 1):
+            if int(generator.integers(3)):
+                row = tuple(int(start <= at < start + size) for at in range(slices))
+                places.append(Place(profile, (*row, cores), 1000 * size // slices))
+    places.append(Place("z", (*[1] * slices, compute), 1000))
+    found = layout_of((*[1] * slices, compute), places)
+    assert found is not None
+    return found
+
+
+def _left(layout: Layout, taken: int) -> list[int]:
+    rows = [place.takes for at, place in enumerate(layout.places) if taken >> at & 1]
+    return [has - sum(row[at] for row in rows) for at, has in enumerate(layout.counters)]
+
+
+def _possible(layout: Layout, taken: int) -> list[int]:
+    left = _left(layout, taken)
+    return [
+        at
+        for at, place in enumerate(layout.places)
+        if all(amount <= has for amount, has in zip(place.takes, left, strict=True))
+    ]
+
+
+def _reached(layout: Layout) -> list[int]:
+    found, new = {0}, [0]
+    while new:
+        taken = new.pop()
+        for at in _possible(layout, taken):
+            if taken | 1 << at not in found:
+                found.add(taken | 1 << at)
+                new.append(taken | 1 << at)
+    return sorted(found)
+
+
+LAYOUTS = [_layout(np.random.default_rng(seed)) for seed in range(12)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=range(len(LAYOUTS)))
+def test_states_are_what_the_counters_leave(layout: Layout) -> None:
+    def most(taken: int) -> int:
+        return max(
+            (layout.places[at].milli + most(taken | 1 << at) for at in _possible(layout, taken)), default=0
+        )
+
+    for taken in _reached(layout):
+        possible = sum(1 << at for at in _possible(layout, taken))
+        state = layout.state_of(taken)
+        assert layout.states.possible[state] == possible
+        assert layout.open_places(taken) == possible & ~taken
+        assert layout.states.free[state] == most(taken)
+        stands = layout.stands_for(taken)
+        assert layout.state_of(stands) == state
+        assert layout.stands_for(stands) == stands
+        blocked = taken | 1 << len(layout.places)
+        assert layout.open_places(blocked) == possible & ~taken & ~1
+
+
+def test_a_real_card_has_few_states() -> None:
+    for card in ("A100-SXM4-40GB", "H100-SXM5-80GB"):
+        layout = mig_layout(card)
+        assert len(layout.places) == 25
+        assert len(layout.states) < 300
+        assert layout.states.free[-1] == 1000
+
+
+def _usable(layout: Layout, mix: list[tuple[float, Slice]]) -> dict[int, float]:
+    """The formula of `cuts`, over what is taken, without states."""
+    reached = _reached(layout)
+    serves = [
+        (part, one.milli, {at for at, place in enumerate(layout.places) if place.profile in one.profiles})
+        for part, one in mix
+    ]
+    alone = dict.fromkeys(reached, 0.0)
+    for _ in range(30):
+        new = {}
+        for taken in reached:
+            new[taken] = 0.0
+            for part, milli, places in serves:
+                fits = [taken | 1 << at for at in _possible(layout, taken) if at in places]
+                new[taken] += part * (milli + max(alone[then] for then in fits) if fits else alone[taken])
+        alone = new
+
+    def count(taken: int, places: set[int]) -> int:
+        return max(
+            (1 + count(taken | 1 << at, places) for at in _possible(layout, taken) if at in places), default=0
+        )
+
+    return {
+        taken: (alone[taken] + sum(part * milli * count(taken, places) for part, milli, places in serves)) / 2
+        for taken in reached
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:6], ids=range(6))
+@pytest.mark.parametrize("known", [False, True])
+def test_the_place_is_the_one_that_leaves_most_usable(layout: Layout, known: bool) -> None:
+    slices = {
+        profile: Slice((profile,), min(p.milli for p in layout.places if p.profile == profile))
+        for profile in layout.profiles
+    }
+    asked = [SliceDemand(one.profiles, one.milli, 10 * (at + 1)) for at, one in enumerate(slices.values())]
+    total, even = sum(one.part for one in asked), 1 / len(slices)
+    parts = [0.9 * one.part / total + 0.1 * even for one in asked] if known else [even] * len(slices)
+    worth = _usable(layout, list(zip(parts, slices.values(), strict=True)))
+    cuts = Cuts(asked if known else ())
+    for taken in _reached(layout):
+        assert cuts.usable(layout, taken) == pytest.approx(1000 * worth[taken], abs=2)
+        for profile, one in slices.items():
+            fits = [at for at in _possible(layout, taken) if layout.places[at].profile == profile]
+            found = cuts.best(layout, taken, one)
+            assert (found is None) == (not fits)
+            if found is not None:
+                best = max(worth[taken | 1 << at] for at in fits)
+                assert found.place in fits
+                assert worth[taken | 1 << found.place] == pytest.approx(best, abs=0.002)
+                assert found.after == cuts.usable(layout, taken | 1 << found.place)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_several_slices_are_spread_as_well_as_can_be(seed: int) -> None:
+    """Over every choice of places on two or three cards: found where there is one, and none is nearer together."""
+    generator = np.random.default_rng(seed)
+    layouts = [
+        LAYOUTS[int(at)] for at in generator.integers(len(LAYOUTS), size=int(generator.integers(2, 4)))
+    ]
+    codes = [int(generator.choice(_reached(layout))) for layout in layouts]
+    groups = [int(1 << int(generator.integers(2)) | 4 << int(generator.integers(2))) for _ in layouts]
+    apart, levels = Apart([(1, 3), (2, 12)]), ((1, 3), (2, 12))
+    asked = sorted(
+        Slice((str(one),), 100) for one in generator.choice(list("abz"), size=int(generator.integers(2, 4)))
+    )
+    cards = [
+        Card(layout, code, -1, group) for layout, code, group in zip(layouts, codes, groups, strict=True)
+    ]
+    cuts = Cuts()
+    options = [(card, at) for card, layout in enumerate(layouts) for at in range(len(layout.places))]
+    best: int | None = None
+    for chosen in product(options, repeat=len(asked)):
+        now = list(codes)
+        for one, (card, at) in zip(asked, chosen, strict=True):
+            if layouts[card].places[at].profile not in one.profiles or at not in _possible(
+                layouts[card], now[card]
+            ):
+                break
+            now[card] |= 1 << at
+        else:
+            touched = 0
+            for card, _ in chosen:
+                touched |= groups[card]
+            steps = sum(weight * max(0, (touched & mask).bit_count() - 1) for weight, mask in levels)
+            best = steps if best is None else min(best, steps)
+    found = cuts.spread(cards, asked, apart)
+    assert (found is None) == (best is None)
+    if found is not None:
+        assert found.apart == best
+        for one, (card, at) in zip(asked, found.places, strict=True):
+            assert layouts[card].places[at].profile in one.profiles
+            assert not codes[card] >> at & 1
+            codes[card] |= 1 << at
+        for layout, code in zip(layouts, codes, strict=True):
+            assert min(_left(layout, code)) >= 0
+
+
+def test_a_table_keeps_the_mix_of_slices() -> None:
+    small, large = Slice(("1g.10gb",), 132), Slice(("3g.40gb", "4g.40gb"), 460)
+    workload = Workload(
+        [
+            (Request(1000, 1024, 0, 0, slices=(small,)), 60),
+            (Request(1000, 1024, 0, 0, slices=(small, large)), 20),
+            (Request(1000, 1024, 1, 500), 20),
+        ]
+    )
+    table = expected(workload, {"H100": 8})
+    assert table.slices == (
+        SliceDemand(small.profiles, small.milli, 800_000),
+        SliceDemand(large.profiles, large.milli, 200_000),
+    )
+    assert Table.from_document(table.to_document()) == table
+    assert Workload.from_document(workload.to_document()).counts == workload.counts
+
+
+def test_documents_of_earlier_versions_are_read() -> None:
+    table = expected(Workload([(Request(1000, 1024, 1, 500), 20)]), {"H100": 8})
+    document = table.to_document()
+    del document["slices"]
+    assert Table.from_document(document) == table
+    rows = [[20, 1000, 1024, 1, 500, ["H100"], 0, 0, -1]]
+    assert Workload.from_document(rows).counts == {Request(1000, 1024, 1, 500, ("H100",)): 20}
+    for broken in ([[*rows[0], 7]], [[*rows[0], [], []]], [[*rows[0], [["1g"]]]]):
+        with pytest.raises(InvalidManifest):
+            Workload.from_document(broken)
+    with pytest.raises(InvalidManifest):
+        Table.from_document({**document, "slices": [["1g", 3]]})
+
+
+def test_the_mix_of_slices_is_shown(tmp_path: Path) -> None:
+    table = Table(slices=(SliceDemand(("3g.40gb", "4g.40gb"), 460, 250_000),), pods=40)
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps(table.to_document()))
+    shown = CliRunner().invoke(leftover_table.command, [str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert "3g.40gb or 4g.40gb" in shown.output
+    assert "25.00 %" in shown.output
+
+
+def test_what_cannot_be_counted_has_no_layout() -> None:
+    assert layout_of((1, 1), [Place("a", (0, 0), 100)]) is None
+    assert layout_of((1, 1), []) is None
+    alone = [Place("a", tuple(int(at == one) for at in range(16)), 62) for one in range(16)]
+    assert layout_of((1,) * 16, alone) is None

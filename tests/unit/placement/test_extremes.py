@@ -1,0 +1,263 @@
+"""What a tenant or a node may write without bounds: amounts, counts, taints that differ on every node, nodes that come and go."""
+
+from __future__ import annotations
+
+import gc
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from koordra.allocator.features import Features
+from koordra.allocator.inventory import Inventory, Pool, Taken
+from koordra.allocator.likeness import likeness
+from koordra.allocator.requests import Wanted, resolve
+from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.placement import plan, read_inventory
+from koordra.placement.columns.request_mapping import request_of
+from koordra.placement.columns.state import Slice
+from koordra.placement.mig.profiles import Profiles
+from koordra.placement.node_filter import node_sets
+from koordra.placement.node_filter.node_sets import NodeSets
+from koordra.placement.policy.workload_table import MOST_PER_GPU
+from koordra.placement.ranked_nodes import RANKED_FROM, KeptFleet
+from tests.unit.placement import mixed
+
+Object = dict[str, Any]
+COUNT = RANKED_FROM + 6
+ABSURD = ("9223372036854775807", "1e40")
+
+
+@pytest.fixture(scope="module")
+def inventory() -> Inventory:
+    return read_inventory(mixed.slices(COUNT))
+
+
+def asking(name: str, **resources: str) -> list[Object]:
+    claim, pod = mixed.claim(name)
+    pod["spec"]["containers"][0]["resources"]["requests"] |= resources
+    return [claim, pod]
+
+
+@pytest.mark.parametrize("amount", ABSURD)
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+def test_a_pod_that_asks_for_more_than_any_number_waits_alone(
+    resource: str, amount: str, inventory: Inventory
+) -> None:
+    kept = KeptFleet(inventory)
+    for _ in range(2):
+        found = plan(
+            [
+                *mixed.nodes(COUNT),
+                *mixed.classes(),
+                *asking("absurd", **{resource: amount}),
+                *mixed.claim("sane"),
+            ],
+            inventory=inventory,
+            fleet=kept,
+            report_errors=True,
+        )
+        assert list(found.nodes) == ["d/sane"]
+        assert len({reason.node for reason in found.unsatisfiable["d/absurd"]}) == COUNT
+
+
+@pytest.mark.parametrize("amount", ABSURD)
+def test_a_bound_pod_that_asks_for_more_than_any_number_fills_its_node_alone(
+    amount: str, inventory: Inventory
+) -> None:
+    _, bound = asking("bound", cpu=amount, memory=amount)
+    bound["spec"] = {"containers": bound["spec"]["containers"], "nodeName": mixed.name_of(3)}
+    pinned = mixed.claim("pinned", pod={"nodeSelector": {"kubernetes.io/hostname": mixed.name_of(3)}})
+    kept = KeptFleet(inventory)
+    objects = [*mixed.nodes(COUNT), *mixed.classes(), *pinned, *mixed.claim("sane")]
+    for there in ([bound], []):
+        found = plan([*objects, *there], inventory=inventory, fleet=kept, report_errors=True)
+        assert ("d/pinned" in found.nodes) is not bool(there)
+        assert "d/sane" in found.nodes
+    assert kept.ranking.fleet.drifted() == []
+
+
+@pytest.mark.parametrize("of_class", ["gpu.koordra.io", "mig.koordra.io", "nic.koordra.io"])
+@pytest.mark.parametrize("count", [1 << 20, (1 << 63) - 1])
+def test_a_claim_for_more_devices_than_any_number_waits_alone(
+    count: int, of_class: str, inventory: Inventory
+) -> None:
+    claim, pod = mixed.claim("absurd", gpus=count)
+    claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = of_class
+    found = plan(
+        [*mixed.nodes(COUNT), *mixed.classes(), claim, pod, *mixed.claim("sane")],
+        inventory=inventory,
+        report_errors=True,
+    )
+    assert list(found.nodes) == ["d/sane"]
+    assert "d/absurd" in found.unsatisfiable
+
+
+def test_a_node_whose_size_cannot_be_read_is_not_used(inventory: Inventory) -> None:
+    nodes = mixed.nodes(COUNT)
+    nodes[3]["status"]["allocatable"]["cpu"] = "many"
+    pinned = mixed.claim("pinned", pod={"nodeSelector": {"kubernetes.io/hostname": mixed.name_of(3)}})
+    found = plan(
+        [*nodes, *mixed.classes(), *pinned, *mixed.claim("sane")], inventory=inventory, report_errors=True
+    )
+    assert list(found.nodes) == ["d/sane"]
+
+
+def test_taints_that_differ_on_every_node_make_a_crowd(
+    inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells are bounded, and are not made anew for every node that comes; every claim finds its node."""
+    monkeypatch.setattr(node_sets, "MOST_CELLS", 20)
+    divided: list[int] = []
+    divide = NodeSets._divide
+
+    def counted(self: NodeSets) -> None:
+        divided.append(len(self._nodes))
+        divide(self)
+
+    monkeypatch.setattr(NodeSets, "_divide", counted)
+    nodes = mixed.nodes(COUNT)
+    for number, node in enumerate(nodes):
+        node["spec"] = {"taints": [{"key": "of", "value": f"tenant-{number}", "effect": "NoSchedule"}]}
+        node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    kept = KeptFleet(inventory)
+    tolerated = [
+        mixed.claim(
+            f"c{number:02}",
+            pod={
+                "tolerations": [{"key": "of", "value": f"tenant-{number}"}],
+                "nodeSelector": {f"label-{number}": "x"} if number == 7 else {},
+            },
+            selector=mixed.of_model("T4", "H100", "V100", "A100"),
+        )
+        for number in range(0, COUNT, 7)
+    ]
+    for _ in range(3):
+        found = plan(
+            [*nodes, *mixed.classes(), *(entry for pair in tolerated for entry in pair)],
+            inventory=inventory,
+            fleet=kept,
+            report_errors=True,
+        )
+        assert found.nodes == {
+            f"d/c{number:02}": mixed.name_of(number) for number in range(0, COUNT, 7) if number != 7
+        }
+        nodes = [{**node, "metadata": {**node["metadata"], "annotations": {}}} for node in nodes]
+    assert len(divided) <= 6
+    assert len(kept.ranking.sets._cells) <= 20 + len(mixed.MACHINES)
+    assert kept.ranking.fleet.drifted() == []
+
+
+def test_nodes_under_new_names_leave_nothing_behind() -> None:
+    """An autoscaler gives every node a name of its own; the inventory and the kept fleet do not remember those that went."""
+    inventory = read_inventory(mixed.slices(COUNT))
+    kept = KeptFleet(inventory)
+    nodes, last = mixed.nodes(COUNT), COUNT
+    slices = {entry["metadata"]["name"]: entry for entry in mixed.slices(COUNT)}
+    sizes = set()
+    for turn in range(4):
+        found = plan([*nodes, *mixed.classes(), *mixed.claim("asked")], inventory=inventory, fleet=kept)
+        assert found.nodes
+        sizes.add(
+            (
+                len(inventory.by_pool),
+                len(inventory.by_node),
+                len(inventory.unreadable),
+                len(inventory._named),
+                len(inventory._pools),
+                len(inventory.likes),
+                len(kept._seen),
+                len(kept._of_pool),
+                len(kept.ranking.sets._nodes),
+                len(kept.ranking.sets._hosts),
+            )
+            if turn
+            else ()
+        )
+        gone = mixed.name_of(last - COUNT + 4)
+        for name in [name for name, entry in slices.items() if entry["spec"]["nodeName"] == gone]:
+            inventory.remove(slices.pop(name))
+        nodes = [node for node in nodes if node["metadata"]["name"] != gone]
+        new = [one for one in mixed.slices(last + 5) if one["spec"]["nodeName"] == mixed.name_of(last + 4)]
+        for entry in new:
+            slices[entry["metadata"]["name"]] = entry
+            inventory.put(entry)
+        nodes.append(mixed.nodes(last + 5)[-1])
+        last += 1
+    assert len(sizes - {()}) == 1
+
+
+def test_a_pool_is_known_by_a_bounded_number_of_names() -> None:
+    """Selectors that read something new each time; and numbers of kinds are never used twice."""
+    inventory = read_inventory(mixed.slices(1))
+    (pool,) = inventory.pools(mixed.nodes(1)[0])
+    first = likeness(inventory, [pool], Taken(), frozenset())
+    for number in range(6000):
+        likeness(inventory, [pool], Taken(), frozenset({f"serial{number}"}))
+    assert len(inventory.likes[pool]) <= 256
+    before = set(inventory.kinds.values())
+    for at, name in enumerate(["model", "uuid", "productName"]):
+        inventory.kinds = {(number, at): number for number in range(5000)}
+        inventory.likes.clear()
+        found = likeness(inventory, [pool], Taken(), frozenset({name}))
+        assert found is not None
+        assert len(inventory.kinds) == 1
+        assert not before & set(inventory.kinds.values())
+        before |= set(inventory.kinds.values())
+    assert first is not None
+
+
+def test_a_kept_fleet_lets_go_of_what_was_published_before() -> None:
+    """A taint rule comes and goes: every node's pools are made anew, and the old ones are not held by anybody."""
+    inventory = read_inventory(mixed.slices(COUNT))
+    kept = KeptFleet(inventory)
+    rule = {
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "broken"},
+        "spec": {
+            "deviceSelector": {"driver": "koordra.io", "pool": mixed.name_of(5), "device": "gpu-0"},
+            "taint": {"key": "broken", "effect": "NoSchedule"},
+        },
+    }
+    for turn in range(6):
+        (inventory.remove if turn % 2 else inventory.put)(rule)
+        plan([*mixed.nodes(COUNT), *mixed.classes(), *mixed.claim("asked")], inventory=inventory, fleet=kept)
+    gc.collect()
+    living = {id(pool) for _, pools in inventory._pools.values() for pool in pools}
+    held = [one for one in gc.get_objects() if isinstance(one, Pool) and one.devices]
+    assert len([one for one in held if id(one) not in living]) < 2 * COUNT
+
+
+def test_a_claim_for_slices_of_many_sorts_is_the_searchs_alone() -> None:
+    """To spread them over every state of every node would take minutes."""
+
+    class Sorts(Profiles):
+        def __init__(self, sorts: int) -> None:
+            super().__init__()
+            self.sorts = sorts
+
+        def __bool__(self) -> bool:
+            return True
+
+        def slice_of(self, wanted: Wanted) -> Slice:
+            return Slice((str(wanted.request % self.sorts),), 100)
+
+    classes = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in mixed.classes()}
+
+    def is_counted(count: int, sorts: int) -> bool:
+        claim, _ = mixed.claim("asked")
+        claim["spec"]["devices"]["requests"] = [
+            {"name": f"part-{number}", "exactly": {"deviceClassName": "mig.koordra.io"}}
+            for number in range(count)
+        ]
+        read = ResourceClaim.from_dict(claim)
+        asked = resolve(read, position=0, classes=classes, features=Features.of(None))
+        return request_of([asked], (), Decimal(0), Sorts(sorts)) is not None
+
+    assert [is_counted(*one) for one in ((8, 1), (3, 3), (6, 2))] == [True, True, True]
+    assert [is_counted(*one) for one in ((9, 1), (8, 8), (8, 2))] == [False, False, False]
+
+
+def test_demands_are_bounded() -> None:
+    """Products with them fit into 64 bits."""
+    assert (16 * 10**6) * MOST_PER_GPU < 1 << 63

@@ -1,0 +1,172 @@
+"""The policy `koordra` against its formula, written out plainly in fractions; and what it knows before it learned."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from koordra.errors import InvalidManifest
+from koordra.placement.columns.arrays import INFEASIBLE
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.columns.state import Choice, Request, State, after
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.stranded_capacity import Lacking
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import Online, expected
+from koordra.placement.policy.workload_table import Demand, Table
+from tests.unit.placement import fleets
+
+
+def _lacking(demands: tuple[Demand, ...], usable: Fraction, free: int) -> Fraction:
+    """Thousandths of GPU."""
+    zero = Fraction(0)
+    return sum(
+        (
+            Fraction(one.part, 10**6) * max(zero, usable - Fraction(1000 * free, one.per_gpu))
+            for one in demands
+            if one.per_gpu
+        ),
+        zero,
+    )
+
+
+def _worth(table: Table, state: State) -> tuple[Fraction, Fraction]:
+    """What of the cost depends on the state alone (thousandths of GPU), and U."""
+    holes = sum((Fraction(int(table.hole[free]), 1000) for free in state.gpus), Fraction(0))
+    rest, model = sum(state.gpus), fleets.KINDS[state.kind].model
+    usable = rest - holes
+    short = max(_lacking(table.cores, usable, state.cpu), _lacking(table.memory, usable, state.memory))
+    whole = sum(free == 1000 for free in state.gpus)
+    blocks = sum(
+        (
+            Fraction(one.part, 10**6)
+            * (
+                rest - 1000 * whole
+                if whole >= one.gpus and state.cpu >= one.cpu and (not one.models or model in one.models)
+                else rest
+            )
+            for one in table.blocks
+        ),
+        Fraction(0),
+    )
+    reserved = Fraction(table.reserved.get(model, 0), 1000) * rest
+    return holes + short / 2 + Fraction(3, 10) * blocks - reserved / 5, usable
+
+
+def test_the_key_is_the_formula() -> None:
+    requests = fleets.stream(60)
+    table = fleets.table(requests)
+    assert table.blocks
+    assert table.cores
+    assert table.memory
+    assert table.reserved
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedLeftover(table))
+    compared = 0
+    for request in requests:
+        for node, state in enumerate(fleet.nodes):
+            found = fleet.find_on(node, request)
+            if found is None or state is None:
+                continue
+            then = after(state, request, Choice(found.gpus))
+            before, _ = _worth(table, state)
+            now, usable = _worth(table, then)
+            assert abs((found.key >> 10) - float(now - before + usable / 100)) <= 0.51
+            compared += 1
+        fleet.place(request)
+    assert compared > 200
+
+
+def test_the_gpu_that_leaves_least_is_taken() -> None:
+    """810 goes where it leaves nothing, and 650 where 350 stays rather than 190, if 350 is what gets filled."""
+    holes = [0] * 101
+    holes[19], holes[35] = 190_000, 30_000
+    table = Table(holes=tuple(holes))
+    state = State(0, 24_000, 128_000, (1000, 840))
+    fleet = Fleet(fleets.KINDS, [state], ExpectedLeftover(table))
+    placement = fleet.find(Request(1000, 0, 1, 650))
+    assert placement is not None
+    assert placement.gpus == (0,)
+    holes[19], holes[35] = 0, 300_000
+    fleet = Fleet(fleets.KINDS, [state], ExpectedLeftover(Table(holes=tuple(holes))))
+    placement = fleet.find(Request(1000, 0, 1, 650))
+    assert placement is not None
+    assert placement.gpus == (1,)
+
+
+def test_before_it_learned_it_is_best_fit() -> None:
+    states = [State(1, 96_000, 512_000, (1000,) * 8), State(1, 96_000, 512_000, (1000, 500) + (0,) * 6)]
+    fleet = Fleet(fleets.KINDS, states, ExpectedLeftover())
+    placement = fleet.find(Request(1000, 1024, 1, 500))
+    assert placement is not None
+    assert (placement.node, placement.gpus) == (1, (1,))
+
+
+def test_it_learns_from_what_arrives() -> None:
+    requests = fleets.stream(200)
+    policy = ExpectedLeftover()
+    fleet = Fleet(fleets.KINDS, fleets.nodes(60), policy)
+    online = Online(policy, {"T4": 40, "G2": 160, "V100": 80})
+    changes = 0
+    for request in requests:
+        if online.heard(request):
+            fleet.tables_changed()
+            changes += 1
+        fleet.place(request)
+        assert policy.table.pods == 0 or policy.table.pods >= 32
+    assert changes >= 5
+    assert policy.table.holes[19] > 0
+    assert fleet.drifted() == []
+
+
+def test_the_table_survives_writing_and_reading() -> None:
+    table = fleets.table(fleets.stream(100))
+    assert Table.from_document(table.to_document()) == table
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"apiVersion": "v0"}, "apiVersion"),
+        ({"holes": [1, 2]}, "101 amounts"),
+        ({"holes": [10**9] * 101}, "101 amounts"),
+        ({"cores": None}, "learn it anew"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(change: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidManifest, match=words):
+        Table.from_document({**Table().to_document(), **change})
+
+
+def test_old_arrivals_are_forgotten() -> None:
+    workload = Workload(horizon=100)
+    for _ in range(1000):
+        workload.add(Request(1, 1, 1, 190))
+    for _ in range(1000):
+        workload.add(Request(1, 1, 1, 810))
+    assert workload.count <= 100
+    assert workload.counts.get(Request(1, 1, 1, 190), 0) == 0
+
+
+def test_a_loaded_table_does_not_depend_on_the_order_of_arrival() -> None:
+    requests = fleets.stream(100)
+    capacity = {"T4": 8, "G2": 32}
+    assert expected(Workload.of(requests), capacity) == expected(Workload.of(requests[::-1]), capacity)
+
+
+def test_lacking_is_its_sum() -> None:
+    demands = (Demand(8000, 300_000), Demand(12_000, 500_000), Demand(3000, 200_000))
+    lacking = Lacking(demands)
+    for usable in (0, 190_000, 1_000_000, 7_654_321):
+        for free in (0, 1000, 5000, 50_000, 1 << 30):
+            exact = float(_lacking(demands, Fraction(usable, 1000), free)) * 1000
+            assert abs(lacking.one(usable, free) - exact) <= 20
+
+
+def test_infeasible_is_worse_than_any_cost() -> None:
+    requests = fleets.stream(50)
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedLeftover(fleets.table(requests)))
+    for request in requests:
+        fleet.place(request)
+    keys = fleet._keys[: len(fleet.classes), : fleet.slots.used]
+    assert int(keys[keys < INFEASIBLE].max()) < INFEASIBLE >> 2

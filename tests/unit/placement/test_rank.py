@@ -1,0 +1,213 @@
+"""A large cluster is ranked: `plan()` asks the fleet's best node first, misses nothing, and remembers what it solved."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from koordra.allocator.classes import shipped_classes
+from koordra.allocator.inventory import Taken
+from koordra.errors import PlanError
+from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.placement import plan, read_inventory
+from koordra.placement import ranked_nodes as ranked
+from koordra.placement.columns.node_ranking import NodeRanking
+from koordra.placement.columns.state import Request
+from koordra.placement.node_filter.node_sets import NodeSets
+from koordra.placement.ranked_nodes import KeptFleet
+from koordra.placement.result_cache import Solved
+from koordra.topology import presets
+
+Object = dict[str, Any]
+COUNT = 70
+
+
+@pytest.fixture(scope="module")
+def cluster() -> list[Object]:
+    """Seventy nodes of one machine; the last one has another model name."""
+    machine = presets.load("dgx-a100").machine(serial="a")
+    made = build_slices(machine, node_name="n", node_uid="n", mode="joint", generation=1)
+    found: list[Object] = list(shipped_classes())
+    for number in range(COUNT):
+        name = f"node-{number:03}"
+        found.append(
+            {
+                "kind": "Node",
+                "metadata": {"name": name},
+                "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "100"}},
+            }
+        )
+        for index, entry in enumerate(made):
+            spec = {**entry["spec"], "nodeName": name, "pool": {**entry["spec"]["pool"], "name": name}}
+            if number == COUNT - 1:
+                spec["devices"] = [_renamed(device) for device in spec["devices"]]
+            found.append({"kind": "ResourceSlice", "metadata": {"name": f"{name}-{index}"}, "spec": spec})
+    return found
+
+
+def _renamed(device: Object) -> Object:
+    attributes = {**device["attributes"]}
+    if attributes["koordra.io/type"]["string"] == "gpu":
+        attributes["koordra.io/model"] = {"string": "SPECIAL"}
+    return {**device, "attributes": attributes}
+
+
+def _claim(number: int, *, gpus: int = 1, nics: int = 1, selector: str = "") -> list[Object]:
+    gpu: Object = {"deviceClassName": "gpu.koordra.io", "count": gpus}
+    if selector:
+        gpu["selectors"] = [{"cel": {"expression": selector}}]
+    requests = [{"name": "gpu", "exactly": gpu}]
+    if nics:
+        requests.append({"name": "nic", "exactly": {"deviceClassName": "nic.koordra.io", "count": nics}})
+    name = f"c{number:03}"
+    return [
+        {
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "d", "uid": name},
+            "spec": {"devices": {"requests": requests}},
+        },
+        {
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "d", "uid": f"p{name}"},
+            "spec": {
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}],
+                "resourceClaims": [{"name": "x", "resourceClaimName": name}],
+            },
+        },
+    ]
+
+
+def test_claims_are_packed_and_paired(cluster: list[Object]) -> None:
+    asked = [entry for number in range(24) for entry in _claim(number)]
+    found = plan([*cluster, *asked])
+    assert len(found.allocations) == 24
+    assert set(found.levels.values()) <= {"PIX", "PXB"}
+    assert len(set(found.nodes.values())) == 3
+    devices = [
+        (result["pool"], result["device"])
+        for allocation in found.allocations.values()
+        for result in allocation["devices"]["results"]
+        if "shareID" not in result
+    ]
+    assert len(devices) == len(set(devices))
+
+
+def test_remembering_changes_nothing(cluster: list[Object], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [
+        entry
+        for number in range(18)
+        for entry in _claim(number, gpus=1 + number % 3, nics=number % 2, selector="true" * (number % 4 == 0))
+    ]
+    remembered = plan([*cluster, *asked]).to_dict()
+    monkeypatch.setattr(Solved, "offer", lambda *_: None)
+    assert plan([*cluster, *asked]).to_dict() == remembered
+
+
+def test_the_order_of_objects_does_not_matter(cluster: list[Object]) -> None:
+    asked = [entry for number in range(6) for entry in _claim(number, gpus=1 + number % 2)]
+    assert plan([*cluster, *asked]).to_dict() == plan([*asked, *cluster][::-1]).to_dict()
+
+
+def test_a_node_that_only_the_search_can_find_is_found(
+    cluster: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fleet does not know what a selector says its first nodes say no, so every node is asked."""
+    monkeypatch.setattr(NodeSets, "request", lambda _self, _asked, _pods, request: request)
+    found = plan([*cluster, *_claim(0, selector='device.attributes["koordra.io"].model == "SPECIAL"')])
+    assert set(found.nodes.values()) == {f"node-{COUNT - 1:03}"}
+
+
+def test_what_does_not_fit_has_the_reasons_of_every_node(cluster: list[Object]) -> None:
+    found = plan([*cluster, *_claim(0, gpus=9)])
+    (reasons,) = found.unsatisfiable.values()
+    assert len({reason.node for reason in reasons}) == COUNT
+
+
+def test_a_claim_that_asks_for_spread_is_not_ranked(cluster: list[Object]) -> None:
+    first, second = _claim(0), _claim(1)
+    for claim in (first[0], second[0]):
+        parameters = {
+            "apiVersion": "koordra.io/v1alpha1",
+            "kind": "PlacementPolicy",
+            "node": "Spread",
+        }
+        claim["spec"]["devices"]["config"] = [{"opaque": {"driver": "koordra.io", "parameters": parameters}}]
+    found = plan([*cluster, *first, *second])
+    assert len(set(found.nodes.values())) == 2
+
+
+def test_feasibility_is_that_of_the_small_cluster(
+    cluster: list[Object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [
+        entry
+        for number in range(30)
+        for entry in _claim(number, gpus=8 if number % 3 else 1, nics=number % 2)
+    ]
+    large = plan([*cluster, *asked])
+    monkeypatch.setattr(ranked, "RANKED_FROM", 10**6)
+    plain = plan([*cluster, *asked])
+    assert set(large.allocations) == set(plain.allocations)
+
+
+def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
+    nodes = {entry["metadata"]["name"]: entry for entry in cluster if entry["kind"] == "Node"}
+    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
+    ranking = NodeRanking.of(nodes, inventory)
+    ranking.settle(Taken(), {})
+    assert len(ranking.fleet.kinds) == 2
+    request = Request(4000, 0, 1, 1000, (), 1, 100)
+    assert next(iter(ranking.order_of(request))) == "node-000"
+    everything = {"cpu": Decimal(64)}
+    ranking.changed("node-000", Taken(), everything)
+    assert next(iter(ranking.order_of(request))) == "node-001"
+    assert ranking.key("node-000", request) is None
+    ranking.gone("node-001")
+    assert next(iter(ranking.order_of(request))) == "node-002"
+
+
+def test_a_kept_fleet_plans_as_a_fresh_one(cluster: list[Object]) -> None:
+    """Claims come and go, a node goes and comes back, slices and classes change: what is kept follows."""
+    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
+    rest = [entry for entry in cluster if entry["kind"] != "ResourceSlice"]
+    kept, held = KeptFleet(inventory), list[Object]()
+    for turn in range(12):
+        pending = [
+            entry
+            for number in range(6 * turn, 6 * turn + 6)
+            for entry in _claim(number, gpus=1 + number % 3, nics=number % 2)
+        ]
+        shown = [entry for entry in rest if turn % 4 != 3 or entry["metadata"]["name"] != "node-001"]
+        found = plan([*shown, *held, *pending], inventory=inventory, fleet=kept)
+        assert found.to_dict() == plan([*shown, *held, *pending], inventory=inventory).to_dict(), turn
+        held += _held(pending, found)
+        if turn % 3 == 2:
+            del held[: 2 * 5]
+        if turn == 5:
+            changed = next(entry for entry in cluster if entry["kind"] == "ResourceSlice")
+            pool = {**changed["spec"]["pool"], "generation": 2, "resourceSliceCount": 1}
+            half = [_renamed(device) for device in changed["spec"]["devices"]]
+            inventory.put({**changed, "spec": {**changed["spec"], "pool": pool, "devices": half}})
+        if turn == 7:
+            inventory.kinds = {}
+            inventory.likes.clear()
+    assert kept.ranking.fleet.drifted() == []
+
+
+def _held(pending: list[Object], found: Any) -> list[Object]:
+    made = []
+    for entry in pending:
+        key = f"d/{entry['metadata']['name']}"
+        if entry["kind"] == "ResourceClaim":
+            made.append({**entry, "status": {"allocation": found.allocations[key]}})
+        else:
+            made.append({**entry, "spec": {**entry["spec"], "nodeName": found.nodes[key]}})
+    return made
+
+
+def test_a_kept_fleet_is_of_one_inventory(cluster: list[Object]) -> None:
+    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
+    with pytest.raises(PlanError, match="another inventory"):
+        plan([*cluster, *_claim(0)], fleet=KeptFleet(inventory))
