@@ -20,9 +20,9 @@ from typing import Any
 
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered
-from koordra.allocator.selectors import evaluated
 from koordra.api import objects as api
 from koordra.api.claims import Alternative, DeviceClass
+from koordra.cel.selectors import evaluated
 from koordra.placement.manifests import Cluster
 
 LIMIT = 32

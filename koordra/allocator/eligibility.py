@@ -17,9 +17,9 @@ from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered
 from koordra.allocator.reasons import Cause
 from koordra.allocator.requests import Wanted
-from koordra.allocator.selectors import DeviceFacts, matches
 from koordra.api import names
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
+from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
 
 _UNHEALTHY_DOMAINS: Final = (names.UNHEALTHY_TAINT,)

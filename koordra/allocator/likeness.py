@@ -19,9 +19,9 @@ from typing import Final
 
 from koordra.allocator.inventory import Inventory, Offered, Pool, Taken
 from koordra.allocator.requests import AskedClaim
-from koordra.allocator.selectors import names_read_by
 from koordra.api import names
 from koordra.api.devices import Attribute
+from koordra.cel.selectors import names_read_by
 
 Names = frozenset[str] | None
 """Attribute names without their domain; None is all."""

@@ -20,10 +20,10 @@ from typing import Any, Final
 from koordra.allocator import features as gates
 from koordra.allocator.features import Features
 from koordra.allocator.predicates import selector_matches
-from koordra.allocator.selectors import DeviceFacts
 from koordra.api import names, objects
 from koordra.api.devices import Attribute, Capacity, Device, DeviceID, NodeSelection, Taint
 from koordra.api.slices import DeviceTaintRule, ResourceSlice
+from koordra.cel.selectors import DeviceFacts
 
 PoolID = tuple[str, str]
 

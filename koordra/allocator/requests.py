@@ -18,7 +18,6 @@ from koordra.allocator import features as gates
 from koordra.allocator.claim_rules import refuse_memory_said_twice, refuse_misnamed
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, refusal
-from koordra.allocator.selectors import compile_error
 from koordra.api import names
 from koordra.api.claims import (
     ALL,
@@ -40,6 +39,7 @@ from koordra.api.parameters import (
     RdmaMode,
     decode,
 )
+from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
 
 KOORDRA_CLASSES: Final = frozenset({names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF})

@@ -86,7 +86,7 @@ def _compile_cel() -> Callable[[str], str | None]:
     from koordra.devcluster.apiserver.validation.classes import accept_cel
 
     try:
-        from koordra.allocator.selectors import compile_error
+        from koordra.cel.selectors import compile_error
     except ImportError:
         return accept_cel
     return partial(compile_error, list_attributes=False)

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.allocator.selectors import DeviceFacts, matches
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.cel.selectors import DeviceFacts, matches
 from koordra.controller import claims as claims_of
 from koordra.controller.snapshot import Cluster, allocator_of
 from koordra.errors import InvalidInput, KoordraError

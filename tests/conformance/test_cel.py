@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from koordra.allocator.selectors import DeviceFacts, compile_error, matches
 from koordra.api.devices import Reader, attribute_from_dict, capacity_from_dict
+from koordra.cel.selectors import DeviceFacts, compile_error, matches
 from koordra.errors import SelectorError
 
 

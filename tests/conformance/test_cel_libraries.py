@@ -1,15 +1,15 @@
 """What the libraries of Kubernetes' CEL answer, function by function.
 
 Each answer was compared with that of Kubernetes 1.36.2's own evaluator of device selectors (k8s.io/dynamic-resource-allocation/cel);
-so were 20,000 generated expressions, of which what differs is told in koordra/allocator/selectors.py.
+so were 20,000 generated expressions, of which what differs is told in koordra/cel/selectors.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from koordra.allocator.selectors import DeviceFacts, matches
 from koordra.api.devices import Attribute, Capacity
+from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
 from koordra.quantity import parse
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from koordra.allocator.selectors import compile_error
 from koordra.api import parameters
 from koordra.api.claims import ResourceClaim
 from koordra.api.classic_notes import Notes
+from koordra.cel.selectors import compile_error
 from koordra.compat import elastic
 from koordra.compat.rewrite import DIALECTS
 from koordra.compat.settings import Settings

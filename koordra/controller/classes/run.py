@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from koordra.allocator.selectors import compile_error
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
+from koordra.cel.selectors import compile_error
 from koordra.controller.classes.reconcile import ClassReconciler
 from koordra.errors import ApiError
 from koordra.kube import KubeClient

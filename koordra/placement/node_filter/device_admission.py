@@ -27,9 +27,9 @@ from koordra.allocator.eligibility import judge
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered, Pool
 from koordra.allocator.requests import Wanted
-from koordra.allocator.selectors import names_read_by
 from koordra.api import names
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
+from koordra.cel.selectors import names_read_by
 
 TOLD: Final = frozenset(
     {

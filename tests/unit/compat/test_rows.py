@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.allocator.selectors import compile_error
+from koordra.cel.selectors import compile_error
 from koordra.compat.rewrite import DIALECTS
 from koordra.compat.settings import Settings
 from koordra.compat.vocabulary import Name, Place

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.allocator.selectors import compile_error
 from koordra.api import kinds, objects, resource_class
+from koordra.cel.selectors import compile_error
 from koordra.cli.legacy_settings import read_legacy_settings
 from koordra.controller.claims import is_koordra_class
 from koordra.controller.legacy.admission import PATHS

@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from koordra.allocator.cel_tokens import closing
+from koordra.cel.tokens import closing
 
 OWN: Final = "koordra"
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.cel_lists import MOMENT, SPAN, plain
+from koordra.cel.lists import MOMENT, SPAN, plain
 
 _CLAUSE: Final = re.compile(r"%(?:%|(?:\.([0-9]+))?([a-zA-Z]))")
 _RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")

@@ -2,7 +2,7 @@
 
 Quantities, semantic versions, addresses, CIDRs, URLs and named formats go through the CEL library as messages; the one field
 holds the exact value as text and cannot be named by an expression. Functions raise ValueError for what is a run-time error in
-Kubernetes. Functions and methods whose name begins with `koordra` stand for what cel_macros.py rewrites.
+Kubernetes. Functions and methods whose name begins with `koordra` stand for what macros.py rewrites.
 
 What DRA has of Kubernetes' CEL (1.36): url, ip, cidr, format, quantity, semver, regex, sets, lists, strings, optionals,
 comprehensions of two variables, cel.bind and includes; neither math, base64 nor protos.
@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from koordra.allocator import cel_lists, cel_network, cel_text, cel_urls
-from koordra.allocator.cel_formats import FORMATS
-from koordra.allocator.semver import Semver
+from koordra.cel import addresses, formatting, lists, urls
+from koordra.cel.formats import FORMATS
+from koordra.cel.semver import Semver
 from koordra.errors import InvalidInput
 from koordra.quantity import parse
 
@@ -131,10 +131,10 @@ _END: Final = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 
 def includes(value: Any, wanted: Any) -> bool:
     if not isinstance(value, list):
-        return cel_lists.equal(value, wanted)
+        return lists.equal(value, wanted)
     if len(value) > _MAX_INCLUDES:
         raise ValueError("'includes' function cannot be applied to lists longer than 48 values")
-    return any(cel_lists.equal(item, wanted) for item in cel_lists.plain(value))
+    return any(lists.equal(item, wanted) for item in lists.plain(value))
 
 
 def is_integer(message: Any) -> bool:
@@ -176,34 +176,34 @@ def _of(kind: Any, message: Any) -> str:
     return str(message.koordra_exact)
 
 
-def _ip(address: cel_network.Address) -> Any:
+def _ip(address: addresses.Address) -> Any:
     return _Ip(koordra_exact=str(address))
 
 
-def _cidr(network: cel_network.Network) -> Any:
-    return _Cidr(koordra_exact=cel_network.cidr_text(network))
+def _cidr(network: addresses.Network) -> Any:
+    return _Cidr(koordra_exact=addresses.cidr_text(network))
 
 
-def _about_ip(ask: Callable[[cel_network.Address], Any]) -> Callable[[Any], Any]:
-    return lambda message: ask(cel_network.read_ip(_of(_Ip, message)))
+def _about_ip(ask: Callable[[addresses.Address], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(addresses.read_ip(_of(_Ip, message)))
 
 
-def _about_cidr(ask: Callable[[cel_network.Network], Any]) -> Callable[[Any], Any]:
-    return lambda message: ask(cel_network.read_cidr(_of(_Cidr, message)))
+def _about_cidr(ask: Callable[[addresses.Network], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(addresses.read_cidr(_of(_Cidr, message)))
 
 
-def _about_url(ask: Callable[[cel_urls.Url], Any]) -> Callable[[Any], Any]:
-    return lambda message: ask(cel_urls.url_from(_of(_Url, message)))
+def _about_url(ask: Callable[[urls.Url], Any]) -> Callable[[Any], Any]:
+    return lambda message: ask(urls.url_from(_of(_Url, message)))
 
 
 def _contains_ip(network: Any, address: Any) -> bool:
     text = address if isinstance(address, str) else _of(_Ip, address)
-    return cel_network.contains_ip(cel_network.read_cidr(_of(_Cidr, network)), cel_network.read_ip(text))
+    return addresses.contains_ip(addresses.read_cidr(_of(_Cidr, network)), addresses.read_ip(text))
 
 
 def _contains_cidr(network: Any, other: Any) -> bool:
     text = other if isinstance(other, str) else _of(_Cidr, other)
-    return cel_network.contains_cidr(cel_network.read_cidr(_of(_Cidr, network)), cel_network.read_cidr(text))
+    return addresses.contains_cidr(addresses.read_cidr(_of(_Cidr, network)), addresses.read_cidr(text))
 
 
 def _validate(format: Any, text: str) -> list[list[str]]:
@@ -220,7 +220,7 @@ def _text(value: Any) -> str:
         return str(value.koordra_exact)
     if isinstance(value, bytes):
         return value.decode()
-    return cel_text.text_of(value)
+    return formatting.text_of(value)
 
 
 Overload = tuple[tuple[str, ...], str, Callable[..., Any] | None]
@@ -258,7 +258,7 @@ def _for_each(
 
 
 def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *arguments: cel_lists.returned(implementation(*arguments))
+    return lambda *arguments: lists.returned(implementation(*arguments))
 
 
 # The library registers one implementation per kind of value, and both message types are of one kind: the first overload of
@@ -280,27 +280,27 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("string", "string"), "strings", find_all),
         (("string", "string", "int"), "strings", find_all),
     ),
-    "isSorted": _for_each(_COMPARABLE, "bool", cel_lists.is_sorted),
-    "sum": _for_each(("int", "uint", "double", "duration"), "*", cel_lists.total),
-    "min": _for_each(_COMPARABLE, "*", cel_lists.extreme("min", min)),
-    "max": _for_each(_COMPARABLE, "*", cel_lists.extreme("max", max)),
-    "slice": _for_each(_ELEMENTS, "list:*", cel_lists.cut, "int", "int"),
+    "isSorted": _for_each(_COMPARABLE, "bool", lists.is_sorted),
+    "sum": _for_each(("int", "uint", "double", "duration"), "*", lists.total),
+    "min": _for_each(_COMPARABLE, "*", lists.extreme("min", min)),
+    "max": _for_each(_COMPARABLE, "*", lists.extreme("max", max)),
+    "slice": _for_each(_ELEMENTS, "list:*", lists.cut, "int", "int"),
     "flatten": (
-        ((f"list:list:{_FORMAT}",), "list", _returning(cel_lists.flattened)),
+        ((f"list:list:{_FORMAT}",), "list", _returning(lists.flattened)),
         *(((f"list:list:{each}",), f"list:{each}", None) for each in _ELEMENTS if each != _FORMAT),
-        (("list", "int"), "list", _returning(cel_lists.flattened)),
+        (("list", "int"), "list", _returning(lists.flattened)),
     ),
-    "sort": _for_each(_COMPARABLE, "list:*", cel_lists.in_order),
-    "distinct": _for_each(_ELEMENTS, "list:*", cel_lists.distinct),
-    "koordraSortedBy": _for_each(_ELEMENTS, "list:*", cel_lists.sorted_by, "list"),
-    "koordraReversed": _for_each(_ELEMENTS, "list:*", cel_lists.backwards),
+    "sort": _for_each(_COMPARABLE, "list:*", lists.in_order),
+    "distinct": _for_each(_ELEMENTS, "list:*", lists.distinct),
+    "koordraSortedBy": _for_each(_ELEMENTS, "list:*", lists.sorted_by, "list"),
+    "koordraReversed": _for_each(_ELEMENTS, "list:*", lists.backwards),
     "koordraKeys": (
-        (("list",), "ints", cel_lists.indices),
-        ((f"map:dyn:{_FORMAT}",), "list", cel_lists.keys_of),
+        (("list",), "ints", lists.indices),
+        ((f"map:dyn:{_FORMAT}",), "list", lists.keys_of),
         *(((f"map:{key}:dyn",), f"list:{key}", None) for key in _KEYS),
     ),
     "koordraMapTo": (
-        (("list:bytes", "list"), "map", _returning(cel_lists.map_to)),
+        (("list:bytes", "list"), "map", _returning(lists.map_to)),
         *(
             ((f"list:{key}", f"list:{each}"), f"map:{key}:{each}", None)
             for key in _KEYS
@@ -308,31 +308,31 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         ),
     ),
     "koordraMerged": (
-        (("list:bytes",), "map", _returning(cel_lists.merged)),
+        (("list:bytes",), "map", _returning(lists.merged)),
         *(((f"list:map:{key}:{each}",), f"map:{key}:{each}", None) for key in _KEYS for each in _ELEMENTS),
     ),
-    "koordraFormat": ((("string", "list"), "string", cel_text.formatted),),
+    "koordraFormat": ((("string", "list"), "string", formatting.formatted),),
     "koordraIndexOf": (
-        (("string", "string"), "int", cel_lists.text_index_of),
-        (("string", "string", "int"), "int", cel_lists.text_index_of),
-        *_for_each(_ELEMENTS, "int", cel_lists.index_of, "*"),
+        (("string", "string"), "int", lists.text_index_of),
+        (("string", "string", "int"), "int", lists.text_index_of),
+        *_for_each(_ELEMENTS, "int", lists.index_of, "*"),
     ),
     "koordraLastIndexOf": (
-        (("string", "string"), "int", cel_lists.text_last_index_of),
-        (("string", "string", "int"), "int", cel_lists.text_last_index_of),
-        *_for_each(_ELEMENTS, "int", cel_lists.last_index_of, "*"),
+        (("string", "string"), "int", lists.text_last_index_of),
+        (("string", "string", "int"), "int", lists.text_last_index_of),
+        *_for_each(_ELEMENTS, "int", lists.last_index_of, "*"),
     ),
     "family": (((_IP,), "int", _about_ip(lambda address: address.version)),),
-    "isUnspecified": (((_IP,), "bool", _about_ip(cel_network.is_unspecified)),),
-    "isLoopback": (((_IP,), "bool", _about_ip(cel_network.is_loopback)),),
-    "isLinkLocalMulticast": (((_IP,), "bool", _about_ip(cel_network.is_link_local_multicast)),),
-    "isLinkLocalUnicast": (((_IP,), "bool", _about_ip(cel_network.is_link_local_unicast)),),
-    "isGlobalUnicast": (((_IP,), "bool", _about_ip(cel_network.is_global_unicast)),),
+    "isUnspecified": (((_IP,), "bool", _about_ip(addresses.is_unspecified)),),
+    "isLoopback": (((_IP,), "bool", _about_ip(addresses.is_loopback)),),
+    "isLinkLocalMulticast": (((_IP,), "bool", _about_ip(addresses.is_link_local_multicast)),),
+    "isLinkLocalUnicast": (((_IP,), "bool", _about_ip(addresses.is_link_local_unicast)),),
+    "isGlobalUnicast": (((_IP,), "bool", _about_ip(addresses.is_global_unicast)),),
     "containsIP": (((_CIDR, _IP), "bool", _contains_ip), ((_CIDR, "string"), "bool", _contains_ip)),
     "containsCIDR": (((_CIDR, _CIDR), "bool", _contains_cidr), ((_CIDR, "string"), "bool", _contains_cidr)),
     "ip": (((_CIDR,), _IP, _about_cidr(lambda network: _ip(network[0]))),),
     "prefixLength": (((_CIDR,), "int", _about_cidr(lambda network: network[1])),),
-    "masked": (((_CIDR,), _CIDR, _about_cidr(lambda network: _cidr(cel_network.masked(network)))),),
+    "masked": (((_CIDR,), _CIDR, _about_cidr(lambda network: _cidr(addresses.masked(network)))),),
     "getScheme": (((_URL,), "string", _about_url(lambda url: url.scheme)),),
     "getHost": (((_URL,), "string", _about_url(lambda url: url.host)),),
     "getHostname": (((_URL,), "string", _about_url(lambda url: url.hostname)),),
@@ -347,25 +347,25 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     "isQuantity": ((("string",), "bool", lambda text: is_valid(lambda: parse(text))),),
     "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
     "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
-    "sets.contains": ((("list", "list"), "bool", cel_lists.contains),),
+    "sets.contains": ((("list", "list"), "bool", lists.contains),),
     "sets.equivalent": (
-        (("list", "list"), "bool", lambda a, b: cel_lists.contains(a, b) and cel_lists.contains(b, a)),
+        (("list", "list"), "bool", lambda a, b: lists.contains(a, b) and lists.contains(b, a)),
     ),
-    "sets.intersects": ((("list", "list"), "bool", cel_lists.intersects),),
-    "lists.range": ((("int",), "ints", cel_lists.counted),),
-    "ip": ((("string",), _IP, lambda text: _ip(cel_network.read_ip(text))),),
-    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: cel_network.read_ip(text))),),
-    "ip.isCanonical": ((("string",), "bool", cel_network.is_canonical),),
-    "cidr": ((("string",), _CIDR, lambda text: _cidr(cel_network.read_cidr(text))),),
-    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: cel_network.read_cidr(text))),),
+    "sets.intersects": ((("list", "list"), "bool", lists.intersects),),
+    "lists.range": ((("int",), "ints", lists.counted),),
+    "ip": ((("string",), _IP, lambda text: _ip(addresses.read_ip(text))),),
+    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_ip(text))),),
+    "ip.isCanonical": ((("string",), "bool", addresses.is_canonical),),
+    "cidr": ((("string",), _CIDR, lambda text: _cidr(addresses.read_cidr(text))),),
+    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_cidr(text))),),
     "url": (
         (
             ("string",),
             _URL,
-            lambda text: _Url(koordra_exact=cel_urls.url_exactly(cel_urls.read_url(text))),
+            lambda text: _Url(koordra_exact=urls.url_exactly(urls.read_url(text))),
         ),
     ),
-    "isURL": ((("string",), "bool", cel_urls.is_url),),
+    "isURL": ((("string",), "bool", urls.is_url),),
     "format.named": ((("string",), "formats", _named),),
     **{f"format.{name}": (((), _FORMAT, lambda name=name: _Format(koordra_exact=name)),) for name in FORMATS},
     "koordraString": tuple(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.allocator.cel_tokens import names_read, nesting, tokens_of, with_empty_domains
-from koordra.allocator.selectors import DeviceFacts, compile_error, matches
-from koordra.allocator.semver import Semver
 from koordra.api.devices import Attribute, Capacity
+from koordra.cel.selectors import DeviceFacts, compile_error, matches
+from koordra.cel.semver import Semver
+from koordra.cel.tokens import names_read, nesting, tokens_of, with_empty_domains
 from koordra.errors import SelectorError
 from koordra.quantity import parse
 

@@ -10,8 +10,8 @@ bridged here, and what cannot be bridged is refused: the rule is that an answer 
    an optional that is always present). A domain that is reached through a `cel.bind` variable keeps the library's
    error: that is an error where Kubernetes has an empty map, never a wrong answer, since CEL's operators are monotone.
 3. Quantities, versions, addresses, URLs and formats are messages of a private proto package; their methods are Python functions
-   over exact values (cel_functions.py). The library registers one implementation per kind of argument, so types share methods.
-4. Comprehensions of two variables, sortBy and a few functions are rewritten into what the library has (cel_macros.py).
+   over exact values (functions.py). The library registers one implementation per kind of argument, so types share methods.
+4. Comprehensions of two variables, sortBy and a few functions are rewritten into what the library has (macros.py).
 5. Kubernetes stops an evaluation at a cost of 1,000,000. The library counts nothing; comprehensions nested deeper than
    `_MAX_NESTING`, each of which walks at most 48 values, are refused up front.
 
@@ -35,7 +35,8 @@ from typing import Any, Final, NamedTuple
 from cel_expr_python import cel  # type: ignore[attr-defined, unused-ignore]
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
-from koordra.allocator.cel_functions import (
+from koordra.api.devices import Attribute, Capacity
+from koordra.cel.functions import (
     FUNCTIONS,
     INCLUDES,
     METHODS,
@@ -44,9 +45,8 @@ from koordra.allocator.cel_functions import (
     cel_value,
     quantity_message,
 )
-from koordra.allocator.cel_macros import refusal, rewritten
-from koordra.allocator.cel_tokens import names_read, nesting, tokens_of, with_empty_domains
-from koordra.api.devices import Attribute, Capacity
+from koordra.cel.macros import refusal, rewritten
+from koordra.cel.tokens import names_read, nesting, tokens_of, with_empty_domains
 from koordra.errors import SelectorError
 
 _MAX_EXPRESSION: Final = 10 * 1024
