@@ -246,6 +246,8 @@ def _amount(resources: Mapping[str, Any], cls: ElasticClass, read: Reader) -> Am
         return Amount(cores // 100, 0, 0, tuple(told))
     if not memory:
         told.append("compute without memory is charged the least there is, 1Mi")
+    if cores:
+        told.append(f"{cores}% of compute is accounting only: reserved and counted, not enforced")
     return Amount(0, cores, memory or MIB, tuple(told))
 
 

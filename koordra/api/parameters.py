@@ -65,7 +65,7 @@ class DevicePolicy(StrEnum):
 
 
 class CoresPolicy(StrEnum):
-    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it."""
+    """HARD: never above the share. ELASTIC: idle compute may be used until its owner wants it. See NO_EFFECT."""
 
     HARD = "Hard"
     ELASTIC = "Elastic"
@@ -152,6 +152,12 @@ class _Kind:
     build: type[JointAllocation] | type[PlacementPolicy] | type[GpuConfig] | type[RdmaConfig]
     fields: tuple[_Field, ...] = field(default=())
 
+
+NO_EFFECT: Final[Mapping[str, str]] = {
+    "coresPolicy": "has no effect: cores are reserved and counted, and nothing enforces them",
+    "priority": "has no effect: nothing schedules the kernels of a card's claims by it",
+}
+"""Fields of GpuConfig that are accepted although no isolation backend reads them, and what is told where they are written."""
 
 ISOLATIONS: Final = ("none", "limiter", "mps", "timeslicing", "mig", "hami-core")
 

@@ -1,6 +1,6 @@
 """Alnair: a slice of one card, memory in GiB and compute in percent.
 
-Compute from 100 up, or none, is no limit. Memory that is not asked for is not limited either: such a container may fill the
+Compute from 100 up, or none, reserves none. Memory that is not asked for is not limited either: such a container may fill the
 card, so here it has all of the card's memory. Which card is the two kubelet plugins' luck; here memory and compute are of one
 card. Alnair has two schedulers for two policies (`schedulerName`): cost-saving packs nodes, high-performance spreads over them.
 """
@@ -41,7 +41,7 @@ VOCABULARY: Final = Vocabulary(
         resource(
             COMPUTE,
             "percent of that card's compute; 100 and above, or none: no limit",
-            "capacity `cores` below 100, otherwise none",
+            "capacity `cores` (accounting only) below 100, otherwise none",
         ),
         written("ai.centaurus.io/alnair-gpu-id", "card that was chosen"),
         written("ai.centaurus.io/alnair-id", "name of the slice"),
@@ -53,9 +53,8 @@ VOCABULARY: Final = Vocabulary(
         ),
         environment(
             "ALNAIR_VGPU_COMPUTE_PERCENTILE",
-            "set by the plugin",
-            "is set by koordra to what the claim was given",
-            given=True,
+            "set by the plugin for Alnair's library",
+            "is not set: compute is accounting only",
         ),
         environment(
             "ALNAIR_", "others, set by the plugin (ID, SOCKET, WORKSPACE_PATH)", "are not set any more"

@@ -58,7 +58,7 @@ VOCABULARY: Final = Vocabulary(
         resource(
             "elasticgpu.io/gpu-core",
             "percent, 100 a card: below 100 a share, from 100 up whole cards",
-            "capacity `cores`, or `count` whole cards",
+            "capacity `cores` (accounting only), or `count` whole cards",
         ),
         resource(
             "elasticgpu.io/gpu-memory",
@@ -73,7 +73,7 @@ VOCABULARY: Final = Vocabulary(
         resource(
             "tke.cloud.tencent.com/qgpu-core-greedy",
             "percent that idle compute may exceed",
-            "capacity `cores` with `GpuConfig.coresPolicy: Elastic`",
+            "capacity `cores` (accounting only) with `GpuConfig.coresPolicy: Elastic`",
         ),
         resource("tke.cloud.tencent.com/qgpu-memory", "GB of the share", "capacity `memory`, as GiB"),
         resource(README_ONLY[0], "in the README alone; nothing reads it on a pod", "refused"),

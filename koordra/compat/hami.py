@@ -3,7 +3,7 @@
     webhook     a percentage outside 0..100 is refused; memory, cores or a percentage in limits without a count becomes one
                 card (defaultGPUNum); a count with neither memory nor cores takes the cards' compute whole (cores 100)
     memory      gpumem unless 0, else the percentage unless 0, else defaultMemory, else all of the card; MiB times memoryFactor
-    cores       above 100 is 100; 100 wants the card alone; 0 or none is neither reserved nor limited
+    cores       above 100 is 100; 100 wants the card alone; 0 or none reserves none
     limits      count before requests, as every other figure
 
 A value of gpumem that does not fit into 32 bits makes HAMi forget the whole request; here it is refused. Init containers run
@@ -191,10 +191,6 @@ def _cores_policy(container: Container, own: VgpuSettings, notes: Notes) -> Core
     if said.lower() == "force":
         return CoresPolicy.HARD
     if said.lower() == "disable":
-        notes.warn(
-            container.where,
-            "no limit on compute: the share is counted, and idle compute may be used beyond it",
-        )
         return CoresPolicy.ELASTIC
     return None
 

@@ -54,9 +54,9 @@ VOCABULARY: Final = Vocabulary(
         resource(
             CORES,
             "percent of each card's compute; 100 wants the card alone",
-            "capacity `cores`; 100 also `GpuConfig.exclusive`",
+            "capacity `cores` (accounting only); 100 also `GpuConfig.exclusive`",
         ),
-        resource(PRIORITY, "0 high, 1 low", "`GpuConfig.priority`"),
+        resource(PRIORITY, "0 high, 1 low", "`GpuConfig.priority`, which has no effect, and told"),
         resource(
             "nvidia.com/mig-*",
             "MIG instances of a profile",
@@ -109,7 +109,7 @@ VOCABULARY: Final = Vocabulary(
         environment(
             CORE_SWITCH,
             "default, force or disable the limit on compute",
-            "is read: force is `coresPolicy: Hard`, disable is `Elastic`",
+            "is read: force is `coresPolicy: Hard`, disable is `Elastic`; told, since neither has an effect",
             told=False,
         ),
         environment(
@@ -125,9 +125,8 @@ VOCABULARY: Final = Vocabulary(
         ),
         environment(
             "CUDA_DEVICE_SM_LIMIT",
-            "set by HAMi's device plugin",
-            "is set by koordra to what the claim was given",
-            given=True,
+            "set by HAMi's device plugin for its library",
+            "is not set: compute is accounting only",
         ),
         scheduler(
             "hami-scheduler",

@@ -56,7 +56,11 @@ VOCABULARY: Final = Vocabulary(
             "percent: 50 is half a card, 200 two cards",
             "as gpu-core and gpu-memory-ratio of the same amount",
         ),
-        resource(CORE, "percent of compute, over all cards", "capacity `cores`, divided by the cards"),
+        resource(
+            CORE,
+            "percent of compute, over all cards",
+            "capacity `cores` (accounting only), divided by the cards",
+        ),
         resource(MEMORY, "bytes, over all cards", "capacity `memory`, divided by the cards"),
         resource(
             RATIO,

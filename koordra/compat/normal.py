@@ -3,7 +3,7 @@
     dialect module ──> Wish: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
 
 A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of whatever card is
-chosen, or (neither) all of the card. Compute is in percent; 0 is "neither reserved nor limited". `exclusive` keeps everybody
+chosen, or (neither) all of the card. Compute is in percent, reserved and counted (nothing enforces it); 0 reserves none. `exclusive` keeps everybody
 else off the card although the share is less than all of its memory.
 
 The dialects differ in what belongs together:
@@ -113,7 +113,8 @@ class Share:
         each = " on each" if self.count > 1 else ""
         if self.memory.whole and not self.cores:
             return f"{self.count} whole {_plural(self.count, 'card')}"
-        compute = f" and {self.cores}% of compute" if self.cores else ""
+        kept = "" if self.whole else " (accounting only)"
+        compute = f" and {self.cores}% of compute{kept}" if self.cores else ""
         alone = ", alone on the card" if self.exclusive else ""
         return f"{self.count} {_plural(self.count, 'card')}, {self.memory}{compute}{each}{alone}"
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 from koordra.api import names
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
+from koordra.api.parameters import NO_EFFECT
 from koordra.compat import aliyun, alnair, elastic, hami, koordinator, plain, signs, tke, unknown, volcano
 from koordra.compat.claims import Asked, asked_by
 from koordra.compat.containers import Container, containers_of, without
@@ -228,6 +229,10 @@ def _tell_pod(view: PodView, wish: Wish, settings: Settings, notes: Notes) -> No
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
+    for share in wish.shares:
+        for name, value in (("coresPolicy", share.cores_policy), ("priority", share.priority)):
+            if value is not None and not share.partition:
+                notes.warn(f"{view.where}: {share.phase} {share.container}", f"{name} {NO_EFFECT[name]}")
     if view.spec.get("nodeName"):
         notes.warn(
             f"{view.where}.nodeName",

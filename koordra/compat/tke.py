@@ -30,7 +30,7 @@ VOCABULARY: Final = Vocabulary(
         resource(
             CORES,
             "percent, 100 a card: 1..99 of one card, or multiples of 100",
-            "capacity `cores`, or `count` whole cards",
+            "capacity `cores` (accounting only), or `count` whole cards",
         ),
         resource(
             MEMORY,
@@ -40,7 +40,7 @@ VOCABULARY: Final = Vocabulary(
         annotation(
             CORE_LIMIT,
             "percent up to which idle compute may be used",
-            "`GpuConfig.coresPolicy: Elastic`; the upper end is told",
+            "`GpuConfig.coresPolicy: Elastic`, which has no effect; told, as the upper end is",
         ),
         written("tencent.com/predicate-gpu-idx-*", "cards that were chosen"),
         written("tencent.com/predicate-node", "node that was chosen"),

@@ -66,7 +66,7 @@ VOCABULARY: Final = Vocabulary(
         resource(
             CORES,
             "percent of each card's compute; 100 wants the card alone",
-            "capacity `cores`; 100 also `GpuConfig.exclusive`",
+            "capacity `cores` (accounting only); 100 also `GpuConfig.exclusive`",
         ),
         annotation(
             USE_TYPE,

@@ -6,7 +6,7 @@ GPU whose memory limit is enforced by the limiter.
     GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown where that cannot be seen
 
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA. The reasons
-                  are those of limiter_report.py
+                  are those of limiter_report.py. Cores are accounting only, which the message says where some are reserved
 
 Only these have entries: of another GPU there is nothing to tell that its allocation does not say. Entries of other drivers, and
 other people's conditions on ours, stay as they are.
@@ -80,11 +80,16 @@ def device_statuses(
                 _nic_entry(record, device, inventory=inventory, attached=attached.get(device.device))
             )
         elif device.isolation == LimiterIsolation.name and limited is not None:
-            condition = _condition(
-                LIMITED, status=limited.enforced, reason=limited.reason, message=limited.message
-            )
+            message = f"{limited.message}{_cores(device)}"
+            condition = _condition(LIMITED, status=limited.enforced, reason=limited.reason, message=message)
             entries.append({**_entry(record, device), "conditions": [condition]})
     return entries
+
+
+def _cores(device: DeviceRecord) -> str:
+    """What is to be said of compute: the limiter limits memory alone."""
+    cores = dict(device.consumed).get(names.CAPACITY_CORES, "0")
+    return f"; cores: accounting only ({cores}% reserved, not enforced)" if cores != "0" else ""
 
 
 def _entry(record: ClaimRecord, device: DeviceRecord) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 The claim says by a label (koordra.io/dialect) which stack its pod was written for. The values are those of the allocation:
 what the request got on each of its cards, in the units of that stack.
 
-    hami, volcano-vgpu   CUDA_DEVICE_MEMORY_LIMIT_<i>=<MiB>m for each limited card in order; CUDA_DEVICE_SM_LIMIT=<percent of the first>
-    koordinator          CUDA_DEVICE_MEMORY_LIMIT=<bytes of the first>, CUDA_DEVICE_SM_LIMIT=<percent of the first>, where it is a share
+    hami, volcano-vgpu   CUDA_DEVICE_MEMORY_LIMIT_<i>=<MiB>m for each limited card in order
+    koordinator          CUDA_DEVICE_MEMORY_LIMIT=<bytes of the first>, where it is a share
     aliyun               ALIYUN_COM_GPU_MEM_IDX=<minor>, _POD=<units of the pod>, _CONTAINER=<units of the container>, _DEV=<units of the card>
     volcano-gpu          VOLCANO_GPU_ALLOCATED=<MiB>, VOLCANO_GPU_MEMORY_TOTAL=<MiB of the card>
-    alnair               ALNAIR_VGPU_COMPUTE_PERCENTILE=<percent>
 
+Compute is accounting only, so no variable of a stack's own limiter names it (CUDA_DEVICE_SM_LIMIT,
+ALNAIR_VGPU_COMPUTE_PERCENTILE): their readers, the libraries of those stacks, are not in the container.
 Nobody keeps a share by them: the isolation backend does, and reads none of these. So it does no harm that a user can put
 the label on a claim himself, or set such a variable in the pod. MIG instances get none; they have no limit of this kind.
 """
@@ -35,12 +36,11 @@ Variables = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Card:
-    """A card of one request: `memory` of `total` bytes, `cores` percent (0: all of it, or not limited)."""
+    """A card of one request: `memory` of `total` bytes."""
 
     minor: int
     memory: int
     total: int
-    cores: int
 
     @property
     def is_share(self) -> bool:
@@ -85,7 +85,6 @@ def _card(device: DeviceRecord, inventory: Inventory) -> _Card | None:
         minor=minor if isinstance(minor, int) else -1,
         memory=memory,
         total=total,
-        cores=int(parse(consumed.get(names.CAPACITY_CORES, "0"))),
     )
 
 
@@ -95,22 +94,16 @@ def _unit(annotations: Mapping[str, str]) -> int:
 
 
 def _vgpu(cards: Sequence[_Card], _pod: Sequence[_Card], _unit: int) -> Variables:
-    limits = tuple(
+    return tuple(
         (f"CUDA_DEVICE_MEMORY_LIMIT_{index}", f"{card.memory // _MIB}m")
         for index, card in enumerate(cards)
         if card.is_share
     )
-    return (*limits, *_sm_limit(cards[0]))
 
 
 def _koordinator(cards: Sequence[_Card], _pod: Sequence[_Card], _unit: int) -> Variables:
     first = cards[0]
-    limit = (("CUDA_DEVICE_MEMORY_LIMIT", str(first.memory)),) if first.is_share else ()
-    return (*limit, *_sm_limit(first))
-
-
-def _sm_limit(card: _Card) -> Variables:
-    return (("CUDA_DEVICE_SM_LIMIT", str(card.cores)),) if 0 < card.cores < 100 else ()
+    return (("CUDA_DEVICE_MEMORY_LIMIT", str(first.memory)),) if first.is_share else ()
 
 
 def _aliyun(cards: Sequence[_Card], pod: Sequence[_Card], unit: int) -> Variables:
@@ -131,15 +124,10 @@ def _volcano(cards: Sequence[_Card], _pod: Sequence[_Card], _unit: int) -> Varia
     )
 
 
-def _alnair(cards: Sequence[_Card], _pod: Sequence[_Card], _unit: int) -> Variables:
-    return (("ALNAIR_VGPU_COMPUTE_PERCENTILE", str(cards[0].cores)),) if cards[0].cores else ()
-
-
 _DIALECTS: Final[Mapping[str, Callable[[Sequence[_Card], Sequence[_Card], int], Variables]]] = {
     "hami": _vgpu,
     "volcano-vgpu": _vgpu,
     "koordinator": _koordinator,
     "aliyun": _aliyun,
     "volcano-gpu": _volcano,
-    "alnair": _alnair,
 }

@@ -8,7 +8,7 @@ GPUs and NICs may be allocated several times (``allowMultipleAllocations``), sin
 
 =========  ==========================  =============================================
 gpu        memory                      all of it by default, steps of 1Mi
-gpu        cores                       percent of compute, default 0: neither reserved nor limited
+gpu        cores                       percent of compute, default 0: none reserved (accounting only)
 gpu        slots                       how many shares the card takes, one each
 nic        share                       percent of the NIC, all of it by default
 nic        bandwidth                   bits per second, default 0: not reserved; left out while the link is down

@@ -69,7 +69,7 @@ struct policy_device {
     _Atomic uint64_t limit;         /* bytes; UNLIMITED: counted, not limited */
     _Atomic uint64_t unseen;        /* bytes that the node sees in use beyond the ledger: modules, other APIs; they count */
     _Atomic uint64_t context_bytes; /* kept for each context; 0: measured when it is made */
-    _Atomic uint32_t cores;         /* percent, 0: not limited; for the core limiter */
+    _Atomic uint32_t cores;         /* percent reserved, 0: none; nothing enforces it yet */
     _Atomic uint32_t priority;
     uint64_t reserved[2];
 };

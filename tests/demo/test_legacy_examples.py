@@ -247,7 +247,7 @@ def hami(demo: LegacyDemo, pods: list[Object]) -> None:
     assert card(one) != card(other)
     env = demo.environment(pod)["main"]
     assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "8000m"
-    assert env["CUDA_DEVICE_SM_LIMIT"] == "30"
+    assert "CUDA_DEVICE_SM_LIMIT" not in env, "nothing enforces it"
 
 
 def koordinator(demo: LegacyDemo, pods: list[Object]) -> None:
@@ -277,7 +277,6 @@ def alnair(demo: LegacyDemo, pods: list[Object]) -> None:
     assert len({card(result) for result in found}) == 1
     for result in found:
         assert {"cores": "25", "memory": "10Gi"}.items() <= result["consumedCapacity"].items()
-    assert all(demo.environment(pod)["main"]["ALNAIR_VGPU_COMPUTE_PERCENTILE"] == "25" for pod in pods)
 
 
 def consumed(memory: str, cores: str) -> Any:

@@ -55,6 +55,17 @@ def problems(obj: Mapping[str, Any]) -> list[InvalidInput]:
     return [*found, *_contradictions(decoded, about=about)]
 
 
+def warnings(obj: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields in the object that are accepted and have no effect."""
+    path, devices = devices_of(obj)
+    return tuple(
+        f"{place}.opaque.parameters.{name} {parameters.NO_EFFECT[name]}"
+        for place, entry in our_config(devices, path)
+        if isinstance(body := entry["opaque"].get("parameters"), Mapping)
+        for name in sorted(parameters.NO_EFFECT.keys() & body.keys())
+    )
+
+
 def our_config(devices: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """(where, entry) of every configuration for koordra's driver."""
     config = devices.get("config")

@@ -46,7 +46,7 @@ def validate(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
     found = claims.problems(obj)
     if not found and asked.kind in _CLAIMS and is_native(obj, in_native):
         found = list(native.translate(obj, lookups.classes()).problems)
-    return Answer(tuple(found))
+    return Answer(tuple(found), warnings=claims.warnings(obj))
 
 
 PATHS: Final[Mapping[str, tuple[Handler, bool]]] = {

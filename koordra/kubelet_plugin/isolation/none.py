@@ -1,7 +1,7 @@
 """Backend `none`: the share is accounted for, told to the container, and not enforced.
 
 Cooperative programs and people read the figures from the environment: `KOORDRA_MEMORY_LIMIT_<UID>_<n>` in bytes and
-`KOORDRA_CORES_LIMIT_<UID>_<n>` in percent; claim uid and the device's place in the claim are those of `KOORDRA_DEVICE_<UID>_<n>`,
+`KOORDRA_CORES_RESERVED_<UID>_<n>` in percent (reserved and counted; no backend enforces cores); claim uid and the device's place in the claim are those of `KOORDRA_DEVICE_<UID>_<n>`,
 so that the limits of two claims in one container stand side by side.
 """
 
@@ -25,7 +25,7 @@ class NoIsolation:
         if share.memory_bytes is not None:
             env.append((f"KOORDRA_MEMORY_LIMIT_{place}", str(share.memory_bytes)))
         if share.cores is not None:
-            env.append((f"KOORDRA_CORES_LIMIT_{place}", str(share.cores)))
+            env.append((f"KOORDRA_CORES_RESERVED_{place}", str(share.cores)))
         return ContainerEdits(env=tuple(env))
 
     def start(self, share: Share, config: GpuConfig) -> None:

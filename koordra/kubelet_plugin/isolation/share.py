@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`index` counts the claim's devices. `memory_bytes` None: all of the card. `cores` percent, None: not limited."""
+    """`index` counts the claim's devices. `memory_bytes` None: all of the card. `cores`: percent reserved (accounting only), None: none."""
 
     claim_uid: str
     index: int

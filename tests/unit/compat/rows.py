@@ -128,6 +128,7 @@ HAMI = [
         "hami-priority",
         asking({N + "gpu": 1, N + "gpumem": 500, N + "priority": 0}),
         ["a: 1 gpu memory 500Mi", KEEP + " priority=0"],
+        warned=("priority has no effect",),
     ),
     Row(
         "hami-gpu-by-default",
@@ -304,13 +305,14 @@ HAMI = [
             )
         ),
         ["a: 1 gpu memory 100Mi cores 10", KEEP + " coresPolicy=Hard"],
+        warned=("coresPolicy has no effect",),
     ),
     Row(
         "hami-disable",
         asking({N + "gpumem": 100, N + "gpucores": 10}),
         ["a: 1 gpu memory 100Mi cores 10", KEEP + " coresPolicy=Elastic"],
         hami(core_policy="disable"),
-        ("no limit on compute",),
+        ("coresPolicy has no effect: cores are reserved and counted",),
     ),
     Row(
         "hami-scheduler",
@@ -725,6 +727,7 @@ OTHERS = [
         "qgpu-greedy",
         asking({"tke.cloud.tencent.com/qgpu-core-greedy": 10, "tke.cloud.tencent.com/qgpu-memory": 5}),
         ["a: 1 gpu memory 5Gi cores 10", "a: GpuConfig coresPolicy=Elastic"],
+        warned=("coresPolicy has no effect",),
     ),
     Row(
         "elastic-results",
@@ -786,7 +789,7 @@ OTHERS = [
             annotations={"tencent.com/vcuda-core-limit": "50"},
         ),
         ["a: 1 gpu memory 1Gi cores 30", KEEP + " coresPolicy=Elastic"],
-        warned=("also beyond 50%",),
+        warned=("coresPolicy has no effect", "also beyond 50%"),
     ),
     Row(
         "tke-limit-same",

@@ -33,7 +33,6 @@ def test_vgpus_are_told_card_by_card(node: PluginNode, dialect: str) -> None:
     limits = {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "20480m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "10240m",
-        "CUDA_DEVICE_SM_LIMIT": "25",
     }
     cards = (gpu("main", GPU_0, "20Gi", cores="25"), gpu("main", GPU_1, "10Gi", cores="25"))
     assert told(node, *cards, dialect=dialect) == [limits, limits]
@@ -46,7 +45,7 @@ def test_what_is_not_limited_is_not_told(node: PluginNode) -> None:
 
 def test_koordinator_is_told_bytes(node: PluginNode) -> None:
     assert told(node, gpu("gpu", GPU_0, "20Gi", cores="50"), dialect="koordinator") == [
-        {"CUDA_DEVICE_MEMORY_LIMIT": str(20 << 30), "CUDA_DEVICE_SM_LIMIT": "50"}
+        {"CUDA_DEVICE_MEMORY_LIMIT": str(20 << 30)}
     ]
 
 
@@ -66,15 +65,16 @@ def test_aliyun_in_mib(node: PluginNode) -> None:
     assert found["ALIYUN_COM_GPU_MEM_POD"] == "4096"
 
 
-def test_volcano_and_alnair(node: PluginNode) -> None:
+def test_volcano_is_told_mib(node: PluginNode) -> None:
     (found,) = told(node, gpu("a", GPU_0, "4Gi"), dialect="volcano-gpu")
     assert found["VOLCANO_GPU_ALLOCATED"] == "4096"
     assert int(found["VOLCANO_GPU_MEMORY_TOTAL"]) > 80_000
 
 
-def test_alnair_is_told_its_percentile(node: PluginNode) -> None:
-    (found,) = told(node, gpu("a", GPU_0, "4Gi", cores="30"), dialect="alnair")
-    assert found == {"ALNAIR_VGPU_COMPUTE_PERCENTILE": "30"}
+@pytest.mark.parametrize("dialect", ["hami", "volcano-vgpu", "koordinator", "alnair"])
+def test_nobody_is_told_a_limit_of_compute_that_nothing_enforces(node: PluginNode, dialect: str) -> None:
+    (found,) = told(node, gpu("a", GPU_0, "4Gi", cores="30"), dialect=dialect)
+    assert not [name for name in found if "SM_LIMIT" in name or "PERCENTILE" in name]
 
 
 @pytest.mark.parametrize("dialect", ["", "tke", "plain", "nobody"])

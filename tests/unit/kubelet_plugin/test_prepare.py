@@ -122,8 +122,8 @@ def test_a_share_has_its_limits_in_the_environment_and_a_whole_card_has_none(nod
     shares = [device["env"] for device in node.record(uid(1))["devices"]]
     place = f"{uid(1).upper().replace('-', '_')}_0"
     assert shares[0][f"KOORDRA_MEMORY_LIMIT_{place}"] == str(20 << 30)
-    assert shares[0][f"KOORDRA_CORES_LIMIT_{place}"] == "25"
-    assert not [name for name in shares[1] if "LIMIT" in name]
+    assert shares[0][f"KOORDRA_CORES_RESERVED_{place}"] == "25"
+    assert not [name for name in shares[1] if "LIMIT" in name or "RESERVED" in name]
 
 
 def test_repeated_prepare_gives_the_same_answer_and_writes_the_files_again(node: PluginNode) -> None:

@@ -117,6 +117,18 @@ def test_a_gpu_without_the_limiter_has_no_entry(tmp_path: Path, isolation: str |
     assert device_statuses(record, inventory=INVENTORY, attached={}, limited=said) == []
 
 
+@pytest.mark.parametrize(("cores", "told"), [("30", "accounting only (30% reserved"), ("0", "")])
+def test_where_cores_are_reserved_the_condition_says_that_only_memory_is_limited(
+    tmp_path: Path, cores: str, told: str
+) -> None:
+    limiter_region.allow(tmp_path / UID, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    record = replace(RECORD, devices=(replace(GPU, consumed=(("cores", cores),)),))
+    (entry,) = device_statuses(record, inventory=INVENTORY, attached={}, limited=verdict(tmp_path, UID))
+    (condition,) = entry["conditions"]
+    assert told in condition["message"]
+    assert ("cores" in condition["message"]) is bool(told)
+
+
 def test_other_peoples_conditions_on_our_gpus_stay() -> None:
     isolated = {
         "type": "Isolated",

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.webhook import claims, native
+from koordra.controller.webhook import claims, handlers, native
+from koordra.controller.webhook.review import Asked
 from tests.unit.webhook.cluster import Known, claim, parameters, request, template
 
 CLASSES = Known().classes()
@@ -73,6 +74,20 @@ def test_good_parameters_and_other_drivers_pass() -> None:
     several = [parameters("JointAllocation", scope=scope) for scope in ("PCIeRoot", "Socket")]
     assert not claims.problems(claim([request("gpu")], several))
     assert not claims.problems(claim([request("gpu"), request("more")], two))
+
+
+def test_fields_without_effect_are_told_where_they_stand() -> None:
+    config = [
+        parameters("GpuConfig", ["gpu"], priority=1, coresPolicy="Hard"),
+        parameters("GpuConfig", isolation="none"),
+    ]
+    first, second = claims.warnings(claim([request("gpu")], config))
+    assert first.startswith("spec.devices.config[0].opaque.parameters.coresPolicy has no effect")
+    assert second.startswith("spec.devices.config[0].opaque.parameters.priority has no effect")
+    template = {"kind": "ResourceClaimTemplate", "spec": {"spec": claim([request("gpu")], config)["spec"]}}
+    answer = handlers.validate(Asked("u", "CREATE", "ResourceClaimTemplate", "", template), Known(), False)
+    assert len(answer.warnings) == 2
+    assert not answer.problems
 
 
 def test_device_classes_are_checked_too() -> None:
