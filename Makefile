@@ -23,11 +23,11 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml devcluster/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "koordra needs Python >= 3.11; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module; on Debian install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,dev]' --editable ./devcluster
 	@touch $@
 
 demo: setup

@@ -10,6 +10,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+# The programs that tests start find the checkout's packages where this process finds them (`pythonpath` in pyproject.toml).
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), str(ROOT / "devcluster"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 GOLDEN = Path(__file__).resolve().parent / "golden"
 
 # Deterministic in CI and on a laptop alike; no deadline, since a machine under load is not a bug.

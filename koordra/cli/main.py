@@ -14,6 +14,9 @@ import click
 from koordra import __version__
 from koordra.errors import KoordraError
 
+DEMO_DISTRIBUTION = "koordra_devcluster"
+"""The import package of the distribution koordra-devcluster, which koordra's extra `demo` installs; production has none of it."""
+
 COMMANDS = {
     "claims": ("koordra.cli.claims", "Which claims have which devices, and why the others wait."),
     "controller": (
@@ -27,10 +30,10 @@ COMMANDS = {
     "cordon-device": ("koordra.cli.cordon_device", "Keep new claims off devices of a node."),
     "debug": ("koordra.cli.debug", "What a node's driver knows, what the controller has learned."),
     "demo": (
-        "koordra.cli.demo",
+        f"{DEMO_DISTRIBUTION}.demo",
         "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
     ),
-    "devcluster": ("koordra.cli.devcluster", "The development double of a Kubernetes cluster."),
+    "devcluster": (f"{DEMO_DISTRIBUTION}.cli", "The development double of a Kubernetes cluster."),
     "devices": (
         "koordra.cli.devices",
         "The devices of a cluster, what is free of them, and who has the rest.",
@@ -63,7 +66,14 @@ class _LazyGroup(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        command: click.Command = importlib.import_module(entry[0]).command
+        try:
+            command: click.Command = importlib.import_module(entry[0]).command
+        except ModuleNotFoundError as error:
+            if error.name != DEMO_DISTRIBUTION:
+                raise
+            raise click.UsageError(
+                f"koordra {cmd_name} is not installed; type: pip install 'koordra[demo]'"
+            ) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,9 +23,9 @@ import yaml
 from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.cli.demo import manifests
 from koordra.errors import Conflict, NotFound
 from koordra.kube import KubeClient
+from koordra_devcluster.demo import manifests
 
 ROOT: Final = manifests.deploy_folder() / "kustomize"
 WORKLOADS: Final = frozenset({"Deployment", "DaemonSet", "Job"})

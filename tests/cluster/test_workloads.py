@@ -16,15 +16,15 @@ import pytest
 from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.devcluster.apiserver.resources import (
+from koordra.errors import ApiError, Conflict, Invalid, NotFound
+from koordra.kube import KubeClient
+from koordra_devcluster.apiserver.resources import (
     CONTROLLER_REVISIONS,
     DEPLOYMENTS,
     JOBS,
     REPLICA_SETS,
     STATEFUL_SETS,
 )
-from koordra.errors import ApiError, Conflict, Invalid, NotFound
-from koordra.kube import KubeClient
 from tests.cluster.waiting import eventually
 
 pytestmark = pytest.mark.cluster

@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from koordra.cli.demo import report
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra_devcluster.demo import report
 
 PATIENCE = 60.0
 PROGRAMS = {

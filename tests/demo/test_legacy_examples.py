@@ -21,12 +21,12 @@ import pytest
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.cli.demo import manifests
-from koordra.cli.demo.processes import Program
-from koordra.cli.demo.run import Demo, Layout, node_programs
-from koordra.devcluster.apiserver.resources import DEPLOYMENTS
 from koordra.errors import ApiError, Conflict
 from koordra.kube import KubeClient
+from koordra_devcluster.apiserver.resources import DEPLOYMENTS
+from koordra_devcluster.demo import manifests
+from koordra_devcluster.demo.processes import Program
+from koordra_devcluster.demo.run import Demo, Layout, node_programs
 from tests.cluster.installation import Installation, free_port
 from tests.cluster.waiting import eventually
 from tests.unit.limiter.native_build import build
@@ -46,7 +46,7 @@ class LegacyDemo:
         self.client = self._up()
 
     def _up(self) -> KubeClient:
-        from koordra.cli.demo import run as running
+        from koordra_devcluster.demo import run as running
 
         port = free_port()
         before = running.node_programs

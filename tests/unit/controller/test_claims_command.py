@@ -14,8 +14,8 @@ from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.claims import told
 from koordra.cli.main import cli
-from koordra.devcluster.control_plane import ControlPlane
 from koordra.kube import KubeClient
+from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 

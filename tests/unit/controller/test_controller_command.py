@@ -16,9 +16,9 @@ import pytest
 
 from koordra.api.kinds import LEASES
 from koordra.api.objects import spec_of
-from koordra.devcluster.control_plane import ControlPlane
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
+from koordra_devcluster.control_plane import ControlPlane
 
 COMMAND = [sys.executable, "-m", "koordra", "controller"]
 

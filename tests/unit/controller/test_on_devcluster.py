@@ -24,10 +24,10 @@ from koordra.api.objects import Object
 from koordra.controller.lease import LeaseTimes
 from koordra.controller.obstacles import Obstacles
 from koordra.controller.run import LEASE_NAME, Settings, run
-from koordra.devcluster.control_plane import ControlPlane
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
 from koordra.placement import plan
+from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 PATIENCE = 20.0

@@ -8,8 +8,8 @@ import pytest
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.cli.demo import manifests
 from koordra.errors import ApiUnreachable, Conflict, Invalid, InvalidManifest
+from koordra_devcluster.demo import manifests
 
 
 class RefusingClient:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from koordra.cli.demo import processes
-from koordra.cli.demo.processes import ProcessGroup, Program
 from koordra.errors import ClusterError
+from koordra_devcluster.demo import processes
+from koordra_devcluster.demo.processes import ProcessGroup, Program
 
 
 class SleepingGroup(ProcessGroup):

@@ -6,8 +6,8 @@ from typing import Any
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.cli.demo import report
-from koordra.cli.demo.manifests import Refused
+from koordra_devcluster.demo import report
+from koordra_devcluster.demo.manifests import Refused
 
 DEVICE = {"name": "gpu-0", "attributes": {"koordra.io/type": {"string": "gpu"}}}
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from koordra.devcluster.apiserver.registry import Registry
-from koordra.devcluster.apiserver.requests import Request, Response
-from koordra.devcluster.apiserver.routes import Api
-from koordra.devcluster.apiserver.store import Store
+from koordra_devcluster.apiserver.registry import Registry
+from koordra_devcluster.apiserver.requests import Request, Response
+from koordra_devcluster.apiserver.routes import Api
+from koordra_devcluster.apiserver.store import Store
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from koordra.devcluster.apiserver.server import ApiServer
-from koordra.devcluster.apiserver.store import Store
 from koordra.kube import KubeClient
+from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.apiserver.store import Store
 from tests.unit.devcluster.calling import Caller
 
 

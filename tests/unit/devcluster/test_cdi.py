@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.devcluster import cdi
-from koordra.devcluster.oci import ContainerSpec, DeviceNode, DeviceRule, Mount
 from koordra.errors import CDIError
+from koordra_devcluster import cdi
+from koordra_devcluster.oci import ContainerSpec, DeviceNode, DeviceRule, Mount
 
 EDITS = {"env": ["A=1"]}
 

@@ -11,11 +11,11 @@ import pytest
 
 from koordra.api import kinds
 from koordra.api.names import DELETE_PROTECTION, POD_CLAIM_NAME
-from koordra.devcluster import claims, garbage
-from koordra.devcluster.apiserver.server import ApiServer
-from koordra.devcluster.informers import Informers
 from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
+from koordra_devcluster import claims, garbage
+from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.informers import Informers
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import (
     allocation,

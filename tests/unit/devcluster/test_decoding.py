@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from koordra.devcluster.apiserver.quantities import canonical
-from koordra.devcluster.apiserver.resources import SERVED
-from koordra.devcluster.apiserver.schema import GATED_OFF, types
 from koordra.errors import InvalidQuantity
+from koordra_devcluster.apiserver.quantities import canonical
+from koordra_devcluster.apiserver.resources import SERVED
+from koordra_devcluster.apiserver.schema import GATED_OFF, types
 from tests.unit.devcluster.calling import CLAIMS, PODS, RESOURCE, Caller
 from tests.unit.devcluster.manifests import claim, pod, resource_slice
 

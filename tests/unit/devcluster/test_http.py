@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds
-from koordra.devcluster.apiserver.server import ApiServer
 from koordra.errors import Forbidden, Gone, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.watch import WatchCache
+from koordra_devcluster.apiserver.server import ApiServer
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import claim, device_class, node, pod
 

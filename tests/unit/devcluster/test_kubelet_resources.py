@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from koordra._proto.dra import dra_v1_pb2
-from koordra.devcluster.kubelet import pods as pod_rules
-from koordra.devcluster.kubelet.claim_cache import ClaimCache
-from koordra.devcluster.kubelet.drivers import ClaimReference
-from koordra.devcluster.kubelet.pods import Problem
-from koordra.devcluster.kubelet.resources import ResourceManager
 from koordra.errors import CheckpointError, NotFound, PrepareError
+from koordra_devcluster.kubelet import pods as pod_rules
+from koordra_devcluster.kubelet.claim_cache import ClaimCache
+from koordra_devcluster.kubelet.drivers import ClaimReference
+from koordra_devcluster.kubelet.pods import Problem
+from koordra_devcluster.kubelet.resources import ResourceManager
 from tests.unit.devcluster.manifests import allocation, claim, claiming_pod
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koordra.devcluster.apiserver import patches
-from koordra.devcluster.apiserver.status import Refusal
+from koordra_devcluster.apiserver import patches
+from koordra_devcluster.apiserver.status import Refusal
 
 
 @pytest.mark.parametrize(

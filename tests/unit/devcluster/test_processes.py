@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from koordra.api import kinds
-from koordra.cli.devcluster import command
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
+from koordra_devcluster.cli import command
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import claim, pod
 

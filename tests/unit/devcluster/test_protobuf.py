@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.devcluster.apiserver import protobuf
-from koordra.devcluster.apiserver.requests import Request
-from koordra.devcluster.apiserver.status import Refusal
+from koordra_devcluster.apiserver import protobuf
+from koordra_devcluster.apiserver.requests import Request
+from koordra_devcluster.apiserver.status import Refusal
 from tests.unit.devcluster.calling import PODS, Caller
 from tests.unit.devcluster.manifests import pod
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from koordra._proto.nri import nri_pb2
-from koordra.devcluster.nri_runtime import NriSettings
-from koordra.devcluster.oci import Mount
-from koordra.devcluster.runtime import ContainerConfig, ContainerRuntime
 from koordra.errors import CDIError, NRIError
+from koordra_devcluster.nri_runtime import NriSettings
+from koordra_devcluster.oci import Mount
+from koordra_devcluster.runtime import ContainerConfig, ContainerRuntime
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.fake_nri_plugin import (
     ALL_BUT_VALIDATE,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds
-from koordra.devcluster.control_plane import ControlPlane
 from koordra.kube import KubeClient
+from koordra_devcluster.control_plane import ControlPlane
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import allocation, claim, claiming_pod, device_class, node, pod
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.devcluster.scheduler import claims, filters, nodes, requests
+from koordra_devcluster.scheduler import claims, filters, nodes, requests
 from tests.unit.devcluster.manifests import allocation, claim, claiming_pod, node, pod
 
 

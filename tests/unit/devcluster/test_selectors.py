@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordra.devcluster.apiserver import selectors
-from koordra.devcluster.apiserver.status import Refusal
+from koordra_devcluster.apiserver import selectors
+from koordra_devcluster.apiserver.status import Refusal
 
 RED = {"metadata": {"labels": {"team": "red", "tier": "gold"}}}
 BARE: dict[str, object] = {"metadata": {}}

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from koordra.devcluster.apiserver.status import Refusal
-from koordra.devcluster.apiserver.store import HISTORY, Store
 from koordra.errors import ClusterError
+from koordra_devcluster.apiserver.status import Refusal
+from koordra_devcluster.apiserver.store import HISTORY, Store
 
 WRITER = """
 import sys
 from pathlib import Path
-from koordra.devcluster.apiserver.store import Store
+from koordra_devcluster.apiserver.store import Store
 store = Store(Path(sys.argv[1]))
 number = 0
 while True:

@@ -313,7 +313,7 @@ def test_methods_that_make_no_sense(api: Caller, method: str) -> None:
 
 
 def test_a_body_that_is_not_json(api: Caller) -> None:
-    from koordra.devcluster.apiserver.requests import Request
+    from koordra_devcluster.apiserver.requests import Request
 
     response = api.api.handle(Request("POST", CLAIMS, {}, {"content-type": "application/json"}, b"{"))
     assert response.code == 400

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from koordra.devcluster.workqueue import WorkQueue
 from koordra.errors import ApiError, Conflict
+from koordra_devcluster.workqueue import WorkQueue
 from tests.unit.devcluster.calling import eventually
 
 

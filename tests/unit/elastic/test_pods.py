@@ -9,7 +9,7 @@ import yaml
 
 from koordra.api.elastic_pods import bound, entry_name, hidden, shown, speaks
 from koordra.api.objects import Object
-from koordra.cli.demo import manifests
+from koordra_devcluster.demo import manifests
 
 EXAMPLE = manifests.deploy_folder() / "examples" / "elastic-gpu" / "elastic-gpu.yaml"
 

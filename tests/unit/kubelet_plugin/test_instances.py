@@ -18,12 +18,12 @@ import pytest
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.devcluster.apiserver.server import ApiServer
-from koordra.devcluster.kubelet.drivers import Drivers
-from koordra.devcluster.kubelet.registry import PluginRegistry
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish import own_slices_selector
 from koordra.process import PARENT_VARIABLE
+from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.kubelet.drivers import Drivers
+from koordra_devcluster.kubelet.registry import PluginRegistry
 from tests.fakes.node_claims import GPU_0, GPU_1, NODE, gpu
 from tests.unit.devcluster import manifests
 from tests.unit.kubelet_plugin.running_plugin import wait_for

@@ -17,10 +17,10 @@ from koordra.api.objects import Object
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.run import Readiness, Settings, run
 from koordra.controller.webhook.run import WebhookSettings, start_webhook
-from koordra.devcluster.control_plane import ControlPlane
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
 from koordra.placement import plan
+from koordra_devcluster.control_plane import ControlPlane
 from tests.unit.legacy.cluster import pod
 
 PATIENCE = 40.0

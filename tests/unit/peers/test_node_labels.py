@@ -13,11 +13,11 @@ import yaml
 
 from koordra.api import objects
 from koordra.api.kinds import NODES
-from koordra.cli.demo import manifests
 from koordra.kubelet_plugin.discovery import discover
 from koordra.kubelet_plugin.node_labels import KEYS, OURS, NodeLabels, change, label_value, labels_of
 from koordra.topology import presets
 from koordra.topology.machine import Machine
+from koordra_devcluster.demo import manifests
 from tests.fakes.kube_api import FakeKubeApi
 
 Golden = Any

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from koordra.devcluster.apiserver.status import FieldErrors
-from koordra.devcluster.apiserver.validation.slices import resource_slice
 from koordra.placement import plan
 from koordra.topology.machine import Machine
+from koordra_devcluster.apiserver.status import FieldErrors
+from koordra_devcluster.apiserver.validation.slices import resource_slice
 from tests.machines import catalogue
 from tests.unit.resourceslice.test_partitions import MIXED, POLICIES, node, slices
 

@@ -1,0 +1,74 @@
+"""The control plane of the development cluster in one process: API server, claim loops, workloads, garbage, scheduler.
+
+The loops are threads that talk HTTP to the API server like anyone else, with the kubeconfig that it writes.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from koordra import process
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra_devcluster import claims, garbage
+from koordra_devcluster.apiserver.server import ApiServer
+from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
+from koordra_devcluster.informers import Informers
+from koordra_devcluster.scheduler import loop as scheduler
+from koordra_devcluster.workloads import loops as workloads
+
+log = get_logger(__name__)
+
+
+class ControlPlane:
+    """`directory`: where the state lives. `first_backoff`: the scheduler's first backoff in seconds."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        kubeconfig: Path | None = None,
+        compile_cel: CompileCel = accept_cel,
+        first_backoff: float = 1.0,
+        audit: Path | None = None,
+        gates: frozenset[str] = frozenset(),
+    ) -> None:
+        self.server = ApiServer(directory, port=port, compile_cel=compile_cel, audit=audit, gates=gates)
+        self.kubeconfig = kubeconfig or directory / "kubeconfig"
+        self._first_backoff = first_backoff
+
+    def start(self, stop: threading.Event) -> None:
+        """Serves, writes the kubeconfig and starts the loops; returns once they run."""
+        self.server.start()
+        self.server.write_kubeconfig(self.kubeconfig)
+        watched = dict.fromkeys((*claims.WATCHED, *garbage.WATCHED, *workloads.WATCHED, *scheduler.WATCHED))
+        informers = Informers(
+            KubeClient(str(self.kubeconfig), user_agent="devcluster-watches"), tuple(watched)
+        )
+        loops = (
+            claims.ClaimLoops(
+                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+            ),
+            garbage.GarbageLoops(
+                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+            ),
+            workloads.WorkloadLoops(
+                KubeClient(str(self.kubeconfig), user_agent="kube-controller-manager"), informers
+            ),
+            scheduler.Scheduler(
+                KubeClient(str(self.kubeconfig), user_agent="kube-scheduler"),
+                informers,
+                first_backoff=self._first_backoff,
+            ),
+        )
+        informers.start(stop)
+        informers.wait_synced(stop)
+        for one in loops:
+            one.start(stop)
+        process.spawn(lambda: self.server.expire_events(stop), name="expire-events")
+        log.info("control_plane_ready", url=self.server.url, kubeconfig=str(self.kubeconfig))
+
+    def close(self) -> None:
+        self.server.close()

@@ -1,0 +1,152 @@
+"""The demo's manifests: read strictly, applied in an order that works, refusals kept with the object they belong to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import koordra
+from koordra.api import kinds, objects
+from koordra.api.objects import Object
+from koordra.errors import ApiError, ApiUnreachable, Conflict, InvalidManifest
+from koordra.kube import KubeClient
+from koordra_devcluster.apiserver.resources import JOBS
+
+EXAMPLES = ("eight-gpus-eight-nics", "two-gpus-two-nics", "gpu-share-with-nic", "does-not-fit")
+
+_FIRST = (
+    kinds.NAMESPACES,
+    kinds.DEVICE_CLASSES,
+    kinds.DEVICE_TAINT_RULES,
+    kinds.RESOURCE_CLAIM_TEMPLATES,
+    kinds.RESOURCE_CLAIMS,
+)
+
+
+class _JsonLoader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: a date or `!!binary` without quotes is text, as in JSON."""
+
+
+_JsonLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An object that the API server did not take, and its words."""
+
+    manifest: Object
+    message: str
+
+
+def deploy_folder() -> Path:
+    """Where the shipped manifests are: inside an installed package, or beside it in a checkout."""
+    package = Path(koordra.__file__).parent
+    installed = package / "_deploy"
+    return installed if installed.is_dir() else package.parent / "deploy"
+
+
+def shipped(folder: Path) -> list[Object]:
+    """The examples the demo applies when it is given no file."""
+    return [document for name in EXAMPLES for document in read(folder / "examples" / name / f"{name}.yaml")]
+
+
+def device_classes(folder: Path) -> list[Object]:
+    """koordra's DeviceClasses, which every cluster with koordra has."""
+    return list(read(folder / "kustomize" / "base" / "deviceclasses.yaml"))
+
+
+def read(path: Path) -> Iterator[Object]:
+    """Every object of a YAML or JSON file, Lists taken apart. Raises InvalidManifest naming file and place."""
+    try:
+        documents: list[Any] = list(yaml.load_all(path.read_text(), Loader=_JsonLoader))
+    except OSError as error:
+        raise InvalidManifest(f"cannot be read: {error.strerror}", object=str(path)) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidManifest(f"is not YAML: {error}", object=str(path)) from error
+    for number, document in enumerate(documents, start=1):
+        if document is not None:
+            where = f"{path} document {number}"
+            _check_json(document, where=where)
+            yield from _objects(document, where=where)
+
+
+def _check_json(document: object, *, where: str) -> None:
+    """YAML can say more than JSON: keys that are no text, aliases that contain themselves, not-a-number."""
+    try:
+        json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidManifest(
+            f"cannot be JSON: {error}", object=where, remedy="use plain YAML values"
+        ) from error
+    if not _only_text_keys(document):
+        raise InvalidManifest("has a key that is not text", object=where, remedy="put the key in quotes")
+
+
+def _only_text_keys(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _only_text_keys(item) for key, item in value.items())
+    return all(_only_text_keys(item) for item in value) if isinstance(value, list) else True
+
+
+def _objects(document: object, *, where: str) -> Iterator[Object]:
+    if not isinstance(document, dict):
+        raise InvalidManifest("is not an object", object=where, remedy="write apiVersion, kind and metadata")
+    if document.get("kind") == "List" and isinstance(document.get("items"), list):
+        for number, item in enumerate(document["items"]):
+            yield from _objects(item, where=f"{where} items[{number}]")
+        return
+    if not isinstance(document.get("metadata"), dict):
+        raise InvalidManifest("has no metadata", object=where, field="metadata", remedy="give it a name")
+    yield document
+
+
+def apply(client: KubeClient, manifests: Iterable[Object], *, rest: Callable[[], object]) -> list[Refused]:
+    """Create every object; what the server refuses is returned, and does not stop the others.
+
+    What pods refer to goes first. While the server is away `rest` is called and the same object is tried again; `rest`
+    raises to end that.
+    """
+    refused = []
+    for manifest in sorted(manifests, key=_rank):
+        message = _create(client, manifest, rest=rest)
+        if message is not None:
+            refused.append(Refused(manifest, f"{objects.describe(manifest)} was refused: {message}"))
+    return refused
+
+
+def _create(client: KubeClient, manifest: Object, *, rest: Callable[[], object]) -> str | None:
+    """The server's reason for not taking it. An object whose creation went unanswered may be there already."""
+    kind = _kind(manifest)
+    if kind is None:
+        known = ", ".join(f"{entry.api_version} {entry.kind}" for entry in kinds.ALL)
+        return f"the demo's API server takes only {known}"
+    unanswered = False
+    while True:
+        try:
+            client.create(kind, manifest, strict=True)
+        except ApiUnreachable:
+            unanswered = True
+            rest()
+        except ApiError as error:
+            taken = unanswered and isinstance(error, Conflict) and error.reason == "AlreadyExists"
+            return None if taken else error.message
+        else:
+            return None
+
+
+def _kind(manifest: Object) -> kinds.Kind | None:
+    told = str(manifest.get("apiVersion")), str(manifest.get("kind"))
+    return JOBS if told == (JOBS.api_version, JOBS.kind) else kinds.of_manifest(*told)
+
+
+def _rank(manifest: Object) -> int:
+    kind = _kind(manifest)
+    return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
