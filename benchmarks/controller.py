@@ -41,8 +41,8 @@ from koordra.controller.snapshot import Cluster
 from koordra.controller.stages import PARTS, Stages
 from koordra.controller.writes import Writer
 from koordra.kube import encoded
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan, read_inventory
 from koordra.topology import presets
 from tests.fakes.model_api import ModelApi

@@ -40,8 +40,8 @@ from benchmarks._results import table, write
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.inventory import GPU, NIC, Inventory
 from koordra.api import names
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
 from koordra.placement.gang import Gang, GangNode, GangPlaced, Member, Remembered, place_gang
 from koordra.topology import Level, level_between, presets

@@ -25,8 +25,8 @@ from benchmarks._results import table, write
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.inventory import Taken
 from koordra.api import names
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan, read_inventory
 from koordra.placement.columns.node_ranking import NodeRanking
 from koordra.placement.ranked_nodes import KeptFleet

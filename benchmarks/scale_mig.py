@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import node_devices

@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "placement": {"allocator", "topology", "cel", "api", *BASE},
     "simulation": {"placement", "allocator", "topology", "cel", "api", *BASE},
     "compat": {"topology", "api", *BASE},
+    "node_state": {"topology", "api", *BASE},
     "process": BASE,
     "logs": BASE,
     "metrics": BASE,
@@ -31,7 +32,18 @@ ALLOWED: dict[str, set[str]] = {
     "watch": {"kube", "logs", "api", *BASE},
     "_proto": set(),
     **{
-        tier: {"placement", "allocator", "compat", "topology", "cel", "api", "_proto", *EDGES, *BASE}
+        tier: {
+            "placement",
+            "allocator",
+            "compat",
+            "node_state",
+            "topology",
+            "cel",
+            "api",
+            "_proto",
+            *EDGES,
+            *BASE,
+        }
         for tier in SECOND_TIER
     },
 }
@@ -43,8 +55,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "kubernetes": {"kube.py"},
     "prometheus_client": {"metrics.py"},
     "structlog": {"logs.py"},
-    "pynvml": {"kubelet_plugin/discovery/nvml.py"},
-    "pyroute2": {"kubelet_plugin/netlink_links.py"},
+    "pynvml": {"kubelet_plugin/discovery/nvml/library.py"},
+    "pyroute2": {"kubelet_plugin/network/netlink_links.py"},
     "cel_expr_python": {"cel/selectors.py", "koordra_devcluster/apiserver/cel_policies.py"},
     "cryptography": {"controller/webhook/certificates.py"},
     "networkx": {"topology/"},

@@ -1,6 +1,6 @@
 """`koordra cordon-device`: nothing new on these devices, until they are uncordoned.
 
-The wish is an annotation of the Node (koordra/kubelet_plugin/device_taints.py says why), which the node's plugin turns into
+The wish is an annotation of the Node (koordra/kubelet_plugin/publish/device_taints.py says why), which the node's plugin turns into
 a device taint within seconds. One merge patch sets or removes all devices of the call, and nobody else's.
 """
 
@@ -42,7 +42,7 @@ def command(
     from koordra.api import kinds
     from koordra.errors import InvalidInput
     from koordra.kube import KubeClient
-    from koordra.kubelet_plugin.device_taints import Cordon, cordons_of
+    from koordra.kubelet_plugin.publish.device_taints import Cordon, cordons_of
 
     client = KubeClient(kubeconfig, user_agent="koordra-cordon-device")
     cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}

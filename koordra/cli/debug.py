@@ -26,9 +26,9 @@ def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
     import json
 
     from koordra import __version__
-    from koordra.kubelet_plugin.claim_files import NodePaths
-    from koordra.kubelet_plugin.discovery import discover
-    from koordra.kubelet_plugin.dump import dump
+    from koordra.kubelet_plugin.discovery.reading import discover
+    from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+    from koordra.kubelet_plugin.status.dump import dump
 
     paths = NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute())
     click.echo(json.dumps(dump(paths, discover(root.absolute()), version=__version__), indent=1))

@@ -140,10 +140,10 @@ def command(
     from koordra import logs
     from koordra.api import names
     from koordra.kube import KubeClient
-    from koordra.kubelet_plugin.claim_files import NodePaths
+    from koordra.kubelet_plugin.dra.health_service import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
-    from koordra.kubelet_plugin.health_service import ProbeServer
-    from koordra.kubelet_plugin.inventory import Offering
+    from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+    from koordra.kubelet_plugin.publish.inventory import Offering
     from koordra.kubelet_plugin.settings import Settings
     from koordra.metrics import Metrics, serve
 
@@ -196,7 +196,7 @@ def _preload_nvml(driver_root: Path) -> None:
     """Load the driver's NVML from its own root; whoever asks the loader for it by name then gets this one."""
     import ctypes
 
-    from koordra.kubelet_plugin.driver_libraries import nvml_library
+    from koordra.kubelet_plugin.discovery.gpu.driver_libraries import nvml_library
     from koordra.logs import get_logger
 
     log = get_logger(__name__)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import koordra
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
-from koordra.kubelet_plugin.discovery import Problem, discover
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.result import Problem
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
 from koordra.topology.machine import Machine
@@ -81,10 +82,11 @@ def of_node(name: str, *, kubeconfig: str | None) -> Sight:
 
 def laid_over(sight: Sight, file: Path) -> Sight:
     """The sight with an overlay applied; contradictions join the problems."""
-    from koordra.kubelet_plugin.discovery import Discovery, overlaid
+    from koordra.kubelet_plugin.discovery import overlay
+    from koordra.kubelet_plugin.discovery.result import Discovery
 
     found = Discovery(machine=sight.machine, problems=tuple(sight.problems))
-    over = overlaid.laid_over(found, overlays.load(file), file=file.name)
+    over = overlay.laid_over(found, overlays.load(file), file=file.name)
     return replace(sight, machine=over.machine, problems=over.problems)
 
 

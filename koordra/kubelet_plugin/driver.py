@@ -37,40 +37,40 @@ from koordra.api.foreign_plugins import offered_by_others
 from koordra.api.objects import Object
 from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin import dra_service, registration
-from koordra.kubelet_plugin.claim_audit import KUBELET_CLAIMS, ClaimAudit
-from koordra.kubelet_plugin.claim_source import ApiClaims, ApiConsumers
-from koordra.kubelet_plugin.claim_status import ClaimStatusWriter
-from koordra.kubelet_plugin.device_state import DeviceState
-from koordra.kubelet_plugin.discovery import Discovery
-from koordra.kubelet_plugin.discovery.overlaid import laid_over as overlaid
-from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
-from koordra.kubelet_plugin.files import Disk
-from koordra.kubelet_plugin.guarded_file import GuardedFile
-from koordra.kubelet_plugin.health import HealthFeed, device_health
-from koordra.kubelet_plugin.health_service import add_health_services, sockets_answer
-from koordra.kubelet_plugin.inventory import InventorySource
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.discovery.overlay import laid_over as overlaid
+from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
+from koordra.kubelet_plugin.dra import dra_service, registration
+from koordra.kubelet_plugin.dra.health_service import add_health_services, sockets_answer
+from koordra.kubelet_plugin.dra.instance_lock import sole_instance
+from koordra.kubelet_plugin.dra.registration import PluginSockets, RegistrationService
+from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses
 from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter_report import verdict
-from koordra.kubelet_plugin.lock import sole_instance
-from koordra.kubelet_plugin.mode_switch import ModeSwitch
-from koordra.kubelet_plugin.moved_nics import with_moved
-from koordra.kubelet_plugin.network_plan import NetworkKind
-from koordra.kubelet_plugin.node_labels import NodeLabels
-from koordra.kubelet_plugin.node_slices import node_slices
-from koordra.kubelet_plugin.plugin_metrics import PluginMetrics
-from koordra.kubelet_plugin.pod_network import PodNetworks
-from koordra.kubelet_plugin.publish import Publisher, own_slices_selector
-from koordra.kubelet_plugin.records import ClaimRecord
-from koordra.kubelet_plugin.registration import PluginSockets, RegistrationService
+from koordra.kubelet_plugin.network.moved_nics import with_moved
+from koordra.kubelet_plugin.network.pod_network import PodNetworks
+from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
+from koordra.kubelet_plugin.prepare.claim_source import ApiClaims, ApiConsumers
+from koordra.kubelet_plugin.prepare.device_guard import GuardedFile
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.publish.allocation_mode import ModeSwitch
+from koordra.kubelet_plugin.publish.inventory import InventorySource
+from koordra.kubelet_plugin.publish.node_slices import node_slices
+from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
 from koordra.kubelet_plugin.settings import Settings
-from koordra.kubelet_plugin.sockets import SocketServer
+from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter
+from koordra.kubelet_plugin.status.health import HealthFeed, device_health
+from koordra.kubelet_plugin.status.node_labels import NodeLabels
+from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.node_state.disk import Disk
+from koordra.node_state.network_plan import NetworkKind
 from koordra.process import spawn
 from koordra.topology import overlay
 from koordra.watch import WatchCache
@@ -377,7 +377,9 @@ class Driver:
         return node_slices(
             node,
             generation=generation,
-            settings=self._settings,
+            node_name=self._settings.node,
+            offering=self._settings.offering,
+            mode=self._settings.mode,
             inventory=self._inventory.current(),
             held=self._audit.held,
         )

@@ -25,8 +25,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from koordra.kubelet_plugin import cdi, nccl_topology
-from koordra.kubelet_plugin.records import ClaimRecord, is_claim_uid
+from koordra.kubelet_plugin.cdi import claim_spec, nccl_topology
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, is_claim_uid
 
 SCHEMA: Final = "koordra.io/prepared/v1"
 DIRECTORY: Final = "prepared"
@@ -46,7 +46,7 @@ def claim_of_file(name: str) -> str | None:
 
 
 def encode(record: ClaimRecord) -> bytes:
-    ids = cdi.device_ids(record)
+    ids = claim_spec.device_ids(record)
     return _json(
         {
             "schema": SCHEMA,

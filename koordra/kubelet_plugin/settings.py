@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from koordra.kubelet_plugin.claim_files import NodePaths
-from koordra.kubelet_plugin.inventory import Offering
-from koordra.kubelet_plugin.resourceslice import Mode
+from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.publish.device_attributes import Mode
+from koordra.kubelet_plugin.publish.inventory import Offering
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.cluster.waiting import NODES, eventually

@@ -12,8 +12,8 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import JSON_PATCH, KubeClient
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import presets
 from tests.cluster.installation import WEBHOOKS, account_kubeconfig, documents, dry_run, kind_of
 from tests.cluster.waiting import NODES, eventually

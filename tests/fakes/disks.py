@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from koordra.kubelet_plugin.files import Disk
+from koordra.node_state.disk import Disk
 
 
 class Killed(BaseException):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.netlink_links import LinkState
+from koordra.kubelet_plugin.network.netlink_links import LinkState
 
 HOST = "host"
 

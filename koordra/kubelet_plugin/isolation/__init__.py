@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Final, Protocol
 
 from koordra.api.parameters import GpuConfig
-from koordra.kubelet_plugin.container_edits import ContainerEdits
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.isolation.share import Share
 

@@ -31,7 +31,7 @@ from typing import Final
 
 from koordra.api.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.container_edits import READ_ONLY, ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.container_edits import READ_ONLY, ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import limiter_folders, limiter_layout, limiter_region
 from koordra.kubelet_plugin.isolation.limiter_broker import Broker
 from koordra.kubelet_plugin.isolation.limiter_mounts import LIBRARIES, REGIONS_FOLDER

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from koordra.kubelet_plugin.files import Disk
 from koordra.logs import get_logger
+from koordra.node_state.disk import Disk
 from koordra.topology.machine import Gpu, Machine
 
 log = get_logger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from koordra.kubelet_plugin.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 
 LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 DRIVER_FOLDER: Final = "/usr/lib/koordra/driver"

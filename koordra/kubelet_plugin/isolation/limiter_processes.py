@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery.nvml import NvmlUnavailable, session
+from koordra.kubelet_plugin.discovery.nvml.library import NvmlUnavailable, session
 from koordra.kubelet_plugin.isolation.limiter_layout import uuid_spellings
 from koordra.kubelet_plugin.isolation.limiter_mounts import REGIONS_FOLDER
 

@@ -16,7 +16,7 @@ from koordra.cli import convert
 from koordra.cli import plan as plan_command
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidManifest
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
 from tests.machines import catalogue
 from tests.unit.allocator.machines import node

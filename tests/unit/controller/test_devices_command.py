@@ -17,7 +17,7 @@ from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.cli.devices import told
 from koordra.cli.main import cli
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, node
 from tests.machines.catalogue import machine

@@ -25,12 +25,12 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import KoordraError, NotFound
-from koordra.kubelet_plugin.claim_files import NodePaths
-from koordra.kubelet_plugin.discovery.watcher import MachineWatcher
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
 from koordra.kubelet_plugin.driver import Driver
-from koordra.kubelet_plugin.files import Disk
-from koordra.kubelet_plugin.inventory import Offering
+from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.publish.inventory import Offering
 from koordra.kubelet_plugin.settings import Settings
+from koordra.node_state.disk import Disk
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, uid
 from tests.fakes.slice_api import FakeSliceApi
 

@@ -12,7 +12,7 @@ from koordra import kube, logs, process
 from koordra.cli.kubelet_plugin import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.inventory import Offering
+from koordra.kubelet_plugin.publish.inventory import Offering
 from koordra.kubelet_plugin.settings import Settings
 from koordra.metrics import Metrics
 

@@ -9,9 +9,9 @@ import pytest
 from koordra.api.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin import isolation
-from koordra.kubelet_plugin.container_edits import ContainerEdits
-from koordra.kubelet_plugin.device_state import DeviceState
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
 from koordra.kubelet_plugin.isolation import Backends, Share
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import GPU_0, NIC_0, NODE, claim, gpu, nic, parameters, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of

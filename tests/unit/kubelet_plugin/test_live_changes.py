@@ -16,12 +16,12 @@ import pytest
 
 from koordra.api.objects import Object
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.discovery.events import Event, XidReported
-from koordra.kubelet_plugin.discovery.vitals import look
-from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, Rhythm
-from koordra.kubelet_plugin.inventory import InventorySource
-from koordra.kubelet_plugin.publish import Publisher
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.watch.change_probe import look
+from koordra.kubelet_plugin.discovery.watch.events import Event, XidReported
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, Rhythm
+from koordra.kubelet_plugin.publish.inventory import InventorySource
+from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, NIC_0, NODE

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.inventory import Inventory
-from koordra.kubelet_plugin.records import State
+from koordra.kubelet_plugin.claims.claim_record import State
+from koordra.kubelet_plugin.publish.inventory import Inventory
 from tests.fakes.node_claims import GPU_0, GPU_1, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery import Discovery, Problem, discover
-from koordra.kubelet_plugin.inventory import Inventory, Offering, inventory_of
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.result import Discovery, Problem
+from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.nri.prepared import claim_from
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.presets.tree import MachineWriter

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koordra.api.parameters import GpuConfig
 from koordra.errors import PrepareError
-from koordra.kubelet_plugin.container_edits import ContainerEdits, Mount
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share, limiter_layout, limiter_region
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter_mounts import DRIVER_FOLDER, in_front

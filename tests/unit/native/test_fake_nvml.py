@@ -73,8 +73,8 @@ def with_links(machine: Machine) -> Machine:
 DISCOVER = """
 import json, sys, pathlib
 from dataclasses import asdict
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.discovery.nvml import NvmlLibrary
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
 found = discover(pathlib.Path(sys.argv[1]), nvml=NvmlLibrary())
 print(json.dumps({"gpus": [asdict(gpu) | {"publishable": gpu.publishable} for gpu in found.machine.gpus],
                   "driver": found.machine.driver_version, "cuda": found.machine.cuda_version,
@@ -106,7 +106,7 @@ def test_every_fact_comes_through_ctypes(fake: FakeNvml, root: Path) -> None:
 CALLS = """
 import json, sys, pathlib
 import pynvml
-from koordra.kubelet_plugin.discovery.nvml import NvmlLibrary
+from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
 control, calls, codes = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 def facts():
     found = NvmlLibrary().read()

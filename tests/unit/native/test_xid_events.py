@@ -12,12 +12,12 @@ from tests.unit.native.test_fake_nvml import FIRST, MACHINE, SECOND, with_links
 
 WATCH = """
 import json, pathlib, sys, threading, time
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.discovery.nvml import NvmlLibrary
-from koordra.kubelet_plugin.discovery.nvml_events import XidEvents
-from koordra.kubelet_plugin.discovery.vitals import look
-from koordra.kubelet_plugin.discovery.watcher import MachineWatcher, Rhythm
-from koordra.kubelet_plugin.discovery import health
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
+from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
+from koordra.kubelet_plugin.discovery.watch.change_probe import look
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, Rhythm
+from koordra.kubelet_plugin.discovery.watch import gpu_health as health
 
 root, control, machine = (pathlib.Path(argument) for argument in sys.argv[1:4])
 steps = json.loads(sys.argv[4])
@@ -131,7 +131,7 @@ def test_a_card_that_is_lost_leaves_and_comes_back(fake: FakeNvml, root: Path) -
 
 LIBRARY_ERRORS = """
 import json, pathlib, select, sys, threading, time
-from koordra.kubelet_plugin.discovery.nvml_events import XidEvents
+from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
 control = pathlib.Path(sys.argv[1])
 answers = {}
 for call in ("nvmlInitWithFlags", "nvmlEventSetCreate", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import RemoteError
-from koordra.kubelet_plugin.network_files import (
+from koordra.kubelet_plugin.network.network_files import (
     Attached,
     AttachedClaim,
     attached_file,

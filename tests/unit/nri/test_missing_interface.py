@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.files import Disk
-from koordra.kubelet_plugin.network_files import (
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.kubelet_plugin.network.network_files import (
     Attached,
     AttachedClaim,
     encode,
@@ -19,9 +19,9 @@ from koordra.kubelet_plugin.network_files import (
     network_file,
     read_networks,
 )
-from koordra.kubelet_plugin.network_plan import NetworkKind, NetworkPlan
-from koordra.kubelet_plugin.records import ClaimRecord, ClaimRef, DeviceRecord, State
 from koordra.metrics import Metrics
+from koordra.node_state.disk import Disk
+from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.nri.grants import Grant, Grants
 from koordra.nri.ledger import Granted, Ledger, granted_devices
 from koordra.nri.prepared import AttachedNetwork, NodeState, PlannedNetwork

@@ -13,7 +13,7 @@ from koordra.api.objects import Object
 from koordra.controller import guards
 from koordra.controller.figures import Figures
 from koordra.controller.peers.foreign import NO_GPUS
-from koordra.kubelet_plugin.device_taints import FOREIGN_TAINT, foreign_taints
+from koordra.kubelet_plugin.publish.device_taints import FOREIGN_TAINT, foreign_taints
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
 from koordra.placement.columns.node_devices import node_devices
 from koordra.placement.columns.state import Kind, Request, State

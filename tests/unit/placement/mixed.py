@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koordra.allocator.classes import shipped_classes
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from tests.machines import catalogue
 
 Object = dict[str, Any]

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from koordra.allocator.classes import shipped_classes
 from koordra.cli.plan import command
 from koordra.errors import InvalidInput
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
 from koordra.placement.defragment.cluster import free, shape_of
 from koordra.topology import presets

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement.columns.state import Request, Slice
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected

@@ -21,7 +21,7 @@ from koordra.controller.leftovers import Learned
 from koordra.controller.membership import Membership
 from koordra.controller.offers import Offers
 from koordra.controller.snapshot import Cluster, groups
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan, read_inventory
 from koordra.placement.columns.fleet import Placement
 from koordra.placement.columns.node_ranking import NodeRanking

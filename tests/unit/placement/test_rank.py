@@ -10,7 +10,7 @@ import pytest
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.inventory import Taken
 from koordra.errors import PlanError
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan, read_inventory
 from koordra.placement import ranked_nodes as ranked
 from koordra.placement.columns.node_ranking import NodeRanking

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_devices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level, level_between
 from koordra.topology.concluded import inferred_parts, nvlink_domains, rails
 from koordra.topology.document import document

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.document import document
 from koordra.topology.machine import Machine, NvLink, Told, level, pcie_level
 from koordra.topology.matrix import matrix

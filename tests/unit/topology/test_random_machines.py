@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koordra.api.slices import ResourceSlice
-from koordra.kubelet_plugin.discovery import discover
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import SCOPES, level_between, scope_key, worst_level
 from koordra.topology.graph import build, level
 from koordra.topology.machine import Machine, pcie_level

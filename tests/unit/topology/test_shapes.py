@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from koordra.api import names
-from koordra.kubelet_plugin.resourceslice import build_devices
+from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level
 from koordra.topology.machine import Machine
 from koordra.topology.nvlinks import published_links

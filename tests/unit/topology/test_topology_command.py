@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from koordra.cli.topology import command
 from koordra.errors import DiscoveryError, InvalidInput
-from koordra.kubelet_plugin.resourceslice import build_slices
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.matrix import matrix
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue

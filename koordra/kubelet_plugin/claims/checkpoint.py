@@ -1,0 +1,223 @@
+"""The plugin's checkpoint: which claims this node has prepared, or was about to.
+
+    {"versions": {"v1": {"checksum": "sha256:...", "data": {"claims": [...]}},
+                  "v2": {"checksum": "sha256:...", "data": {"claims": [...]}}}}
+
+Every save writes the present form and the one before it, so that the plugin can be updated **and downgraded by one version**
+without a drain: a program takes the newest version that it knows and ignores those it does not. After a downgrade the older
+program writes what it knows, and the newer sections are gone with what only they said.
+
+A checksum covers the canonical JSON of its `data`. A file that cannot be read, parsed or verified, or has no version that
+this program knows, is a CheckpointError: what is prepared is then unknown, so nothing more may be given out (`recovery` says
+how it goes on). The unreadable bytes are kept once beside it under their own digest.
+
+A node may have a hundred claims of many mounts each, and every call reads and writes the whole file. So what was read or
+written last is remembered with its bytes: the same bytes are not decoded again, and of a claim that did not change the text
+is not made again. What counts is always what the disk says, since another instance may have written in between.
+
+The form before `versions` existed, `{"version": "v1", "checksum", "data"}`, is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.errors import CheckpointError
+from koordra.kubelet_plugin.claims.claim_record import (
+    CURRENT,
+    OLDER,
+    ClaimRecord,
+    claim_from_dict,
+    claim_to_dict,
+)
+from koordra.node_state.disk import Disk
+
+VERSIONS: Final[Mapping[str, int]] = {"v2": CURRENT, "v1": OLDER}
+"""Versions that this program reads and writes, newest first."""
+MODE: Final = 0o600
+
+Texts = dict[tuple[str, int], tuple[ClaimRecord, str]]
+"""By a claim's uid and a version of its form: the record that was written, and its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """All remembered claims, sorted by uid."""
+
+    claims: tuple[ClaimRecord, ...] = ()
+
+    def get(self, uid: str) -> ClaimRecord | None:
+        return next((claim for claim in self.claims if claim.ref.uid == uid), None)
+
+    def with_claim(self, record: ClaimRecord) -> Checkpoint:
+        others = (claim for claim in self.claims if claim.ref.uid != record.ref.uid)
+        return Checkpoint(_sorted([*others, record]))
+
+    def without(self, uid: str) -> Checkpoint:
+        return Checkpoint(tuple(claim for claim in self.claims if claim.ref.uid != uid))
+
+    def of_boot(self, boot_id: str) -> tuple[ClaimRecord, ...]:
+        """The claims that hold devices now."""
+        return tuple(claim for claim in self.claims if claim.boot_id == boot_id)
+
+
+class CheckpointFile:
+    """The checkpoint on disk. The caller holds the state lock around `load` and `save`."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self.path = path
+        self._disk = disk
+        self._last: tuple[bytes, Checkpoint] = b"", Checkpoint()
+        self._texts: Texts = {}
+
+    def load(self) -> Checkpoint | None:
+        """None where there is no file. Raises CheckpointError with what is wrong and what to do."""
+        data = self._read()
+        if data is None:
+            return None
+        if data == self._last[0]:
+            return self._last[1]
+        try:
+            found = decode(data)
+        except CheckpointError as error:
+            kept = self._keep(data)
+            raise CheckpointError(
+                f"{self.path} is unreadable ({error}), so it is not known which devices are in use and no claim is prepared; "
+                f"a copy is kept as {kept}; drain the node of pods that use koordra, and it starts anew"
+            ) from error
+        self._last = data, found
+        return found
+
+    def intact(self) -> tuple[ClaimRecord, ...]:
+        """Of an unreadable file: the claims of the newest section that is whole; nothing where none is."""
+        data = self._read()
+        return () if data is None else intact_claims(data)
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Raises CheckpointError; the old checkpoint then still stands."""
+        data = encode(checkpoint, texts=self._texts)
+        current = {claim.ref.uid for claim in checkpoint.claims}
+        self._texts = {place: text for place, text in self._texts.items() if place[0] in current}
+        try:
+            self._disk.replace(self.path, data, mode=MODE)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} cannot be written: {error.strerror}; free space or make it writable, the call is repeated"
+            ) from error
+        self._last = data, Checkpoint(_sorted(checkpoint.claims))
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._disk.read(self.path)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
+
+    def _keep(self, data: bytes) -> str:
+        """Keep the bytes for whoever looks into it; the name is their digest, so retries make no further copies."""
+        copy = self.path.with_name(f"{self.path.name}.unreadable-{hashlib.sha256(data).hexdigest()[:12]}")
+        try:
+            if self._disk.read(copy) is None:
+                self._disk.replace(copy, data, mode=MODE)
+        except OSError as error:
+            return f"nothing ({error.strerror})"
+        return str(copy)
+
+
+def encode(
+    checkpoint: Checkpoint, *, versions: Mapping[str, int] = VERSIONS, texts: Texts | None = None
+) -> bytes:
+    """Canonical JSON. `texts` remembers claims' texts from one call to the next."""
+    known = {} if texts is None else texts
+    claims = _sorted(checkpoint.claims)
+    sections = []
+    for name, version in sorted(versions.items()):
+        data = f'{{"claims":[{",".join(_text(claim, version, known) for claim in claims)}]}}'
+        sections.append(f'"{name}":{{"checksum":"{_digest(data)}","data":{data}}}')
+    return f'{{"versions":{{{",".join(sections)}}}}}\n'.encode()
+
+
+def _text(claim: ClaimRecord, version: int, known: Texts) -> str:
+    place = claim.ref.uid, version
+    record, text = known.get(place, (None, ""))
+    if record is not claim:
+        text = _canonical(claim_to_dict(claim, version=version))
+        known[place] = claim, text
+    return text
+
+
+def decode(data: bytes, *, versions: Mapping[str, int] = VERSIONS) -> Checkpoint:
+    """The newest version in it that is known. Raises CheckpointError saying what is wrong with the bytes."""
+    sections = _sections(data)
+    name = next((name for name in versions if name in sections), None)
+    if name is None:
+        found = ", ".join(sorted(map(str, sections))) or "none"
+        raise CheckpointError(f"it has versions {found}; this program knows {', '.join(versions)}")
+    return _decode_section(sections[name], version=versions[name])
+
+
+def intact_claims(data: bytes) -> tuple[ClaimRecord, ...]:
+    """The claims of the newest known section that is whole, though others may not be."""
+    try:
+        sections = _sections(data)
+    except CheckpointError:
+        return ()
+    return next(_whole(sections), Checkpoint()).claims
+
+
+def _whole(sections: Mapping[str, Any]) -> Iterator[Checkpoint]:
+    for name, version in VERSIONS.items():
+        try:
+            yield _decode_section(sections.get(name), version=version)
+        except CheckpointError:
+            continue
+
+
+def _sections(data: bytes) -> Mapping[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"not JSON: {error}") from error
+    if isinstance(document, dict) and document.keys() == {"version", "checksum", "data"}:
+        return {str(document["version"]): {"checksum": document["checksum"], "data": document["data"]}}
+    if (
+        not isinstance(document, dict)
+        or document.keys() != {"versions"}
+        or not isinstance(document["versions"], dict)
+    ):
+        raise CheckpointError("not a checkpoint")
+    return document["versions"]
+
+
+def _decode_section(section: object, *, version: int) -> Checkpoint:
+    if not isinstance(section, dict) or section.keys() != {"checksum", "data"}:
+        raise CheckpointError("its section is not one")
+    body = section["data"]
+    if section["checksum"] != _checksum(body):
+        raise CheckpointError("its checksum does not match")
+    if not isinstance(body, dict) or body.keys() != {"claims"} or not isinstance(body["claims"], list):
+        raise CheckpointError("it has no list of claims")
+    claims = [claim_from_dict(claim, version=version) for claim in body["claims"]]
+    if len({claim.ref.uid for claim in claims}) != len(claims):
+        raise CheckpointError("a claim is in it twice")
+    return Checkpoint(_sorted(claims))
+
+
+def _checksum(data: Any) -> str:
+    return _digest(_canonical(data))
+
+
+def _canonical(data: Any) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _sorted(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
+    return tuple(sorted(claims, key=lambda claim: claim.ref.uid))

@@ -1,0 +1,163 @@
+"""What NVML says about the GPUs: the only module that loads the NVIDIA management library.
+
+A GPU fact comes from one of three sources behind one small protocol, :class:`GpuFactsSource`:
+
+* :class:`NvmlLibrary`, the real library through ``nvidia-ml-py`` (imported when first asked, so that machines without
+  GPUs need neither library nor driver);
+* :class:`RecordedNvml`, a file ``nvml.json`` beside a captured or made-up machine, in the format of ``recorded``;
+* nothing at all: discovery then falls back to /proc/driver/nvidia, which knows identities but not sizes.
+
+NVMLError never leaves this package; ``nvml_query`` says how single calls may fail, ``nvml_mig`` reads partitions,
+``nvml_links`` what joins the cards, ``nvml_events`` waits for Xids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from koordra.kubelet_plugin.discovery.nvml.gpu_facts import (
+    UUID,
+    GpuFacts,
+    GpuFactsSource,
+    NvmlFacts,
+    normal_bus_id,
+)
+from koordra.kubelet_plugin.discovery.nvml.links import fabric, nvlinks, peers
+from koordra.kubelet_plugin.discovery.nvml.mig import mig_facts
+from koordra.kubelet_plugin.discovery.nvml.query import CardQuery, NvmlQuery, text
+from koordra.kubelet_plugin.discovery.result import Problem
+
+__all__ = [
+    "UUID",
+    "GpuFacts",
+    "GpuFactsSource",
+    "NvmlFacts",
+    "NvmlLibrary",
+    "NvmlUnavailable",
+    "normal_bus_id",
+]
+
+# nvmlDeviceArchitecture_t; newer numbers are unknown rather than guessed.
+ARCHITECTURES = {
+    2: "Kepler",
+    3: "Maxwell",
+    4: "Pascal",
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION and nvmlDeviceGpuRecoveryAction_t; older bindings do not name them.
+_RECOVERY_ACTION = 230
+_NOTHING, _REBOOTS = 0, (2, 7)
+
+
+class NvmlUnavailable(Exception):
+    """The library cannot be used at all. Stays within discovery."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = Problem("NVML", "library", problem, remedy)
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """The library, initialised; NvmlUnavailable where that cannot be."""
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlUnavailable(f"the Python module is missing ({error})", "install nvidia-ml-py") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NvmlUnavailable(str(error), "check that the NVIDIA driver is installed and loaded") from error
+    try:
+        yield pynvml
+    finally:
+        # What was asked is answered; there is nothing left to lose.
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+class NvmlLibrary:
+    """The real library. Initialised and shut down for every reading, so that a driver can be reloaded in between."""
+
+    def read(self) -> NvmlFacts:
+        try:
+            with session() as nvml:
+                return _facts(NvmlQuery(nvml))
+        except NvmlUnavailable as error:
+            return NvmlFacts(problems=(error.problem,))
+
+
+def _facts(query: NvmlQuery) -> NvmlFacts:
+    nvml = query.nvml
+    driver = query.ask("NVML", "driverVersion", nvml.nvmlSystemGetDriverVersion)
+    cuda = query.ask("NVML", "cudaDriverVersion", nvml.nvmlSystemGetCudaDriverVersion_v2)
+    count = query.ask("NVML", "count", nvml.nvmlDeviceGetCount) or 0
+    cards = [card for card in (_card(query, index) for index in range(count)) if card]
+    reachable = peers(cards)
+    gpus = tuple(_gpu(card, reachable.get(card.bus_id)) for card in cards)
+    return NvmlFacts(
+        driver_version=text(driver),
+        cuda_version=cuda if isinstance(cuda, int) and cuda > 0 else None,
+        gpus=gpus,
+        problems=tuple(query.problems),
+    )
+
+
+def _card(query: NvmlQuery, index: int) -> CardQuery | None:
+    nvml = query.nvml
+    handle = query.ask(f"GPU index {index}", "handle", lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+    if handle is None:
+        return None
+    pci = query.ask(f"GPU index {index}", "pciBusID", lambda: nvml.nvmlDeviceGetPciInfo(handle))
+    bus_id = normal_bus_id(text(pci.busId) or "") if pci is not None else None
+    return CardQuery(query, bus_id, handle) if bus_id else None
+
+
+def _gpu(card: CardQuery, reachable: tuple[str, ...] | None) -> GpuFacts:
+    nvml, ask = card.nvml, card.ask
+    uuid = text(ask("uuid", nvml.nvmlDeviceGetUUID))
+    memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo)
+    capability = ask("cudaComputeCapability", nvml.nvmlDeviceGetCudaComputeCapability)
+    mig = mig_facts(card)
+    recovered = _recovered(card)
+    return GpuFacts(
+        bus_id=card.bus_id,
+        uuid=uuid if uuid and UUID.fullmatch(uuid) else None,
+        minor=ask("minor", nvml.nvmlDeviceGetMinorNumber),
+        product_name=text(ask("productName", nvml.nvmlDeviceGetName)),
+        memory_bytes=int(memory.total) if memory is not None and memory.total else None,
+        architecture=ARCHITECTURES.get(ask("architecture", nvml.nvmlDeviceGetArchitecture)),
+        compute_capability=f"{capability[0]}.{capability[1]}" if capability else None,
+        mig_enabled=mig.enabled,
+        nvlinks=nvlinks(card),
+        mig_profiles=mig.profiles,
+        mig_instances=mig.instances,
+        fabric=fabric(card),
+        peers=reachable,
+        faults=tuple(sorted(card.faults)),
+        recovered=recovered,
+        doubtful=("migMode",) if mig.unknown else (),
+    )
+
+
+def _recovered(card: CardQuery) -> bool | None:
+    """Whether the driver says that the card needs nothing (drivers since R560): no reset, no reboot."""
+    values = card.ask("recoveryAction", card.nvml.nvmlDeviceGetFieldValues, [_RECOVERY_ACTION])
+    if not values or values[0].nvmlReturn != card.nvml.NVML_SUCCESS:
+        return None
+    action = values[0].value.uiVal
+    if action != _NOTHING:
+        fault = "NeedsReboot" if action in _REBOOTS else "NeedsReset"
+        card.faults.add(fault)
+        card.problem("recoveryAction", f"the driver says {fault} ({action})", "drain the card, then do so")
+    return bool(action == _NOTHING)

@@ -1,0 +1,105 @@
+"""Asking NVML one thing at a time.
+
+NVML fails call by call: a card that fell off the bus still has an index, a virtual machine knows no NVLink, an old
+driver knows no MIG profiles by name. Each call is therefore asked on its own; what it cannot answer becomes None and,
+where it is not simply unsupported, a reported problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from koordra.kubelet_plugin.discovery.result import Problem
+
+_REMEDY = "check dmesg for Xid errors and nvidia-smi -q"
+
+
+@dataclass
+class NvmlQuery:
+    """One reading: the library (a module with pynvml's functions), and what went wrong so far."""
+
+    nvml: Any
+    problems: list[Problem] = field(default_factory=list)
+
+    def ask(
+        self,
+        subject: str,
+        name: str,
+        call: Callable[[], Any],
+        *,
+        quiet: tuple[int, ...] = (),
+        failed: Callable[[int], None] | None = None,
+    ) -> Any:
+        """The answer, or None. ``quiet`` are error codes that are answers too, besides "not supported".
+
+        ``failed`` hears of every other code.
+        """
+        nvml = self.nvml
+        try:
+            return call()
+        except nvml.NVMLError as error:
+            code = getattr(error, "value", None)
+            if code not in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, *quiet):
+                self.problem(subject, name, f"NVML answers {error}")
+                if failed:
+                    failed(code or nvml.NVML_ERROR_UNKNOWN)
+        except (UnicodeDecodeError, ValueError, TypeError, AttributeError) as error:
+            self.problem(
+                subject, name, f"NVML's answer is garbled ({error})", "check the driver's installation"
+            )
+            if failed:
+                failed(nvml.NVML_ERROR_UNKNOWN)
+        return None
+
+    def problem(self, subject: str, name: str, problem: str, remedy: str = _REMEDY) -> None:
+        self.problems.append(Problem(subject, name, problem, remedy))
+
+
+@dataclass
+class CardQuery:
+    """Questions about one card; collects the faults that the answers show."""
+
+    query: NvmlQuery
+    bus_id: str
+    handle: Any
+    faults: set[str] = field(default_factory=set)
+
+    @property
+    def nvml(self) -> Any:
+        return self.query.nvml
+
+    def ask(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *arguments: Any,
+        quiet: tuple[int, ...] = (),
+        failed: Callable[[int], None] | None = None,
+    ) -> Any:
+        """``call(handle, *arguments)``."""
+
+        def hear(code: int) -> None:
+            fault = {
+                self.nvml.NVML_ERROR_GPU_IS_LOST: "GpuLost",
+                self.nvml.NVML_ERROR_RESET_REQUIRED: "NeedsReset",
+            }.get(code)
+            if fault:
+                self.faults.add(fault)
+            if failed:
+                failed(code)
+
+        return self.query.ask(
+            f"GPU {self.bus_id}", name, lambda: call(self.handle, *arguments), quiet=quiet, failed=hear
+        )
+
+    def problem(self, name: str, problem: str, remedy: str) -> None:
+        self.query.problem(f"GPU {self.bus_id}", name, problem, remedy)
+
+
+def text(value: Any) -> str | None:
+    """NVML strings are bytes in older bindings and str in newer ones."""
+    if isinstance(value, bytes):
+        value = value.decode("ascii", errors="replace")
+    return value.strip() or None if isinstance(value, str) else None

@@ -1,0 +1,196 @@
+"""NVML facts from a file, for captured and made-up machines.
+
+``DIR/nvml.json``, schema ``koordra.io/nvml/v1``::
+
+    {"schema": "koordra.io/nvml/v1", "driverVersion": "550.54.15", "cudaDriverVersion": 12040,
+     "gpus": [{"busId": "00000000:0F:00.0", "uuid": "GPU-...", "minor": 0, "name": "NVIDIA H100 80GB HBM3",
+               "memoryBytes": 85520809984, "architecture": "Hopper", "computeCapability": "9.0", "migEnabled": false,
+               "nvlinks": [{"peer": "0000:1a:00.0", "links": 4, "toSwitch": true}],
+               "peers": ["0000:2d:00.0"], "fabric": {"cluster": "<uuid>", "clique": 1}, "faults": ["Xid48"],
+               "migProfiles": [{"id": 19, "name": "1g.10gb", "memoryBytes": 10468982784, "computeSlices": 1,
+                                "most": 7, "placements": [[0, 1], [1, 1]], "copyEngines": 1, "decoders": 1,
+                                "encoders": 0, "jpegEngines": 1, "ofaEngines": 0}],
+               "migInstances": [{"gpuInstance": 7, "computeInstance": 0, "profileId": 19, "start": 0, "size": 1,
+                                 "uuid": "MIG-..."}],
+               "errors": {"memory": "GPU is lost"}}]}
+
+What is not there is unknown. ``errors`` holds the calls that fail on this card, with NVML's text: their facts are then
+left out and reported, as with the real library. The file is read as leniently as the library answers: what is garbled
+is a problem, not a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from koordra.kubelet_plugin.discovery.nvml.gpu_facts import UUID, GpuFacts, NvmlFacts, normal_bus_id
+from koordra.kubelet_plugin.discovery.result import Problem
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.topology.machine import BUS_ID, NvLink
+from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
+
+FILE = "nvml.json"
+SCHEMA = "koordra.io/nvml/v1"
+_REMEDY = "write the file again in the documented format"
+_LOST = {"GPU is lost": "GpuLost"}
+
+
+class RecordedNvml:
+    """Reads ``nvml.json`` of a machine root."""
+
+    def __init__(self, root: MachineRoot) -> None:
+        self._root = root
+
+    @property
+    def exists(self) -> bool:
+        return self._root.status(FILE) is not None
+
+    def read(self) -> NvmlFacts:
+        data = self._root.data(FILE, most=4 << 20)
+        try:
+            document = json.loads(data or b"")
+        except (ValueError, RecursionError):
+            return _unusable("it is not JSON")
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            return _unusable(f"its schema is not {SCHEMA}")
+        problems: list[Problem] = []
+        gpus = [_gpu(entry, problems) for entry in _list(document.get("gpus"))]
+        return NvmlFacts(
+            driver_version=_text(document.get("driverVersion")),
+            cuda_version=_whole(document.get("cudaDriverVersion")),
+            gpus=tuple(gpu for gpu in gpus if gpu),
+            problems=tuple(problems),
+        )
+
+
+def _gpu(entry: Any, problems: list[Problem]) -> GpuFacts | None:
+    bus_id = (
+        normal_bus_id(entry["busId"])
+        if isinstance(entry, dict) and isinstance(entry.get("busId"), str)
+        else None
+    )
+    if bus_id is None:
+        problems.append(Problem(FILE, "gpus[].busId", "an entry has no PCI address", _REMEDY))
+        return None
+    errors = entry.get("errors")
+    failing = {str(call): str(text) for call, text in errors.items()} if isinstance(errors, dict) else {}
+    for call, text in sorted(failing.items()):
+        problems.append(
+            Problem(
+                f"GPU {bus_id}", call, f"NVML answers {text}", "check dmesg for Xid errors and nvidia-smi -q"
+            )
+        )
+
+    def known(field: str, value: Any) -> Any:
+        return None if field in failing else value
+
+    uuid = _text(entry.get("uuid")) or ""
+    mig = entry.get("migEnabled")
+    faults = {*filter(None, map(_text, _list(entry.get("faults")))), *map(_LOST.get, failing.values())}
+    return GpuFacts(
+        bus_id=bus_id,
+        uuid=known("uuid", uuid if UUID.fullmatch(uuid) else None),
+        minor=known("minor", _whole(entry.get("minor"))),
+        product_name=known("productName", _text(entry.get("name"))),
+        memory_bytes=known("memory", _whole(entry.get("memoryBytes")) or None),
+        architecture=known("architecture", _text(entry.get("architecture"))),
+        compute_capability=known("cudaComputeCapability", _text(entry.get("computeCapability"))),
+        mig_enabled=known("migMode", mig if isinstance(mig, bool) else None),
+        nvlinks=known("nvlinks", tuple(filter(None, map(_nvlink, _list(entry.get("nvlinks")))))) or (),
+        mig_profiles=_each(_profile, entry.get("migProfiles")),
+        mig_instances=_each(_instance, entry.get("migInstances")),
+        fabric=known("fabric", _fabric(entry.get("fabric"))),
+        peers=known("p2p", _peers(entry.get("peers"))),
+        faults=tuple(sorted(fault for fault in faults if fault)),
+        doubtful=("migMode",) if "migMode" in failing else (),
+    )
+
+
+def _nvlink(entry: Any) -> NvLink | None:
+    if not isinstance(entry, dict):
+        return None
+    peer, links, to_switch = entry.get("peer"), _whole(entry.get("links")), entry.get("toSwitch")
+    if not isinstance(peer, str) or not links or not isinstance(to_switch, bool):
+        return None
+    return (
+        NvLink(peer=peer, links=links, to_switch=to_switch) if to_switch or BUS_ID.fullmatch(peer) else None
+    )
+
+
+def _profile(entry: dict[str, Any]) -> MigProfile | None:
+    numbers = [_whole(entry.get(key)) for key in ("id", "memoryBytes", "computeSlices", "most")]
+    name, places = _text(entry.get("name")) or "", [_place(place) for place in _list(entry.get("placements"))]
+    if None in numbers or not MIG_PROFILE.fullmatch(name) or None in places:
+        return None
+    number, memory, slices, most = (value or 0 for value in numbers)
+    engines = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+    copy, decoders, encoders, jpeg, ofa = (_whole(entry.get(key)) or 0 for key in engines)
+    return MigProfile(
+        id=number,
+        name=name,
+        memory_bytes=memory,
+        compute_slices=slices,
+        most=most,
+        placements=tuple(sorted(place for place in places if place)),
+        copy_engines=copy,
+        decoders=decoders,
+        encoders=encoders,
+        jpeg_engines=jpeg,
+        ofa_engines=ofa,
+    )
+
+
+def _instance(entry: dict[str, Any]) -> MigInstance | None:
+    numbers = [
+        _whole(entry.get(key)) for key in ("gpuInstance", "computeInstance", "profileId", "start", "size")
+    ]
+    if None in numbers:
+        return None
+    gpu, compute, profile, start, size = (value or 0 for value in numbers)
+    uuid = _text(entry.get("uuid")) or ""
+    return MigInstance(
+        gpu_instance=gpu,
+        compute_instance=compute,
+        profile_id=profile,
+        start=start,
+        size=size,
+        uuid=uuid if MIG_UUID.fullmatch(uuid) else None,
+    )
+
+
+def _place(place: Any) -> tuple[int, int] | None:
+    numbers = [_whole(number) for number in _list(place)]
+    return (numbers[0] or 0, numbers[1] or 0) if len(numbers) == 2 and None not in numbers else None
+
+
+def _fabric(entry: Any) -> Fabric | None:
+    if not isinstance(entry, dict):
+        return None
+    cluster, clique = _text(entry.get("cluster")), _whole(entry.get("clique"))
+    return Fabric(cluster=cluster, clique=clique) if cluster and clique is not None else None
+
+
+def _peers(entry: Any) -> tuple[str, ...] | None:
+    listed = entry if isinstance(entry, list) else None
+    return None if listed is None else tuple(peer for peer in listed if isinstance(peer, str))
+
+
+def _each(read: Any, entries: Any) -> tuple[Any, ...]:
+    return tuple(filter(None, (read(entry) for entry in _list(entries) if isinstance(entry, dict))))
+
+
+def _unusable(problem: str) -> NvmlFacts:
+    return NvmlFacts(problems=(Problem(FILE, "document", problem, _REMEDY),))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

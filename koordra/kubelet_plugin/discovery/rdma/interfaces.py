@@ -1,0 +1,39 @@
+"""Network interfaces of NICs, and which of several is the NIC's own."""
+
+from __future__ import annotations
+
+import re
+
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+
+_NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
+
+
+def interfaces(root: MachineRoot, directory: str) -> list[str]:
+    """The network interfaces of one function."""
+    return [name for name in root.names(f"{directory}/net") if _NETDEV.fullmatch(name)]
+
+
+def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
+    """The network interface of the first port, None where several could be meant.
+
+    RoCE names it beside the port's first GID. Otherwise it is the function's only interface, but for those that are not
+    its own or not of its first port: a NIC in switchdev mode shows representors of its VFs, which carry a physical port
+    name like pf0vf3; IPoIB the interfaces of further partitions, which name a parent; a function with two ports has a
+    second one, numbered in dev_port.
+    """
+    named = root.line(f"{base}/ports/1/gid_attrs/ndevs/0")
+    if named and _NETDEV.fullmatch(named):
+        return named
+    candidates = interfaces(root, directory)
+    if len(candidates) > 1:
+        labels = {name: root.line(f"{directory}/net/{name}/phys_port_name") or "" for name in candidates}
+        candidates = [
+            name
+            for name, label in labels.items()
+            if re.fullmatch(r"(?:p\d+)?", label) and root.line(f"{directory}/net/{name}/parent") is None
+        ]
+    if len(candidates) > 1:
+        ports = {name: root.integer(f"{directory}/net/{name}/dev_port") for name in candidates}
+        candidates = [name for name, port in ports.items() if port == 0 and None not in ports.values()]
+    return candidates[0] if len(candidates) == 1 else None

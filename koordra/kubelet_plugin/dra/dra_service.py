@@ -1,0 +1,137 @@
+"""The kubelet's calls, NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1.
+
+The two versions differ only in the share id that v1beta1 lacks. An answer holds exactly one entry per claim of the request;
+an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which are fetched side by side:
+the kubelet gives 45 s for the call, and a request to the API server ends after 15 s. What the kubelet no longer waits for is
+not prepared any more: its Unprepare may have come and gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from koordra.errors import KoordraError
+from koordra.kubelet_plugin.claims.claim_record import ClaimRef
+from koordra.kubelet_plugin.dra.health_service import HEALTH_VERSIONS
+from koordra.kubelet_plugin.prepare.device_state import DeviceState, PreparedDevice
+from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+_T = TypeVar("_T")
+
+SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_VERSIONS)
+"""gRPC services as registration names them, preferred first."""
+
+SIDE_BY_SIDE: Final = 8
+"""Claims of one batch that are read from the API at the same time."""
+
+
+class Calls:
+    """What is done for one claim, and who hears of it: `metrics`, and `happened` with the call's name and whether it was
+    done."""
+
+    def __init__(
+        self,
+        state: DeviceState,
+        *,
+        metrics: PluginMetrics | None = None,
+        happened: Callable[[str, bool], None] = lambda call, done: None,
+    ) -> None:
+        self._state = state
+        self._metrics = metrics
+        self._happened = happened
+
+    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> tuple[PreparedDevice, ...]:
+        return self._observed("prepare", lambda: self._state.prepare(ref, awaited=awaited))
+
+    def unprepare(self, ref: ClaimRef) -> None:
+        self._observed("unprepare", lambda: self._state.unprepare(ref))
+
+    def _observed(self, call: str, step: Callable[[], _T]) -> _T:
+        done = False
+        try:
+            with self._metrics.observe_call(call) if self._metrics else nullcontext():
+                result = step()
+            done = True
+        finally:
+            self._happened(call, done)
+        return result
+
+
+class DraService:
+    """One version of the service over the node's state. `messages` is the generated module of the version."""
+
+    def __init__(self, calls: Calls, messages: Any, *, with_share_id: bool) -> None:
+        self._calls = calls
+        self._messages = messages
+        self._with_share_id = with_share_id
+
+    def NodePrepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name
+        response = self._messages.NodePrepareResourcesResponse()
+        refs = _claims(request)
+        step = partial(self._calls.prepare, awaited=context.is_active)
+        with ThreadPoolExecutor(
+            max(1, min(len(refs), SIDE_BY_SIDE)), thread_name_prefix="prepare"
+        ) as threads:
+            answers = list(threads.map(partial(_attempt, step), refs))
+        for ref, (devices, error) in zip(refs, answers, strict=True):
+            response.claims[ref.uid].error = error
+            response.claims[ref.uid].devices.extend(self._device(device) for device in devices or ())
+        return response
+
+    def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
+        del context
+        response = self._messages.NodeUnprepareResourcesResponse()
+        for ref in _claims(request):
+            _, error = _attempt(self._calls.unprepare, ref)
+            response.claims[ref.uid].error = error
+        return response
+
+    def _device(self, device: PreparedDevice) -> Any:
+        message = self._messages.Device(
+            request_names=[device.request],
+            pool_name=device.pool,
+            device_name=device.device,
+            cdi_device_ids=[device.cdi_id],
+        )
+        if self._with_share_id and device.share_id:
+            message.share_id = device.share_id
+        return message
+
+
+def add_services(calls: Calls) -> Callable[[Any], None]:
+    """Puts both versions onto a gRPC server."""
+
+    def add(server: Any) -> None:
+        v1 = DraService(calls, dra_v1_pb2, with_share_id=True)
+        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
+        v1beta1 = DraService(calls, dra_v1beta1_pb2, with_share_id=False)
+        dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(v1beta1, server)  # type: ignore[no-untyped-call]
+
+    return add
+
+
+def _claims(request: Any) -> list[ClaimRef]:
+    """The claims of a batch, each once."""
+    claims = (ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in request.claims)
+    return list({claim.uid: claim for claim in claims}.values())
+
+
+def _attempt(step: Callable[[ClaimRef], _T], ref: ClaimRef) -> tuple[_T | None, str]:
+    """What the step returns, and the text of what went wrong, empty for success."""
+    try:
+        return step(ref), ""
+    except KoordraError as error:
+        log.warning("claim_refused", claim=str(ref), uid=ref.uid, error=str(error))
+        return None, str(error)
+    except Exception as error:
+        # One claim's surprise must not take the batch, or the server, with it.
+        log.exception("claim_failed", claim=str(ref), uid=ref.uid)
+        return None, f"{ref}: internal error: {type(error).__name__}: {error}"

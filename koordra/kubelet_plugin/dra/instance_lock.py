@@ -1,0 +1,111 @@
+"""One owner of each socket name: two instances of the plugin may overlap during an update, and one that was killed leaves its
+sockets.
+
+The lock is flock(2) on a file in the state directory: the kernel drops it when its holder dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from koordra.errors import CheckpointError
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+_RETRY_S: Final = 0.1
+
+
+@contextmanager
+def sole_instance(path: Path, stop: threading.Event) -> Iterator[bool]:
+    """Own a socket name for the time of the block; False when `stop` came before its other owner ended.
+
+    Two instances that bind the same sockets would take them from each other for ever. Instances with names of their own
+    (`--pod-uid`) do not meet here. The file goes with its owner; one that was killed leaves it, and then it says whose
+    sockets are left over (`abandoned`). Raises CheckpointError when the file cannot be opened.
+    """
+    descriptor: int | None = None
+    try:
+        while descriptor is None:
+            descriptor = _open_instance(path)
+            if not _alone(descriptor, path, stop):
+                break
+            if not _is_at(descriptor, path):
+                # Its last owner took the file away while we waited for it: what we hold is nobody's name any more.
+                os.close(descriptor)
+                descriptor = None
+                continue
+            try:
+                yield True
+            finally:
+                with suppress(OSError):
+                    path.unlink()
+            return
+        yield False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def abandoned(path: Path) -> Iterator[bool]:
+    """Whether the file of a socket name is there and its owner is not. Then it is held for the time of the block, so that no
+    new owner comes meanwhile, and removed."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        if not _is_at(descriptor, path):
+            yield False
+            return
+        yield True
+        path.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _open_instance(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be opened: {error.strerror}; make the directory writable"
+        ) from error
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except OSError:
+        return False
+
+
+def _alone(descriptor: int, path: Path, stop: threading.Event) -> bool:
+    told = False
+    while not stop.is_set():
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                log.warning(
+                    "another_instance_serves", lock=str(path), remedy="give each a --pod-uid, or end one"
+                )
+                told = True
+            stop.wait(_RETRY_S)
+        else:
+            return True
+    return False

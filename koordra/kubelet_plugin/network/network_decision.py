@@ -1,0 +1,167 @@
+"""What happens to the network of a pod that is given a NIC: the decision, in Prepare. Pure.
+
+    device                           pod on the host's network   any other pod
+    virtual function                 nothing                     Move
+    NIC, RdmaConfig mode Exclusive   nothing                     Move
+    share of a RoCE NIC              nothing                     Macvlan on top of it
+    share of an InfiniBand NIC       nothing                     nothing: its verbs need no network interface
+    any, with `network.attachment`   refused                     Attach: the CNI plugin does it all
+
+RoCE takes its addresses (GIDs) from network interfaces of the process's own network namespace, so a share of a RoCE NIC
+without an interface in the pod would be a device that carries no traffic. InfiniBand has its own addresses.
+
+Refused, since no pod could be right with it: `network` on the host's network; one fixed address for several devices; a NIC
+that moves into one pod while the claim is reserved for two; and `network` on a node whose plugin runs without
+`--pod-network`, which needs the NRI hook (`koordra nri --pod-network`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koordra.api import names
+from koordra.api.parameters import RdmaConfig, RdmaMode
+from koordra.api.rdma_network import Attachment, RdmaNetwork
+from koordra.errors import PrepareError
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.claims.configuration import Configuration
+from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+from koordra.topology.machine import Nic
+
+_NIC_TYPES = frozenset({names.TYPE_NIC, names.TYPE_VF})
+_ETHERNET = "Ethernet"
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """Who the claim is reserved for: uids of pods; `host_network` when all of them are on the host's, `own_users` when one
+    has a user namespace of its own; and the CNI configurations of the attachments that the claim names, as JSON text."""
+
+    pods: tuple[str, ...] = ()
+    host_network: bool = False
+    own_users: bool = False
+    attachments: Mapping[Attachment, str] = field(default_factory=dict)
+
+
+def network_plans(
+    record: ClaimRecord,
+    config: Configuration,
+    *,
+    inventory: Inventory,
+    consumers: Consumers,
+    enabled: bool,
+) -> tuple[NetworkPlan | None, ...]:
+    """A plan, or None, for each device of the record. Raises PrepareError."""
+    plans = tuple(
+        _plan(record, device, config.rdma(device.request), inventory=inventory, consumers=consumers)
+        if enabled and _is_nic(device)
+        else None
+        for device in record.devices
+    )
+    if not enabled:
+        _refuse_without_pod_network(record, config)
+    taken: dict[str, str] = {}
+    for device, plan in zip(record.devices, plans, strict=True):
+        if plan is not None and taken.setdefault(plan.interface, device.device) != device.device:
+            raise PrepareError(
+                f"{record.ref}: {device.device} and {taken[plan.interface]} would both be {plan.interface!r} in the pod; "
+                "give each request an interface name of its own in RdmaConfig.network"
+            )
+    return plans
+
+
+def _refuse_without_pod_network(record: ClaimRecord, config: Configuration) -> None:
+    for device in record.devices:
+        if _is_nic(device) and config.rdma(device.request).network is not None:
+            raise PrepareError(
+                f"{record.ref}: FeatureDisabled: RdmaConfig.network of request {device.request} cannot be had on this node; "
+                "start the kubelet plugin and the NRI hook with --pod-network"
+            )
+
+
+def _plan(
+    record: ClaimRecord,
+    device: DeviceRecord,
+    config: RdmaConfig,
+    *,
+    inventory: Inventory,
+    consumers: Consumers,
+) -> NetworkPlan | None:
+    if consumers.host_network:
+        if config.network is not None:
+            raise PrepareError(
+                f"{record.ref}: RdmaConfig.network of request {device.request} cannot be applied, since the pod is on the "
+                "host's network; leave one of the two out"
+            )
+        return None
+    network = config.network or RdmaNetwork()
+    kind = _kind(record, device, config, inventory=inventory)
+    if kind is None:
+        return None
+    if len(consumers.pods) > 1:
+        raise PrepareError(
+            f"{record.ref}: {device.device} gets an interface in its pod's network, and the claim is reserved for "
+            f"{len(consumers.pods)} pods; give each a claim of its own (a template)"
+        )
+    siblings = [other for other in record.devices if other.request == device.request and _is_nic(other)]
+    if len(siblings) > 1 and (network.addresses or network.guid):
+        raise PrepareError(
+            f"{record.ref}: request {device.request} has {len(siblings)} devices and RdmaConfig.network one set of addresses; "
+            "make one request of each, or name an attachment whose IPAM gives addresses"
+        )
+    name = network.interface or _interface_name(device, kind)
+    if network.interface and len(siblings) > 1:
+        name = f"{network.interface[:13]}{[other.device for other in siblings].index(device.device)}"
+    nic = inventory.device(device.device)
+    return NetworkPlan(
+        kind=kind,
+        bus_id=nic.location.bus_id if isinstance(nic, Nic) else "",
+        host_interface=device.netdev or "",
+        interface=name,
+        ib_device=device.ib_device if kind is NetworkKind.MOVE else None,
+        addresses=network.addresses,
+        routes=network.routes,
+        mtu=network.mtu,
+        vlan=network.vlan,
+        pkey=network.pkey,
+        guid=network.guid,
+        cni=None if network.attachment is None else consumers.attachments.get(network.attachment),
+    )
+
+
+def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
+    """The name in the pod where the claim gives none. If the NIC's own interface stays on the host it is another: by its name
+    a container is held back that is in a pod without it, and some runtimes look on the host too (network_files.py). Every pod
+    has an eth0 of its own."""
+    if device.netdev and (kind is not NetworkKind.MOVE or device.netdev == "eth0"):
+        # Two ports of a card differ at the end: nothing of that is cut off (enp193s0f0np0, enp193s0f0np1).
+        return f"{device.netdev}{'pod' if len(device.netdev) <= 12 else 'p'}"[-15:]
+    return (device.netdev or device.ib_device or device.device)[:15]
+
+
+def _kind(
+    record: ClaimRecord, device: DeviceRecord, config: RdmaConfig, *, inventory: Inventory
+) -> NetworkKind | None:
+    if config.network is not None and config.network.attachment is not None:
+        return NetworkKind.ATTACH
+    ethernet = inventory.attributes(device.device).get(names.ATTR_LINK_LAYER, _ETHERNET) == _ETHERNET
+    if ethernet and not device.netdev:
+        raise PrepareError(
+            f"{record.ref}: DeviceUnhealthy: {device.device} has no network interface on this node, which RoCE needs"
+        )
+    if device.type == names.TYPE_VF or config.mode is RdmaMode.EXCLUSIVE or device.share_id is None:
+        return NetworkKind.MOVE
+    if ethernet:
+        return NetworkKind.MACVLAN
+    if config.network is not None:
+        raise PrepareError(
+            f"{record.ref}: RdmaConfig.network of request {device.request}: a share of an InfiniBand NIC has no network "
+            "interface of its own; ask for a virtual function, or use an attachment"
+        )
+    return None
+
+
+def _is_nic(device: DeviceRecord) -> bool:
+    return device.type in _NIC_TYPES and not device.admin_access

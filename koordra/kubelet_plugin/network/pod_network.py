@@ -1,0 +1,379 @@
+"""NICs in and out of pods, when the runtime makes a sandbox and when it takes it down.
+
+The NRI hook calls (`koordra nri --pod-network` puts the two together): NRI's RunPodSandbox is the first moment at which the
+pod's network namespace exists and the last before its containers; a CDI `createRuntime` hook would come as late, once per
+container instead of once per pod, and needs a program on every host. What the claim's Prepare decided is in a file
+(network_files.py), so nothing is decided or asked here.
+
+In:   1. the network interface moves into the pod (or a macvlan is made there)
+      2. the RDMA link follows, where RDMA devices belong to namespaces
+      3. GUID, VLAN or partition, MTU, addresses, up, routes
+      4. the gate opens: from now on containers with the claim can start
+Out:  1. the gate closes
+      2. the RDMA link first, then the network interface: the other way round the kernel tears the link down
+      3. the interface gets its name, MTU, state and addresses back
+      4. the `attached` file goes last, so that a kill in between is repeated from the start
+
+All of it can be repeated: runtimes retry sandboxes and call Stop several times, also without a namespace. What is about to
+leave the host is written down first, so after a kill in between it is taken back and the attachment starts again. When the namespace is gone already, the kernel has returned physical interfaces by itself, perhaps under
+another name: then only the name and the settings are put right. What was made in the pod (macvlan) went with it.
+
+A NIC whose interface carries the host's default route is never moved: that would cut the node off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from koordra.errors import CheckpointError, KoordraError, NodeError
+from koordra.kubelet_plugin.network import cni, network_files
+from koordra.kubelet_plugin.network.netlink_links import LinkState, NetlinkLinks
+from koordra.kubelet_plugin.network.network_files import Attached, AttachedClaim, ClaimNetwork
+from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
+from koordra.logs import get_logger
+from koordra.node_state.disk import Disk
+from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+
+log = get_logger(__name__)
+
+_BASE: Final = ".b"
+"""What an interface is called in the pod when a VLAN or a partition on top of it has the name."""
+
+
+class Links(Protocol):
+    """Network interfaces; NetlinkLinks are the kernel's."""
+
+    def host_name(self, *, interface: str, bus_id: str) -> str | None: ...
+    def state(self, name: str) -> LinkState: ...
+    def state_in(self, netns: str, name: str) -> LinkState | None: ...
+    def move_into(self, name: str, *, netns: str, as_name: str) -> None: ...
+    def move_back(self, name: str, *, netns: str, as_name: str) -> None: ...
+    def restore(self, name: str, *, as_name: str, mtu: int, up: bool, addresses: tuple[str, ...]) -> None: ...
+    def add_macvlan(self, parent: str, *, netns: str, as_name: str) -> None: ...
+    def add_child(
+        self, parent: str, *, netns: str, as_name: str, vlan: int | None = None, pkey: int | None = None
+    ) -> None: ...
+    def delete_in(self, netns: str, name: str) -> None: ...
+    def configure(
+        self,
+        name: str,
+        *,
+        netns: str,
+        mtu: int | None,
+        addresses: tuple[str, ...],
+        routes: tuple[tuple[str, str], ...],
+    ) -> LinkState: ...
+
+
+class RdmaLinks(Protocol):
+    """RDMA devices; NetlinkRdma are the kernel's."""
+
+    def exclusive(self) -> bool: ...
+    def present(self, ib_device: str) -> bool: ...
+    def move_into(self, ib_device: str, *, netns: str) -> None: ...
+    def move_back(self, ib_device: str, *, netns: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A pod's sandbox as the runtime tells it. `netns` is empty for a pod on the host's network."""
+
+    id: str
+    pod_uid: str
+    pod: str
+    namespace: str
+    netns: str
+
+
+class PodNetworks:
+    """The pods' networks of one node. Errors are NodeErrors: the sandbox then fails, and is tried again."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        links: Links | None = None,
+        rdma: RdmaLinks | None = None,
+        disk: Disk | None = None,
+        sys: Path = Path("/sys"),
+        cni_dirs: Sequence[Path] = cni.BIN_DIRS,
+    ) -> None:
+        self._state = state
+        self._links = links or NetlinkLinks(sys)
+        self._rdma = rdma or NetlinkRdma()
+        self._disk = disk or Disk()
+        self._sys = sys
+        self._cni_dirs = tuple(cni_dirs)
+
+    # What the NRI hook calls.
+
+    def sandbox_started(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
+        self.attach(Sandbox(id=id, pod_uid=pod_uid, pod=pod, namespace=namespace, netns=netns))
+
+    def sandbox_stopped(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
+        self.detach(Sandbox(id=id, pod_uid=pod_uid, pod=pod, namespace=namespace, netns=netns))
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """The sandbox exists: give it what its claims' networks say."""
+        for network in network_files.read_networks(self._state, self._disk):
+            if sandbox.pod_uid in network.pods:
+                self._attach(network, sandbox)
+
+    def detach(self, sandbox: Sandbox) -> None:
+        """The sandbox is being stopped, or is gone: take everything back."""
+        for claim in network_files.read_attached(self._state, self._disk):
+            if claim.pod == sandbox.pod_uid and (not sandbox.id or claim.sandbox == sandbox.id):
+                self.release(claim)
+
+    def release(self, claim: AttachedClaim) -> None:
+        """Take one claim's NICs back from its pod; used by Unprepare too, when no sandbox was ever stopped."""
+        networks = network_files.read_networks(self._state, self._disk, uid=claim.uid)
+        plans = dict(networks[0].plans) if networks else {}
+        self._close_gate(claim.uid)
+        for attached in claim.devices:
+            plan = plans.get(attached.device)
+            if plan is not None:
+                self._take_back(attached, plan, claim)
+        self._remove(claim.uid)
+        log.info("network_released", uid=claim.uid, devices=[device.device for device in claim.devices])
+
+    def release_claim(self, uid: str) -> None:
+        """Take back whatever a pod still has of the claim: its sandbox was never stopped, or nobody saw it."""
+        for claim in network_files.read_attached(self._state, self._disk, uid=uid):
+            self.release(claim)
+
+    def ready(self) -> tuple[AttachedClaim, ...]:
+        """What is in pods now, complete."""
+        return tuple(claim for claim in self.attached() if self._gate(claim.uid).exists())
+
+    def attached(self) -> tuple[AttachedClaim, ...]:
+        """What is in pods now, or on its way."""
+        return network_files.read_attached(self._state, self._disk)
+
+    # In.
+
+    def _attach(self, network: ClaimNetwork, sandbox: Sandbox) -> None:
+        if not sandbox.netns:
+            raise NodeError(
+                f"{network.ref}: the pod is on the host's network, and the claim was prepared for its own"
+            )
+        uid = network.ref.uid
+        for earlier in network_files.read_attached(self._state, self._disk, uid=uid):
+            if earlier.sandbox == sandbox.id and self._gate(uid).exists():
+                return
+            if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():
+                # A claim whose second pod came after Prepare: what runs keeps what it has.
+                raise NodeError(
+                    f"{network.ref}: its network is in pod {earlier.pod}, and it goes into one pod at a time; give each "
+                    "pod a claim of its own (a template)"
+                )
+            # Half done, or of a sandbox that died without a Stop: from the start.
+            self.release(earlier)
+        done: list[Attached] = []
+
+        def note(device: Attached) -> None:
+            # Before anything leaves the host, so that it is found again after a kill.
+            self._write(network, sandbox, [*done, device])
+
+        try:
+            for device, plan in network.plans:
+                done.append(self._give(device, plan, sandbox, note=note))
+        except KoordraError as error:
+            log.error("network_not_attached", claim=str(network.ref), pod=sandbox.pod_uid, error=str(error))
+            with contextlib.suppress(KoordraError):
+                self.release_claim(uid)
+            raise
+        self._open_gate(self._write(network, sandbox, done))
+        log.info(
+            "network_attached",
+            claim=str(network.ref),
+            pod=sandbox.pod_uid,
+            interfaces=[device.interface for device in done],
+        )
+
+    def _give(
+        self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, note: Callable[[Attached], None]
+    ) -> Attached:
+        given = Attached(device=device, interface=plan.interface)
+        if plan.kind is NetworkKind.ATTACH:
+            note(given)
+            return replace(given, addresses=cni.add(_cni_request(plan, sandbox), bin_dirs=self._cni_dirs))
+        base = _base(plan)
+        if plan.guid:
+            self._set_guid(plan)
+        if plan.host_interface:
+            given = replace(given, before=self._before(plan))
+        given = replace(given, rdma_moved=plan.ib_device is not None and self._rdma.exclusive())
+        note(given)
+        if plan.host_interface:
+            host = str(dict(given.before).get("present") or plan.host_interface)
+            if plan.kind is NetworkKind.MACVLAN:
+                self._links.add_macvlan(host, netns=sandbox.netns, as_name=base)
+            else:
+                self._links.move_into(host, netns=sandbox.netns, as_name=base)
+        if given.rdma_moved and plan.ib_device:
+            self._rdma.move_into(plan.ib_device, netns=sandbox.netns)
+        if not plan.host_interface:
+            return given
+        if base != plan.interface:
+            self._links.add_child(
+                base, netns=sandbox.netns, as_name=plan.interface, vlan=plan.vlan, pkey=plan.pkey
+            )
+        state = self._links.configure(
+            plan.interface, netns=sandbox.netns, mtu=plan.mtu, addresses=plan.addresses, routes=plan.routes
+        )
+        return replace(given, addresses=state.addresses, mac=state.mac, gid_ready=self._gid_ready(plan))
+
+    def _before(self, plan: NetworkPlan) -> tuple[tuple[str, Any], ...]:
+        """How the interface is on the host. Raises NodeError for one that must not, or cannot, go."""
+        host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
+        if host is None:
+            raise NodeError(f"the network interface {plan.host_interface} is not on the host; who has it?")
+        state = self._links.state(host)
+        if plan.kind is NetworkKind.MOVE and state.carries_default_route:
+            raise NodeError(f"{host} carries the host's default route, so it stays on the host")
+        return (
+            ("addresses", list(state.addresses)),
+            ("mtu", state.mtu),
+            ("name", plan.host_interface),
+            ("present", host),
+            ("up", state.up),
+        )
+
+    def _set_guid(self, plan: NetworkPlan) -> None:
+        """An InfiniBand virtual function's GUID, where the driver takes it: in sysfs of the physical function."""
+        digits = (plan.guid or "").replace(":", "")
+        text = ":".join(digits[at : at + 2] for at in range(0, 16, 2))
+        function = self._sys / "bus/pci/devices" / plan.bus_id
+        physical = function / "physfn"
+        number = next(
+            (
+                link.name.removeprefix("virtfn")
+                for link in sorted(physical.glob("virtfn*"))
+                if link.resolve() == function.resolve()
+            ),
+            None,
+        )
+        if number is None:
+            raise NodeError(
+                f"{plan.bus_id} is not a virtual function, so it cannot be given GUID {plan.guid}"
+            )
+        try:
+            for field in ("node", "port"):
+                (physical / "sriov" / number / field).write_text(text)
+        except OSError as error:
+            raise NodeError(
+                f"GUID {plan.guid} of {plan.bus_id}: {error.strerror}; does the driver take GUIDs in sysfs?"
+            ) from error
+
+    def _gid_ready(self, plan: NetworkPlan) -> bool | None:
+        """Whether the RDMA device has an address besides the empty one; None where that cannot be seen from here."""
+        folder = self._sys / "class/infiniband" / (plan.ib_device or "") / "ports/1/gids"
+        if plan.ib_device is None or not folder.is_dir():
+            return None
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if entry.read_text().strip().strip("0:"):
+                    return True
+        return False
+
+    # Out.
+
+    def _take_back(self, attached: Attached, plan: NetworkPlan, claim: AttachedClaim) -> None:
+        netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
+        if plan.kind is NetworkKind.ATTACH:
+            sandbox = Sandbox(claim.sandbox, claim.pod, "", "", netns)
+            for problem in cni.delete(_cni_request(plan, sandbox), bin_dirs=self._cni_dirs):
+                log.warning("cni_not_deleted", uid=claim.uid, device=attached.device, problem=problem)
+            return
+        if netns and attached.rdma_moved and plan.ib_device and not self._rdma.present(plan.ib_device):
+            self._rdma.move_back(plan.ib_device, netns=netns)
+        if not plan.host_interface:
+            return
+        base = _base(plan)
+        if netns and base != plan.interface:
+            self._links.delete_in(netns, plan.interface)
+        if plan.kind is NetworkKind.MOVE:
+            self._restore(attached, plan, base, netns=netns)
+        elif netns:
+            self._links.delete_in(netns, base)
+
+    def _restore(self, attached: Attached, plan: NetworkPlan, base: str, *, netns: str) -> None:
+        before = dict(attached.before)
+        if netns and self._links.state_in(netns, base) is not None:
+            self._links.move_back(base, netns=netns, as_name=plan.host_interface)
+        host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
+        if host is None:
+            # Neither there nor here: a stand-in that died with its namespace, or a card that was pulled.
+            log.warning("network_interface_gone", interface=plan.host_interface, device=attached.device)
+            return
+        self._links.restore(
+            host,
+            as_name=plan.host_interface,
+            mtu=int(before["mtu"]),
+            up=bool(before["up"]),
+            addresses=tuple(str(address) for address in before["addresses"]),
+        )
+
+    # Files.
+
+    def _gate(self, uid: str) -> Path:
+        return network_files.gate_file(self._state, uid)
+
+    def _write(self, network: ClaimNetwork, sandbox: Sandbox, done: Sequence[Attached]) -> AttachedClaim:
+        claim = AttachedClaim(network.ref.uid, sandbox.pod_uid, sandbox.id, sandbox.netns, tuple(done))
+        path = network_files.attached_file(self._state, network.ref.uid)
+        with _reported(path, "written"):
+            self._disk.replace(path, network_files.encode_attached(claim), mode=network_files.MODE)
+        return claim
+
+    def _open_gate(self, claim: AttachedClaim) -> None:
+        with _reported(self._gate(claim.uid), "written"):
+            self._disk.put(
+                self._gate(claim.uid), network_files.encode_gate(claim), mode=network_files.GATE_MODE
+            )
+
+    def _close_gate(self, uid: str) -> None:
+        with _reported(self._gate(uid), "removed"), contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self._gate(uid))
+
+    def _remove(self, uid: str) -> None:
+        path = network_files.attached_file(self._state, uid)
+        with _reported(path, "removed"):
+            self._disk.remove(path)
+
+
+@contextlib.contextmanager
+def _reported(path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be {verb}: {error.strerror}") from error
+
+
+def _base(plan: NetworkPlan) -> str:
+    """The name in the pod of what is moved or made there first."""
+    return (
+        f"{plan.interface[:13]}{_BASE}" if plan.vlan is not None or plan.pkey is not None else plan.interface
+    )
+
+
+def _cni_request(plan: NetworkPlan, sandbox: Sandbox) -> cni.Request:
+    return cni.Request(
+        config=plan.cni or "{}",
+        container_id=sandbox.id,
+        netns=sandbox.netns,
+        interface=plan.interface,
+        bus_id=plan.bus_id,
+        arguments={
+            "IgnoreUnknown": "1",
+            "K8S_POD_NAMESPACE": sandbox.namespace,
+            "K8S_POD_NAME": sandbox.pod,
+            "K8S_POD_INFRA_CONTAINER_ID": sandbox.id,
+            "K8S_POD_UID": sandbox.pod_uid,
+        },
+    )

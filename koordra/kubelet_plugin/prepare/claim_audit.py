@@ -1,0 +1,196 @@
+"""Which prepared claims the API server no longer knows, and which of them nobody will ever unprepare.
+
+A pod that is deleted by force leaves the API at once, its claim is freed, and the device is offered to the next: but the
+container may still run (a process stuck in the driver cannot be killed). The kubelet unprepares the claim when the container is
+really gone. Until then the device is held:
+
+    the claim object is there, with this uid, and its allocation names the device   in order
+    the object is gone, is another one of the name, or is allocated elsewhere       HELD: device taint koordra.io/held
+
+Prepare refuses a held device anyhow; the taint keeps the allocator from running into that refusal again and again.
+
+The node asks for each of its own claims by name (it may have a hundred; a watch of all claims of a cluster would cost every
+node ten thousand others' changes): when a claim was refused, since that is how a held device shows, when it starts, and every
+`interval` seconds.
+
+An **orphan** is a held claim that the kubelet does not know either: its own record of claims, `<kubelet root>/dra_manager_state`,
+does not name the uid. The kubelet writes a claim down there before it calls Prepare and strikes it off only after Unprepare
+succeeded, so no pod of this node can have it, and no call will come. Only when that has been so for `patience` seconds,
+through two looks, is the claim unprepared here. Where that file is absent or unreadable nobody is an orphan: devices stay
+held until the next boot, or until an operator drains the node.
+
+A server that does not answer tells nothing: what was known last stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from koordra.api import names
+from koordra.api.allocation import Allocation
+from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef
+from koordra.kubelet_plugin.prepare.claim_source import ClaimSource
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+KUBELET_CLAIMS: Final = "dra_manager_state"
+INTERVAL: Final = 300.0
+PATIENCE: Final = 60.0
+
+_BETWEEN: Final = 5.0
+"""Seconds between two audits that were asked for."""
+_LARGEST: Final = 64 << 20
+
+
+class PreparedClaims(Protocol):
+    """What the audit needs of DeviceState."""
+
+    def records(self) -> tuple[ClaimRecord, ...]: ...
+    def unprepare(self, ref: ClaimRef) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`held`: prepared claims that the API no longer knows. `unsure`: claims about which the server did not answer."""
+
+    held: tuple[ClaimRecord, ...] = ()
+    unsure: frozenset[str] = field(default_factory=frozenset)
+
+
+def look(records: Iterable[ClaimRecord], claims: ClaimSource, *, before: Findings) -> Findings:
+    """Ask the API about every record; `before` stands in where it does not answer."""
+    known_held = {record.ref.uid for record in before.held}
+    held, unsure = [], set()
+    for record in records:
+        try:
+            gone = not _still_allocated(claims, record)
+        except ApiError as error:
+            log.debug("claim_not_audited", claim=str(record.ref), error=str(error))
+            unsure.add(record.ref.uid)
+            gone = record.ref.uid in known_held
+        if gone:
+            held.append(record)
+    return Findings(held=tuple(held), unsure=frozenset(unsure))
+
+
+def _still_allocated(claims: ClaimSource, record: ClaimRecord) -> bool:
+    try:
+        claim = claims.get(record.ref.namespace, record.ref.name)
+    except NotFound:
+        return False
+    if (claim.get("metadata") or {}).get("uid") != record.ref.uid:
+        return False
+    try:
+        allocation = Allocation.of_claim(claim)
+    except InvalidInput:
+        return True
+    if allocation is None:
+        return False
+    given = {
+        (result.device.device, result.share_id)
+        for result in allocation.results
+        if result.device.driver == names.DRIVER and result.device.pool == record.pool
+    }
+    return all((device.device, device.share_id) in given for device in record.devices)
+
+
+def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
+    """Those of the uids that the kubelet's record of claims names; None where it cannot be read.
+
+    The file is the kubelet's own and its format may change, a uid in it stays a uid: it is only searched for the text.
+    """
+    try:
+        if file.stat().st_size > _LARGEST:
+            return None
+        text = file.read_text(errors="replace")
+    except OSError:
+        return None
+    return frozenset(uid for uid in uids if uid in text) if text.strip() else None
+
+
+class ClaimAudit:
+    """Runs in a thread of its own. `told` gets the held records whenever they change."""
+
+    def __init__(
+        self,
+        state: PreparedClaims,
+        claims: ClaimSource,
+        *,
+        kubelet_claims: Path,
+        told: Callable[[tuple[ClaimRecord, ...]], None],
+        interval: float = INTERVAL,
+        patience: float = PATIENCE,
+        between: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state = state
+        self._claims = claims
+        self._kubelet_claims = kubelet_claims
+        self._told = told
+        self._interval = interval
+        self._patience = patience
+        self._between = _BETWEEN if between is None else between
+        self._clock = clock
+        self._wanted = threading.Event()
+        self._findings = Findings()
+        self._alone_since: dict[str, float] = {}
+
+    @property
+    def held(self) -> tuple[ClaimRecord, ...]:
+        return self._findings.held
+
+    def wake(self) -> None:
+        """A claim was refused, or given back: look soon."""
+        self._wanted.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`, which is to be followed by a `wake`."""
+        while not stop.is_set():
+            self._wanted.clear()
+            try:
+                self.audit()
+            except KoordraError as error:
+                log.warning("claims_not_audited", error=str(error))
+            # A held claim is looked at more often: its device is waited for.
+            pause = min(self._interval, self._patience / 2) if self._findings.held else self._interval
+            stop.wait(self._between)
+            if not stop.is_set():
+                self._wanted.wait(pause)
+
+    def audit(self) -> None:
+        """One look. Raises KoordraError when the checkpoint cannot be read."""
+        findings = look(self._state.records(), self._claims, before=self._findings)
+        for uid in self._orphans(findings):
+            record = next(record for record in findings.held if record.ref.uid == uid)
+            try:
+                self._state.unprepare(record.ref)
+            except KoordraError as error:
+                log.error("orphan_not_released", claim=str(record.ref), uid=uid, error=str(error))
+                continue
+            log.warning("orphan_released", claim=str(record.ref), uid=uid)
+            findings = Findings(
+                held=tuple(other for other in findings.held if other.ref.uid != uid), unsure=findings.unsure
+            )
+        before, self._findings = self._findings, findings
+        if before.held != findings.held:
+            log.warning("claims_held", claims=[str(record.ref) for record in findings.held])
+            self._told(findings.held)
+
+    def _orphans(self, findings: Findings) -> list[str]:
+        """Held claims that the kubelet has not known for `patience` seconds."""
+        uids = [record.ref.uid for record in findings.held if record.ref.uid not in findings.unsure]
+        known = known_to_kubelet(self._kubelet_claims, uids)
+        now = self._clock()
+        if known is None:
+            self._alone_since = {}
+            return []
+        alone = [uid for uid in uids if uid not in known]
+        self._alone_since = {uid: self._alone_since.get(uid, now) for uid in alone}
+        return [uid for uid in alone if now - self._alone_since[uid] >= self._patience]

@@ -1,0 +1,151 @@
+"""The files of one claim, and where the node keeps them.
+
+    <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology (container_files.py)
+    <state>/network/<uid>.json               read when the pod's sandbox is made (network_files.py)
+    <state>/prepared/<uid>.json              read by the NRI hook (prepared.py)
+    <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (claim_spec.py)
+
+They are written in this order and removed in the other, so that no container is given a device of which the hook knows nothing.
+All are made from the claim's record and can be made again at any time. Only files with exactly our own names are ever
+removed; the CDI directory belongs to everybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from koordra.errors import CDIError, CheckpointError, NodeError
+from koordra.kubelet_plugin import prepared
+from koordra.kubelet_plugin.cdi import claim_spec, container_files
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, is_claim_uid
+from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.logs import get_logger
+from koordra.node_state.disk import TEMPORARY, Disk
+
+log = get_logger(__name__)
+
+
+class ClaimFiles:
+    """Writes and removes them. The caller holds the state lock."""
+
+    def __init__(self, paths: NodePaths, disk: Disk) -> None:
+        self._paths = paths
+        self._disk = disk
+
+    def write(self, record: ClaimRecord, documents: Mapping[str, bytes]) -> None:
+        """Raises CDIError or CheckpointError, after which any of the files may be there."""
+        uid = record.ref.uid
+        spec = claim_spec.encode(record, root=self._paths.root)
+        with _reported(CheckpointError, self._paths.documents(uid), "written"):
+            for name, content in sorted(documents.items()):
+                self._disk.put(self._paths.documents(uid) / name, content, mode=container_files.MODE)
+        if record.networked:
+            with _reported(CheckpointError, self._paths.network_file(uid), "written"):
+                self._disk.replace(
+                    self._paths.network_file(uid), network_files.encode(record), mode=network_files.MODE
+                )
+        with _reported(CheckpointError, self._paths.prepared_file(uid), "written"):
+            self._disk.replace(self._paths.prepared_file(uid), prepared.encode(record), mode=prepared.MODE)
+        with _reported(CDIError, self._paths.cdi_file(uid), "written"):
+            self._disk.replace(self._paths.cdi_file(uid), spec, mode=claim_spec.MODE)
+
+    def remove(self, uid: str) -> None:
+        """Remove what is there, the CDI file first: from then on no container can be given the devices."""
+        with _reported(CDIError, self._paths.cdi_file(uid), "removed"):
+            self._disk.remove(self._paths.cdi_file(uid))
+        with _reported(CheckpointError, self._paths.prepared_file(uid), "removed"):
+            self._disk.remove(self._paths.prepared_file(uid))
+        with _reported(CheckpointError, self._paths.network_file(uid), "removed"):
+            self._disk.remove(self._paths.network_file(uid))
+        with _reported(CheckpointError, self._paths.documents(uid), "removed"):
+            self._disk.remove_folder(self._paths.documents(uid))
+
+    def complete(self, record: ClaimRecord) -> bool:
+        """Whether all files that the record needs are there."""
+        uid = record.ref.uid
+        if uid not in self.recorded() or claim_spec.file_name(uid) not in self._cdi_names():
+            return False
+        mounted = {
+            Path(mount.host_path)
+            for device in record.devices
+            for mount in device.edits.mounts
+            if Path(mount.host_path).parent == self._paths.documents(uid)
+            and Path(mount.host_path) != network_files.gate_file(self._paths.state, uid)
+        }
+        needed = {self._paths.cdi_file(uid), self._paths.prepared_file(uid), *mounted}
+        if record.networked:
+            needed.add(self._paths.network_file(uid))
+        return all(path.is_file() for path in needed)
+
+    def for_hook(self) -> dict[str, bytes]:
+        """The records for the hook, by claim uid."""
+        found = {}
+        with _reported(CheckpointError, self._paths.prepared, "read"):
+            for uid in self.recorded():
+                data = self._disk.read(self._paths.prepared_file(uid))
+                if data is not None:
+                    found[uid] = data
+        return found
+
+    def claims(self) -> set[str]:
+        """The uids of all claims that have a file."""
+        found = {claim_spec.claim_of_file(name) for name in self._cdi_names()}
+        return self.recorded() | {uid for uid in found if uid is not None}
+
+    def _cdi_names(self) -> list[str]:
+        with _reported(CDIError, self._paths.cdi, "listed"):
+            return list(self._disk.names(self._paths.cdi))
+
+    def recorded(self) -> set[str]:
+        """The uids of all claims that have a record for the hook; unlike the CDI directory it survives a reboot."""
+        with _reported(CheckpointError, self._paths.prepared, "listed"):
+            found = {prepared.claim_of_file(name) for name in self._disk.names(self._paths.prepared)}
+        return {uid for uid in found if uid is not None}
+
+    def remove_stale(self, keep: set[str]) -> None:
+        """Remove our files of claims that are not in `keep`, and what a kill left half written. One that cannot be removed
+        keeps no other; the first such error is raised at the end."""
+        networks = self._paths.state / network_files.DIRECTORY
+        failed: list[NodeError] = []
+        for kind, folder, claim_of in (
+            (CDIError, self._paths.cdi, claim_spec.claim_of_file),
+            (CheckpointError, self._paths.prepared, prepared.claim_of_file),
+            (CheckpointError, networks, network_files.claim_of_file),
+            (CheckpointError, networks / network_files.ATTACHED, network_files.claim_of_file),
+        ):
+            with _collected(failed), _reported(kind, folder, "cleaned up"):
+                for name in self._disk.names(folder):
+                    uid = claim_of(name.removesuffix(TEMPORARY))
+                    if uid is not None and (name.endswith(TEMPORARY) or uid not in keep):
+                        with _collected(failed), _reported(kind, folder / name, "removed"):
+                            self._disk.remove(folder / name)
+                            log.info("stale_file_removed", path=str(folder / name))
+        documents = self._paths.state / container_files.DIRECTORY
+        with _collected(failed), _reported(CheckpointError, documents, "cleaned up"):
+            for name in self._disk.names(documents):
+                if is_claim_uid(name) and name not in keep:
+                    with _collected(failed), _reported(CheckpointError, documents / name, "removed"):
+                        self._disk.remove_folder(self._paths.documents(name))
+        if failed:
+            raise failed[0]
+
+
+@contextmanager
+def _collected(failed: list[NodeError]) -> Iterator[None]:
+    try:
+        yield
+    except NodeError as error:
+        failed.append(error)
+
+
+@contextmanager
+def _reported(kind: type[NodeError], path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise kind(
+            f"{path} cannot be {verb}: {error.strerror}; free space or make it writable, the call is repeated"
+        ) from error

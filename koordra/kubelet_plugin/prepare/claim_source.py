@@ -1,0 +1,109 @@
+"""Where Prepare reads the claim from, since the kubelet sends only its name and uid; and who the claim is for."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from koordra.api import objects
+from koordra.api.allocation import Allocation
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.api.parameters import RdmaConfig
+from koordra.api.rdma_network import Attachment
+from koordra.errors import InvalidInput, NotFound, PrepareError
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.claims.configuration import configuration
+from koordra.kubelet_plugin.network.network_decision import Consumers
+
+NETWORK_ATTACHMENTS: Final = Kind(
+    "k8s.cni.cncf.io",
+    "v1",
+    "network-attachment-definitions",
+    "NetworkAttachmentDefinition",
+    namespaced=True,
+)
+
+
+class ClaimSource(Protocol):
+    """One claim by name."""
+
+    def get(self, namespace: str, name: str) -> Object:
+        """The ResourceClaim as the API has it now. Raises NotFound and the other ApiErrors."""
+
+
+class ConsumerSource(Protocol):
+    """What a claim's pods have to do with its network."""
+
+    def consumers(self, claim: Object) -> Consumers:
+        """Raises PrepareError for an attachment that is not there, and ApiErrors."""
+
+
+class ApiClaims:
+    """The API server itself, not a cache: a claim may have been written a moment ago."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def get(self, namespace: str, name: str) -> Object:
+        return self._client.get(RESOURCE_CLAIMS, name, namespace=namespace)
+
+
+class ApiConsumers:
+    """Asks for the pods that the claim is reserved for, and for the attachments that it names."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    def consumers(self, claim: Object) -> Consumers:
+        namespace = objects.namespace(claim)
+        reserved = [
+            entry
+            for entry in objects.status_of(claim).get("reservedFor") or ()
+            if entry.get("resource") == "pods" and not entry.get("apiGroup")
+        ]
+        specs = [self._pod_spec(namespace, entry) for entry in reserved]
+        return Consumers(
+            pods=tuple(str(entry.get("uid")) for entry in reserved),
+            host_network=bool(specs) and all(bool(spec.get("hostNetwork")) for spec in specs),
+            own_users=any(spec.get("hostUsers") is False for spec in specs),
+            attachments={found: self._attachment(namespace, found) for found in _attachments(claim)},
+        )
+
+    def _pod_spec(self, namespace: str, entry: Object) -> Object:
+        """The pod's spec; empty when it is gone."""
+        try:
+            pod = self._client.get(PODS, str(entry.get("name")), namespace=namespace)
+        except NotFound:
+            return {}
+        return dict(objects.spec_of(pod)) if objects.uid(pod) == entry.get("uid") else {}
+
+    def _attachment(self, namespace: str, wanted: Attachment) -> str:
+        place = wanted.namespace or namespace
+        try:
+            found = self._client.get(NETWORK_ATTACHMENTS, wanted.name, namespace=place)
+        except NotFound as error:
+            raise PrepareError(
+                f"NetworkAttachmentDefinition {place}/{wanted.name} does not exist; make it, or take it out of the claim"
+            ) from error
+        config = str(objects.spec_of(found).get("config") or "")
+        if not config:
+            raise PrepareError(
+                f"NetworkAttachmentDefinition {place}/{wanted.name} has no spec.config; koordra needs it there"
+            )
+        return config
+
+
+def _attachments(claim: Object) -> tuple[Attachment, ...]:
+    try:
+        allocation = Allocation.of_claim(claim)
+        entries = configuration(
+            allocation.config if allocation else (), claim=objects.describe(claim)
+        ).entries
+    except InvalidInput:
+        return ()  # the decision says what is wrong with it
+    found = (
+        entry.parameters.network.attachment
+        for entry in entries
+        if isinstance(entry.parameters, RdmaConfig) and entry.parameters.network
+    )
+    return tuple(dict.fromkeys(attachment for attachment in found if attachment is not None))

@@ -1,0 +1,380 @@
+"""Prepare and Unprepare: what is promised to the kubelet survives every way to die.
+
+Prepare of one claim, under the state lock (two instances may overlap during an update):
+
+    read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted ─> isolation, CDI file, prepared record
+        ─> checkpoint: PrepareCompleted ─> answer
+
+- Killed before the first checkpoint: nothing happened. Killed between the two: no container can have the devices, since the
+  kubelet was not answered; the next Prepare, or the next start, rolls back and does it again. Killed after the second: the
+  kubelet asks again and gets the same answer.
+- A claim that is prepared already is decided again with its own nonce and must have the same results; its files are written
+  anew each time, since /run/cdi is empty after a reboot. It never goes back to PrepareStarted: containers may be running.
+- An error rolls back at once. If even that fails (full disk), the claim stays PrepareStarted, holds its devices, and is
+  rolled back by the next call.
+
+The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So a Prepare looks
+again under the lock: one that nobody waits for any more, or that an Unprepare of the same claim has overtaken, ends there.
+Two Prepares of one claim (two pods that share it and start together) are both answered, one after the other.
+
+Unprepare removes the files, then the record: killed in between it still holds its devices, and the kubelet repeats the call.
+A claim that nobody knows is unprepared already.
+
+A record holds devices in the boot it was written in, and no longer. One of an earlier boot, or one that was rolled back, is
+remembered until Unprepare, only to notice a different card under the old name.
+
+A checkpoint that is unreadable, or missing beside files of prepared claims, is put together again from what is left
+(recovery.py). While some claim with a file is not accounted for, nobody knows what is in use: Prepare refuses. Unprepare is
+done all the same: it takes the claim's NICs back from its pods, stops the claim in every isolation backend for every device
+of the node, and removes its files; then it looks again, and once nothing is unaccounted for the node goes on.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from koordra.api.objects import Object
+from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
+from koordra.kubelet_plugin.cdi import claim_spec, container_files
+from koordra.kubelet_plugin.claims import recovery
+from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, State
+from koordra.kubelet_plugin.claims.state_lock import StateLock
+from koordra.kubelet_plugin.isolation import Backends
+from koordra.kubelet_plugin.network.network_decision import Consumers
+from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
+from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSource
+from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
+from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.logs import get_logger
+from koordra.node_state.disk import Disk
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One device of the answer to the kubelet."""
+
+    request: str
+    pool: str
+    device: str
+    cdi_id: str
+    share_id: str | None
+
+
+class PodNetworks(Protocol):
+    """What Unprepare needs of the pods' networks."""
+
+    def release_claim(self, uid: str) -> None:
+        """Take back whatever a pod still has of the claim. Raises NodeError."""
+
+
+class DeviceState:
+    """The node's prepared claims. Safe to call from several threads and processes. `consumers` and `networks` are given
+    where pods get networks of their own (`--pod-network`)."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        paths: NodePaths,
+        claims: ClaimSource,
+        inventory: Callable[[], Inventory],
+        backends: Backends,
+        disk: Disk,
+        lock: StateLock | None = None,
+        new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        consumers: ConsumerSource | None = None,
+        networks: PodNetworks | None = None,
+    ) -> None:
+        self._node = node
+        self._paths = paths
+        self._consumers = consumers
+        self._networks = networks
+        self._claims = claims
+        self._inventory = inventory
+        self._backends = backends
+        self._lock = lock or StateLock(paths.lock)
+        self._checkpoint = CheckpointFile(paths.checkpoint, disk)
+        self._files = ClaimFiles(paths, disk)
+        self._new_nonce = new_nonce
+        self._under_way: dict[str, set[object]] = {}
+        self._calls = threading.Lock()
+
+    def prepare(
+        self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True
+    ) -> tuple[PreparedDevice, ...]:
+        """Make the claim's devices ready. Raises PrepareError, CheckpointError or CDIError; the call can be repeated.
+
+        `awaited` tells whether the kubelet still waits for the answer.
+        """
+        ref.require_valid()
+        call = object()
+        with self._calls:
+            self._under_way.setdefault(ref.uid, set()).add(call)
+        try:
+            self._require_wanted(ref, call, awaited)
+            claim, consumers = self._fetch(ref)
+            with self._lock.held():
+                self._require_wanted(ref, call, awaited)
+                return self._prepare(ref, claim, consumers)
+        finally:
+            with self._calls:
+                others = self._under_way.get(ref.uid, set())
+                others.discard(call)
+                if not others:
+                    self._under_way.pop(ref.uid, None)
+
+    def _require_wanted(self, ref: ClaimRef, call: object, awaited: Callable[[], bool]) -> None:
+        """Raises PrepareError for a call that nobody waits for, or that an Unprepare has overtaken."""
+        with self._calls:
+            overtaken = call not in self._under_way.get(ref.uid, set())
+        if overtaken or not awaited():
+            raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
+
+    def _prepare(
+        self, ref: ClaimRef, claim: Object, consumers: Consumers | None
+    ) -> tuple[PreparedDevice, ...]:
+        inventory = self._inventory()
+        checkpoint = self._load()
+        before = checkpoint.get(ref.uid)
+        held = before if before and before.boot_id == inventory.boot_id else None
+        if held is not None and held.state is State.STARTED:
+            checkpoint, before, held = self._rolled_back(checkpoint, held), held.rolled_back(), None
+        decision = decide(
+            ref,
+            claim,
+            node=NodeView(
+                pool=self._node,
+                inventory=inventory,
+                backends=self._backends,
+                state=self._paths.state,
+                holders=checkpoint.of_boot(inventory.boot_id),
+                consumers=consumers,
+            ),
+            nonce=held.nonce if held else self._new_nonce(),
+            before=before,
+        )
+        if held is None and not decision.record.devices:
+            return ()
+        if held is not None:
+            self._renew(checkpoint, held, decision)
+        else:
+            self._first_time(checkpoint, decision)
+        log.info(
+            "claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in decision.record.devices]
+        )
+        return _answer(decision.record)
+
+    def unprepare(self, ref: ClaimRef) -> None:
+        """Give the claim's devices back. An unknown claim is success. Raises PrepareError, CheckpointError or CDIError."""
+        if not ref.valid:
+            log.warning("unprepare_of_impossible_claim", claim=str(ref), uid=ref.uid[:80])
+            return
+        with self._calls:
+            self._under_way.pop(ref.uid, None)
+        with self._lock.held():
+            self._release_network(ref)
+            try:
+                checkpoint = self._load()
+            except CheckpointError as error:
+                log.error("unprepare_without_checkpoint", claim=str(ref), uid=ref.uid, error=str(error))
+                self._stop_unknown_isolation(ref)
+                self._files.remove(ref.uid)
+                with suppress(CheckpointError):
+                    self._load()
+                return
+            record = checkpoint.get(ref.uid)
+            if record is not None:
+                self._stop_isolation(record)
+            self._files.remove(ref.uid)
+            if record is not None:
+                self._checkpoint.save(checkpoint.without(ref.uid))
+        log.info("claim_unprepared", claim=str(ref), uid=ref.uid, known=record is not None)
+
+    def repair(self) -> None:
+        """What every start does first: undo what was half done, write what is prepared again, remove our stale files.
+
+        Never raises for state that cannot be repaired now: the log says so, and the calls that depend on it will.
+        """
+        with self._lock.held():
+            try:
+                checkpoint = self._load()
+            except CheckpointError as error:
+                log.error("checkpoint_unreadable", error=str(error))
+                return
+            boot_id = self._inventory().boot_id
+            for record in checkpoint.of_boot(boot_id):
+                try:
+                    if record.state is State.STARTED:
+                        checkpoint = self._rolled_back(checkpoint, record)
+                    elif record.state is State.COMPLETED:
+                        self._write_files(record)
+                except KoordraError as error:
+                    log.error(
+                        "claim_not_repaired", claim=str(record.ref), uid=record.ref.uid, error=str(error)
+                    )
+            keep = {record.ref.uid for record in checkpoint.of_boot(boot_id)}
+            try:
+                self._files.remove_stale(keep)
+            except KoordraError as error:
+                log.error("stale_files_not_removed", error=str(error))
+
+    def restore_files(self) -> None:
+        """Write files of prepared claims that somebody removed: the kubelet does not ask again for a running pod's claim.
+        One that cannot be written keeps no other; the first such error is raised at the end."""
+        failed: list[KoordraError] = []
+        with self._lock.held():
+            for record in self._load().of_boot(self._inventory().boot_id):
+                try:
+                    if record.state is State.COMPLETED and not self._files.complete(record):
+                        self._write_files(record)
+                        log.warning("claim_files_restored", claim=str(record.ref), uid=record.ref.uid)
+                except KoordraError as error:
+                    failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def records(self) -> tuple[ClaimRecord, ...]:
+        """The claims that hold devices of this node now. Raises CheckpointError."""
+        with self._lock.held():
+            return self._load().of_boot(self._inventory().boot_id)
+
+    # Steps of Prepare.
+
+    def _fetch(self, ref: ClaimRef) -> tuple[Object, Consumers | None]:
+        try:
+            claim = self._claims.get(ref.namespace, ref.name)
+            return claim, self._consumers.consumers(claim) if self._consumers else None
+        except NotFound as error:
+            raise PrepareError(f"{ref}: it does not exist in the API") from error
+        except ApiError as error:
+            raise PrepareError(f"{ref}: it cannot be read from the API: {error}") from error
+
+    def _first_time(self, checkpoint: Checkpoint, decision: Decision) -> None:
+        started = decision.record
+        try:
+            # A save that failed may still have put the new checkpoint in place, so it is undone like everything after it.
+            self._checkpoint.save(checkpoint.with_claim(started))
+            for share in decision.shares:
+                share.backend.start(share.share, share.config)
+            self._write_files(started)
+            self._checkpoint.save(checkpoint.with_claim(started.completed()))
+        except KoordraError:
+            try:
+                self._rolled_back(checkpoint, started)
+            except KoordraError as error:
+                log.error("roll_back_failed", claim=str(started.ref), uid=started.ref.uid, error=str(error))
+            raise
+
+    def _renew(self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision) -> None:
+        """The claim is prepared: same devices, files once more (with what changed on the node since, if anything did)."""
+        renewed = decision.record.completed()
+        if not _same_devices(held, renewed):
+            raise PrepareError(
+                f"{held.ref}: AlreadyAllocated: it is still prepared here with "
+                f"{', '.join(device.device for device in held.devices)}, and its allocation now names "
+                f"{', '.join(device.device for device in renewed.devices)}; it is prepared anew once its old pod is gone"
+            )
+        for share in decision.shares:
+            share.backend.start(share.share, share.config)
+        self._write_files(renewed)
+        if renewed != held:
+            self._checkpoint.save(checkpoint.with_claim(renewed))
+
+    def _rolled_back(self, checkpoint: Checkpoint, record: ClaimRecord) -> Checkpoint:
+        """Take back what a Prepare may have done that did not complete; the claim is remembered without devices."""
+        self._stop_isolation(record)
+        self._release_network(record.ref)
+        self._files.remove(record.ref.uid)
+        after = checkpoint.with_claim(record.rolled_back())
+        self._checkpoint.save(after)
+        log.info("claim_rolled_back", claim=str(record.ref), uid=record.ref.uid)
+        return after
+
+    def _stop_isolation(self, record: ClaimRecord) -> None:
+        for device in record.devices:
+            if record.state is State.RECOVERED:
+                # Which backend kept the share is not known any more; to stop what never started is allowed.
+                stopped = tuple(self._backends.known.values())
+            else:
+                backend = self._backends.get(device.isolation) if device.isolation else None
+                stopped = (backend,) if backend else ()
+            for backend in stopped:
+                backend.stop(claim_uid=record.ref.uid, device=device.device)
+
+    def _stop_unknown_isolation(self, ref: ClaimRef) -> None:
+        """For a claim without a record: which device and which backend it had is not known, so all are told."""
+        for backend in self._backends.known.values():
+            for device in self._inventory().published:
+                backend.stop(claim_uid=ref.uid, device=device)
+
+    def _release_network(self, ref: ClaimRef) -> None:
+        if self._networks is not None:
+            self._networks.release_claim(ref.uid)
+
+    # Files.
+
+    def _write_files(self, record: ClaimRecord) -> None:
+        self._files.write(record, container_files.documents(record, self._inventory()))
+
+    def _load(self) -> Checkpoint:
+        """The checkpoint; an empty one where there is none and none is needed. Raises CheckpointError."""
+        try:
+            checkpoint = self._checkpoint.load()
+        except CheckpointError as error:
+            return self._recovered(self._checkpoint.intact(), error)
+        if checkpoint is None and self._files.claims():
+            missing = CheckpointError(
+                f"{self._checkpoint.path} is missing, though claims are prepared on this node, so it is not known which "
+                "devices are in use and no claim is prepared; drain the node of pods that use koordra, remove what is left "
+                f"of {claim_spec.file_name('*')} in the CDI directory, and it starts anew"
+            )
+            return self._recovered((), missing)
+        return checkpoint or Checkpoint()
+
+    def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
+        """A new checkpoint from what is left; raises `error` while some claim with a file is not accounted for."""
+        records = recovery.accounted_for(
+            intact, for_hook=self._files.for_hook(), pool=self._node, boot_id=self._inventory().boot_id
+        )
+        lost = self._files.claims() - {record.ref.uid for record in records}
+        if lost:
+            raise error
+        checkpoint = Checkpoint(records)
+        self._checkpoint.save(checkpoint)
+        log.warning(
+            "checkpoint_recovered",
+            path=str(self._checkpoint.path),
+            claims=len(records),
+            from_hook_records=sum(record.state is State.RECOVERED for record in records),
+            error=str(error),
+        )
+        return checkpoint
+
+
+def _same_devices(held: ClaimRecord, renewed: ClaimRecord) -> bool:
+    if held.state is State.RECOVERED:
+        return [device.given for device in held.devices] == [device.given for device in renewed.devices]
+    return [device.asked for device in held.devices] == [device.asked for device in renewed.devices]
+
+
+def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+    ids = claim_spec.device_ids(record)
+    return tuple(
+        PreparedDevice(
+            request=device.request,
+            pool=record.pool,
+            device=device.device,
+            cdi_id=ids[index],
+            share_id=device.share_id,
+        )
+        for index, device in enumerate(record.devices)
+    )

@@ -1,0 +1,150 @@
+"""The last line of defence: what is already prepared on this node, plus the claim, must fit what was published.
+
+The API server checks nothing of the kind (a second share of 70Gi on an 80Gi card is accepted), and the allocator may be
+wrong or may have been raced; so the node adds up, per device, over every claim it holds, also claims whose objects are gone:
+
+- a result without a share id has the device to itself: nobody else may hold it;
+- results with share ids add up, capacity by capacity, to at most the published value. A capacity that a result does not
+  name counts with the request policy's default, or with all of it where there is none, as upstream's allocator counts;
+- a card excludes its MIG instances, a NIC its virtual functions, and the other way round. Their names tell what is part of
+  what, so this holds too for a part that is no longer published, or that has gone since;
+- no device is given whose node is open to another device's holder: after a part was destroyed and another made, or a driver
+  was loaded again, the kernel may have given its number away, and the old container still has the right to open it;
+- results with adminAccess look on and use nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Final
+
+from koordra.api import names
+from koordra.api.devices import Capacity, Device
+from koordra.errors import PrepareError
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.quantity import canonical, parse
+
+_PARTS: Final = {names.TYPE_MIG: "-mig-", names.TYPE_VF: "-vf-"}
+"""What joins the name of a part to that of its card (topology: `mig_name`, `Nic.name`)."""
+
+
+def refuse_overcommit(
+    wanted: ClaimRecord, *, holders: Iterable[ClaimRecord], published: Mapping[str, Device]
+) -> None:
+    """Raises PrepareError naming device, capacity, both figures and the holders."""
+    claims = [*(holder for holder in holders if holder.ref.uid != wanted.ref.uid), wanted]
+    for name in dict.fromkeys(device.device for device in wanted.devices if not device.admin_access):
+        uses = [(claim, device) for claim, device in _uses(claims) if device.device == name]
+        _refuse_dedicated(name, wanted=wanted, uses=uses)
+        if len(uses) == 1 and uses[0][1].share_id is None:
+            continue
+        for capacity_name, capacity in sorted(published[name].capacity.items()):
+            _refuse_excess(name, capacity_name, capacity, wanted=wanted, uses=uses)
+    for device in wanted.devices:
+        for claim, other in _uses(claims):
+            if other.device != device.device and not device.admin_access:
+                _refuse_part(wanted, device, claim=claim, other=other)
+                _refuse_same_node(wanted, device, claim=claim, other=other)
+
+
+def _uses(claims: Iterable[ClaimRecord]) -> Iterator[tuple[ClaimRecord, DeviceRecord]]:
+    return ((claim, device) for claim in claims for device in claim.devices if not device.admin_access)
+
+
+def _whole(device: DeviceRecord) -> str:
+    """The name of the card or NIC that the device is, or is part of."""
+    separator = _PARTS.get(device.type)
+    return device.device.rpartition(separator)[0] if separator else device.device
+
+
+def _refuse_part(
+    wanted: ClaimRecord, device: DeviceRecord, *, claim: ClaimRecord, other: DeviceRecord
+) -> None:
+    whole = _whole(device)
+    if whole != _whole(other) or whole not in (device.device, other.device):
+        return
+    if claim is wanted:
+        raise PrepareError(
+            f"{wanted.ref}: CountersExhausted: {device.device} and {other.device} are in the allocation, and one is part "
+            "of the other"
+        )
+    relation = "is part of it" if whole == device.device else "contains it"
+    raise PrepareError(
+        f"{wanted.ref}: CountersExhausted: {device.device} cannot be had, since {other.device}, which {relation}, "
+        f"{_in_use(claim)}"
+    )
+
+
+def _refuse_same_node(
+    wanted: ClaimRecord, device: DeviceRecord, *, claim: ClaimRecord, other: DeviceRecord
+) -> None:
+    siblings = device.type == names.TYPE_MIG and _whole(device) == _whole(other)
+    # Instances of one card are opened through the card's node, which comes first.
+    own = device.nodes[1:] if siblings else device.nodes
+    both = {(node.major, node.minor) for node in own} & {(node.major, node.minor) for node in other.nodes}
+    if both and claim is not wanted:
+        major, minor = min(both)
+        raise PrepareError(
+            f"{wanted.ref}: AlreadyAllocated: {device.device} has the device number {major}:{minor}, which was that of "
+            f"{other.device} and {_in_use(claim)}"
+        )
+
+
+def _in_use(claim: ClaimRecord) -> str:
+    return f"is in use by {_claims([claim])}; it is free once that claim is unprepared here"
+
+
+def _refuse_dedicated(
+    name: str, *, wanted: ClaimRecord, uses: list[tuple[ClaimRecord, DeviceRecord]]
+) -> None:
+    dedicated = [claim for claim, device in uses if device.share_id is None]
+    if not dedicated or len(uses) == 1:
+        return
+    others = [claim for claim, _ in uses if claim is not wanted]
+    if not others:
+        raise PrepareError(
+            f"{wanted.ref}: AlreadyAllocated: {name} is in the allocation twice without share ids"
+        )
+    raise PrepareError(
+        f"{wanted.ref}: AlreadyAllocated: {name} is in use by {_claims(others)}, and "
+        + ("this claim wants it alone" if wanted in dedicated else "it is held alone")
+        + "; it is free once the other claim is unprepared here"
+    )
+
+
+def _refuse_excess(
+    name: str,
+    capacity_name: str,
+    capacity: Capacity,
+    *,
+    wanted: ClaimRecord,
+    uses: list[tuple[ClaimRecord, DeviceRecord]],
+) -> None:
+    asked = sum(
+        (_used(device, capacity_name, capacity) for claim, device in uses if claim is wanted), Decimal()
+    )
+    held = sum(
+        (_used(device, capacity_name, capacity) for claim, device in uses if claim is not wanted), Decimal()
+    )
+    if asked + held <= capacity.value:
+        return
+    others = [claim for claim, device in uses if claim is not wanted]
+    raise PrepareError(
+        f"{wanted.ref}: InsufficientCapacity: {name} has {canonical(capacity.value)} of {capacity_name}, "
+        f"{canonical(held)} in use"
+        + (f" by {_claims(others)}" if others else "")
+        + f", {canonical(asked)} asked"
+    )
+
+
+def _used(device: DeviceRecord, name: str, capacity: Capacity) -> Decimal:
+    for consumed, amount in device.consumed:
+        if consumed == name:
+            return parse(amount)
+    default = capacity.policy.default if capacity.policy else None
+    return capacity.value if default is None else default
+
+
+def _claims(claims: Iterable[ClaimRecord]) -> str:
+    return ", ".join(dict.fromkeys(f"{claim.ref.namespace}/{claim.ref.name}" for claim in claims))

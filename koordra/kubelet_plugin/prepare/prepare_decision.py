@@ -1,0 +1,300 @@
+"""What a claim gets on this node, or why it gets nothing: the decision behind NodePrepareResources. Pure.
+
+From the claim object, the inventory and the claims that hold devices already, in this order:
+
+1. it is the claim that the kubelet means (uid), it is allocated, and our results are of this node's pool;
+2. every device is there, is published, and is the same one as at an earlier Prepare of the claim (UUID or GUID);
+3. nothing is used beyond its capacity (overcommit.py);
+4. Required JointAllocation scopes hold on this machine (scope_check.py);
+5. the isolation backend that the claim names can keep the share;
+6. the network of the pod can be what the claim says (network_decision.py);
+7. the container edits follow (device_edits.py), for a legacy pod with its old variables (legacy_environment.py), for
+   a gang's member with its place in the job (gang_environment.py).
+
+Results of other drivers are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.gang_member import is_gang_member
+from koordra.api.objects import Object
+from koordra.api.parameters import GpuConfig
+from koordra.errors import InvalidInput, InvalidParameters, PrepareError
+from koordra.kubelet_plugin.cdi.device_edits import NIC_TYPES, with_edits
+from koordra.kubelet_plugin.cdi.gang_environment import with_member
+from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
+from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
+from koordra.kubelet_plugin.isolation import DEFAULT, Backend, Backends, Share
+from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
+from koordra.kubelet_plugin.prepare.overcommit import refuse_overcommit
+from koordra.kubelet_plugin.prepare.scope_check import unmet
+from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.publish.partitions import MigDevice
+from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+from koordra.quantity import canonical, parse
+from koordra.topology.machine import DeviceNode, Gpu, Nic
+from koordra.topology.partitions import MigInstance
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What a decision rests on besides the claim: `pool` is the node's name, `holders` the claims prepared in this boot,
+    `state` the directory of the node whose files containers get, `consumers` who the claim is for, None where the networks
+    of pods are not this node's business (no `--pod-network`)."""
+
+    pool: str
+    inventory: Inventory
+    backends: Backends
+    state: Path
+    holders: Sequence[ClaimRecord] = ()
+    consumers: Consumers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IsolatedShare:
+    """A share that a backend has to be ready for before a container starts."""
+
+    backend: Backend
+    share: Share
+    config: GpuConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`record` is in state PrepareStarted."""
+
+    record: ClaimRecord
+    shares: tuple[IsolatedShare, ...] = ()
+
+
+def decide(
+    ref: ClaimRef, claim: Object, *, node: NodeView, nonce: str, before: ClaimRecord | None = None
+) -> Decision:
+    """The decision for one claim. `before` is what the checkpoint remembers of it.
+
+    Raises PrepareError, whose text names the claim, the reason and what was compared.
+    """
+    try:
+        allocation = _allocation(ref, claim)
+        results = [result for result in allocation.results if result.device.driver == names.DRIVER]
+        config = configuration(allocation.config, claim=str(ref))
+        _no_member_of_its_own_making(claim)
+        devices = tuple(_identified(ref, result, node=node, before=before) for result in results)
+    except InvalidInput as error:
+        raise PrepareError(f"{ref}: {error}") from error
+    record = ClaimRecord(
+        ref=ref,
+        pool=node.pool,
+        nonce=nonce,
+        boot_id=node.inventory.boot_id,
+        state=State.STARTED,
+        devices=devices,
+        memlock=any(device.type in NIC_TYPES and config.rdma(device.request).memlock for device in devices),
+        pods=node.consumers.pods if node.consumers else (),
+        pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
+    )
+    refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
+    _refuse_unmet_scopes(record, config, node=node)
+    shares = [_isolated(record, index, config, node=node) for index in range(len(devices))]
+    record = replace(
+        record,
+        devices=tuple(
+            replace(device, isolation=share.backend.name if share else None, network=plan)
+            for device, share, plan in zip(
+                devices, shares, _networks(record, config, node=node, before=before), strict=True
+            )
+        ),
+    )
+    told = legacy_edits(
+        record,
+        labels=objects.labels_of(claim),
+        annotations=objects.annotations_of(claim),
+        inventory=node.inventory,
+    )
+    edits = [
+        (share.backend.edits(share.share, share.config) if share else NO_EDITS)
+        + _affinity(device, config)
+        + old
+        for share, device, old in zip(shares, devices, told, strict=True)
+    ]
+    record = with_edits(
+        record,
+        inventory=node.inventory,
+        isolation=edits,
+        state=node.state,
+        own_users=node.consumers is not None and node.consumers.own_users,
+    )
+    return Decision(
+        record=with_member(record, config.member, state=node.state),
+        shares=tuple(share for share in shares if share),
+    )
+
+
+def _networks(
+    record: ClaimRecord, config: Configuration, *, node: NodeView, before: ClaimRecord | None
+) -> tuple[NetworkPlan | None, ...]:
+    """The plan of each device; that of a claim that holds its devices already stays, since its NICs may be in the pod."""
+    if before is not None and before.boot_id == record.boot_id and before.state is State.COMPLETED:
+        kept = {device.given: device.network for device in before.devices}
+        return tuple(kept.get(device.given) for device in record.devices)
+    return network_plans(
+        record,
+        config,
+        inventory=node.inventory,
+        consumers=node.consumers or Consumers(),
+        enabled=node.consumers is not None,
+    )
+
+
+def _no_member_of_its_own_making(claim: Object) -> None:
+    """A place in a gang is the controller's word. kube-scheduler copies a claim's config into its allocation, so one that
+    the claim itself carries would be believed."""
+    devices = (claim.get("spec") or {}).get("devices") or {}
+    for index, entry in enumerate(devices.get("config") or ()):
+        parameters = (entry.get("opaque") or {}).get("parameters")
+        if is_gang_member(parameters):
+            field = f"spec.devices.config[{index}].opaque.parameters"
+            raise InvalidParameters(
+                "GangMember is written by koordra's controller into allocations; leave it away",
+                object=objects.describe(claim),
+                field=field,
+            )
+
+
+def _allocation(ref: ClaimRef, claim: Object) -> Allocation:
+    uid = objects.uid(claim)
+    if uid != ref.uid:
+        raise PrepareError(
+            f"{ref}: the API has another claim under this name (uid {uid}, the kubelet's is {ref.uid})"
+        )
+    allocation = Allocation.of_claim(claim)
+    if allocation is None:
+        raise PrepareError(f"{ref}: it is not allocated")
+    return allocation
+
+
+def _identified(
+    ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None
+) -> DeviceRecord:
+    """The result as a device of this machine, certainly the one that was promised."""
+    name = result.device.device
+    if result.device.pool != node.pool:
+        raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {node.pool}")
+    earlier = next((known for known in before.devices if known.device == name), None) if before else None
+    why = node.inventory.refusal(name)
+    if why is not None:
+        if before is not None and earlier is not None and _is_in_its_pod(before, earlier, node=node):
+            return replace(earlier, request=result.request, edits=NO_EDITS)
+        raise PrepareError(f"{ref}: {why}")
+    record = _recorded(ref, result, node=node)
+    if earlier is not None and earlier.identity and earlier.identity != record.identity:
+        raise PrepareError(
+            f"{ref}: DeviceUnhealthy: {name} is another device than the one prepared for this claim "
+            f"({record.identity} in place of {earlier.identity}); the claim has to be allocated anew"
+        )
+    return record
+
+
+def _is_in_its_pod(before: ClaimRecord, device: DeviceRecord, *, node: NodeView) -> bool:
+    """Whether the host may not see the device because the claim's own pod has it (RDMA in exclusive mode)."""
+    return (
+        before.boot_id == node.inventory.boot_id
+        and before.state is State.COMPLETED
+        and device.network is not None
+        and device.network.kind is NetworkKind.MOVE
+    )
+
+
+def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceRecord:
+    """Raises PrepareError for a device whose identity or device nodes are not known."""
+    device = node.inventory.device(result.device.device)
+    place = device.gpu if isinstance(device, MigDevice) else device
+    record = DeviceRecord(
+        request=result.request,
+        device=result.device.device,
+        type=names.TYPE_GPU,
+        identity="",
+        share_id=result.share_id,
+        admin_access=bool(result.admin_access),
+        consumed=tuple(sorted((name, canonical(amount)) for name, amount in result.consumed.items())),
+        numa_node=place.location.numa if place else None,
+        cpus=node.inventory.machine.cpus_near(place) if place else None,
+    )
+    match device:
+        case Gpu(uuid=str(uuid), node=DeviceNode() as card):
+            return replace(record, identity=uuid, uuid=uuid, nodes=(card,))
+        case MigDevice(gpu=Gpu(node=DeviceNode() as card), instance=MigInstance(uuid=str(uuid)) as instance):
+            # The card's own node comes first: an instance is opened through it, and its siblings share it.
+            nodes = (card, *instance.nodes)
+            return replace(record, type=names.TYPE_MIG, identity=uuid, uuid=uuid, nodes=nodes)
+        case Nic(guid=str(guid), verbs=DeviceNode() as verbs):
+            return replace(
+                record,
+                type=names.TYPE_VF if device.parent else names.TYPE_NIC,
+                identity=guid,
+                ib_device=device.ib_device,
+                netdev=device.netdev,
+                nodes=(verbs,),
+            )
+    raise PrepareError(f"{ref}: DeviceUnhealthy: {record.device} has no known identity or device node")
+
+
+def _refuse_unmet_scopes(record: ClaimRecord, config: Configuration, *, node: NodeView) -> None:
+    for entry, wanted in config.required_scopes():
+        placed = [
+            (device.device, node.inventory.attributes(device.device))
+            for device in record.devices
+            if entry.covers(device.request) and not device.admin_access
+        ]
+        why = unmet(placed, wanted)
+        if why is not None:
+            raise PrepareError(
+                f"{record.ref}: TopologyScopeUnmet: {why}, and its JointAllocation is Required"
+            )
+
+
+def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
+    """The variable by which the NRI hook knows that the container's processors are to be near this GPU."""
+    if device.uuid is None or not config.gpu(device.request).numa_affinity:
+        return NO_EDITS
+    return ContainerEdits(env=(("KOORDRA_NUMA_AFFINITY", "true"),))
+
+
+def _isolated(
+    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView
+) -> IsolatedShare | None:
+    """The backend's part in devices[index]; None for what is not a GPU, or is only looked at by an administrator."""
+    device = record.devices[index]
+    if device.uuid is None or device.admin_access:
+        return None
+    wanted = config.gpu(device.request)
+    backend = node.backends.get(wanted.isolation or DEFAULT)
+    if backend is None:
+        raise PrepareError(
+            f"{record.ref}: isolation {wanted.isolation!r} is not available on this node; available: {node.backends.names()}"
+        )
+    return IsolatedShare(backend=backend, share=_share(record, index, node=node), config=wanted)
+
+
+def _share(record: ClaimRecord, index: int, *, node: NodeView) -> Share:
+    device = record.devices[index]
+    consumed = dict(device.consumed)
+    memory = consumed.get(names.CAPACITY_MEMORY) if device.share_id else None
+    whole = node.inventory.published[device.device].capacity[names.CAPACITY_MEMORY].value
+    cores = int(parse(consumed.get(names.CAPACITY_CORES, "0"))) if device.share_id else 0
+    return Share(
+        claim_uid=record.ref.uid,
+        index=index,
+        device=device.device,
+        uuid=device.uuid or "",
+        memory_bytes=int(parse(memory)) if memory is not None and parse(memory) < whole else None,
+        cores=cores if 0 < cores < 100 else None,
+    )

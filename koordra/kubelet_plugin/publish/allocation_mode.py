@@ -1,0 +1,161 @@
+"""The node's half of a change between joint and native allocation (docs/allocation-modes.md). No device is ever in both.
+
+What the API holds says where a change stands, so a plugin that was killed goes on where it was:
+
+    allocator of the devices there     what is published next
+    --------------------------------   ------------------------------------------------------------------
+    none there at all, or as wanted    what is wanted
+    of the other mode, or half `none`  all of them with `none` and the quarantine taint, in a new generation
+    `none`, in one whole generation    the same, until the controller has confirmed the generation and WINDOW is over;
+                                       then what is wanted
+
+- The controller confirms with the Node's annotation `koordra.io/quarantine-seen`: the generation that it has seen. A
+  quarantine starts above every generation that stands there already, so that the confirmation of an earlier change never
+  counts for this one.
+- kube-scheduler confirms nothing; WINDOW is the time in which a decision from before must have been written. It counts from
+  the moment at which this process sees the quarantine published.
+- The kubelet deletes all slices when it starts. Who gave the devices out last is therefore also kept in a file beside the
+  checkpoint, written before the slices are.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.api import names, objects
+from koordra.api.objects import Object
+from koordra.logs import get_logger
+from koordra.node_state.disk import Disk
+
+log = get_logger(__name__)
+
+WINDOW: Final = 60.0
+"""Seconds after which a scheduling decision from before the quarantine has been written, or never will be."""
+FILE: Final = "allocator.json"
+MODE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What to publish now: the devices in `quarantine` or as they are wanted; a new generation is to be at least `least`.
+    `again`: seconds after which it may be something else, though nobody tells; None for no such time."""
+
+    quarantine: bool = False
+    least: int = 0
+    again: float | None = None
+
+
+class ModeSwitch:
+    """Of one node, whose plugin's state is below `state`. Not thread-safe."""
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        disk: Disk,
+        clock: Callable[[], float] = time.monotonic,
+        window: float = WINDOW,
+    ) -> None:
+        self._path = state / FILE
+        self._disk = disk
+        self._clock = clock
+        self._window = window
+        self._since: float | None = None
+        self._generation = 0
+
+    def course(self, wanted: Sequence[Object], *, there: Sequence[Object], node: Object) -> Course:
+        """What to publish, where `wanted` would be without a change of modes, and `there` is what the API holds."""
+        target, published = _allocators(wanted), _allocators(there)
+        if not target:
+            return Course()
+        before = published or self._last()
+        if published == target or (before <= target and self._since is None):
+            self._since = None
+            self._remember(target)
+            return Course()
+        if published != {names.ALLOCATOR_NOBODY} or not _whole(there):
+            log.info(
+                "mode_change_begins", node=objects.name(node), before=sorted(before), wanted=sorted(target)
+            )
+            self._since = None
+            return Course(quarantine=True, least=_confirmed(node) + 1)
+        return self._in_quarantine(target, there=there, node=node)
+
+    def _in_quarantine(self, target: frozenset[str], *, there: Sequence[Object], node: Object) -> Course:
+        if self._since is None:
+            self._since, self._generation = self._clock(), _generation(there[0])
+        rest = self._since + self._window - self._clock()
+        if rest > 0:
+            return Course(quarantine=True, again=rest)
+        if _confirmed(node) < self._generation:
+            return Course(quarantine=True)
+        log.info("mode_change_ends", node=objects.name(node), allocator=sorted(target))
+        self._since = None
+        self._remember(target)
+        return Course()
+
+    def _last(self) -> frozenset[str]:
+        """Who gave the devices out last; nobody where that is not known."""
+        try:
+            found = json.loads(self._disk.read(self._path) or b"{}")["allocator"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return frozenset()
+        return frozenset({str(found)})
+
+    def _remember(self, target: frozenset[str]) -> None:
+        if self._last() == target:
+            return
+        try:
+            self._disk.replace(self._path, json.dumps({"allocator": min(target)}).encode() + b"\n", mode=MODE)
+        except OSError as error:
+            # It counts only if the slices vanish too, and the mode changes at that time.
+            log.error("allocator_not_remembered", path=str(self._path), error=str(error))
+
+
+def quarantined(slices: Sequence[Object]) -> list[Object]:
+    """The slices with devices that nobody gives out."""
+    return [
+        {**one, "spec": {**one["spec"], "devices": [_withheld(device) for device in one["spec"]["devices"]]}}
+        if one["spec"].get("devices")
+        else one
+        for one in slices
+    ]
+
+
+def _withheld(device: dict[str, Any]) -> dict[str, Any]:
+    others = [taint for taint in device.get("taints") or () if taint["key"] != names.JOINT_TAINT]
+    return {
+        **device,
+        "attributes": {**device["attributes"], names.ATTR_ALLOCATOR: {"string": names.ALLOCATOR_NOBODY}},
+        "taints": [{"key": names.QUARANTINE_TAINT, "effect": "NoSchedule"}, *others][:16],
+    }
+
+
+def _allocators(slices: Sequence[Object]) -> frozenset[str]:
+    return frozenset(
+        str(((device.get("attributes") or {}).get(names.ATTR_ALLOCATOR) or {}).get("string") or "")
+        for one in slices
+        for device in one["spec"].get("devices") or ()
+    )
+
+
+def _whole(slices: Sequence[Object]) -> bool:
+    """Whether the slices are a pool of one generation, with nothing missing."""
+    pools = [one["spec"]["pool"] for one in slices]
+    counts = {(pool["generation"], pool["resourceSliceCount"]) for pool in pools}
+    return len(counts) == 1 and pools[0]["resourceSliceCount"] == len(pools)
+
+
+def _generation(one: Object) -> int:
+    return int(one["spec"]["pool"]["generation"])
+
+
+def _confirmed(node: Object) -> int:
+    """The generation that the controller has confirmed, 0 for none."""
+    text = str(objects.annotations_of(node).get(names.QUARANTINE_SEEN, ""))
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0

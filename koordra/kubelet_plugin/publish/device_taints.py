@@ -1,0 +1,147 @@
+"""Taints that the node lays on its devices besides those that follow from their health.
+
+    koordra.io/cordoned   an operator wants nothing new on the device (`koordra cordon-device`)
+    koordra.io/held       the node still uses the device for a claim that the API no longer knows; value: that claim's uid
+    koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be given out twice
+
+**Cordons** are annotations of the Node, one per device, so that two operators never overwrite each other's:
+
+    cordon.koordra.io/gpu-0000-1f-00-0: NoSchedule            effect, and after a blank the reason, for people
+
+An annotation was chosen over DeviceTaintRule, whose feature gate is off by default up to Kubernetes 1.36, and over a
+file on the node, which needs access to the node. What it takes is the right to patch Nodes, which whoever may cordon a Node
+has. A cordon does not end what runs (NoSchedule); with NoExecute the cluster evicts the pods that use the device.
+
+**Held** devices drag their relatives along: a held function keeps the whole NIC from being given away, and the other way
+round, since their shared counters are charged only for claims that the API knows.
+
+Everything here is pure; `driver` lays the taints over the slices before they are published.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api import names
+from koordra.api.foreign_plugins import offered_by_others
+from koordra.api.objects import Object, annotations_of
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+
+CORDON_PREFIX: Final = "cordon.koordra.io/"
+CORDON_TAINT: Final = "koordra.io/cordoned"
+FOREIGN_TAINT: Final = "koordra.io/foreign-plugin"
+EFFECTS: Final = ("NoSchedule", "NoExecute")
+
+_MOST_TAINTS: Final = 16
+_LONGEST_VALUE: Final = 63
+_PART: Final = re.compile(r"(?P<whole>.+)-(?:mig|vf)-.+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Taint:
+    key: str
+    value: str
+    effect: str = "NoSchedule"
+
+    def to_dict(self) -> dict[str, str]:
+        found = {"key": self.key, "effect": self.effect}
+        return {**found, "value": self.value} if self.value else found
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """`reason` is an operator's own words."""
+
+    device: str
+    effect: str = "NoSchedule"
+    reason: str = ""
+
+    @property
+    def annotation(self) -> tuple[str, str]:
+        return f"{CORDON_PREFIX}{self.device}", f"{self.effect} {self.reason}".strip()
+
+    @property
+    def taint(self) -> Taint:
+        return Taint(CORDON_TAINT, label_value(self.reason), self.effect)
+
+
+def cordons_of(node: Object) -> tuple[Cordon, ...]:
+    """The cordons of a Node, by device. An effect that nobody knows still cordons: NoSchedule."""
+    found = []
+    for key, value in sorted(annotations_of(node).items()):
+        if key.startswith(CORDON_PREFIX):
+            effect, _, reason = str(value).strip().partition(" ")
+            known = effect in EFFECTS
+            reason = reason.strip() if known else str(value).strip()
+            found.append(Cordon(key.removeprefix(CORDON_PREFIX), effect if known else EFFECTS[0], reason))
+    return tuple(found)
+
+
+def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> dict[str, tuple[Taint, ...]]:
+    """The taints for what `records`, claims that the API no longer knows, still hold. `offered`: names of devices."""
+    holders: dict[str, str] = {}
+    for record in sorted(records, key=lambda record: record.ref.uid):
+        for device in record.devices:
+            if not device.admin_access:
+                holders.setdefault(device.device, record.ref.uid)
+    found: dict[str, tuple[Taint, ...]] = {}
+    for name in sorted({*offered, *holders}):
+        uid = holders.get(name) or next(
+            (holder for held, holder in sorted(holders.items()) if _related(name, held)), None
+        )
+        if uid is not None:
+            found[name] = (Taint(names.HELD_TAINT, label_value(uid)),)
+    return found
+
+
+def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tuple[Taint, ...]]:
+    """The GPUs of a node on which others give out GPUs. `offered`: devices and their types."""
+    resources = offered_by_others(node)
+    if not resources:
+        return {}
+    taint = Taint(FOREIGN_TAINT, label_value(resources[0]))
+    return {name: (taint,) for name, kind in offered.items() if kind in (names.TYPE_GPU, names.TYPE_MIG)}
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one device is part of the other, by the names that a card and its parts have."""
+    return any(
+        (part := _PART.fullmatch(small)) is not None and part["whole"] == large
+        for small, large in ((one, other), (other, one))
+    )
+
+
+def merged(*layers: Mapping[str, Sequence[Taint]]) -> dict[str, tuple[Taint, ...]]:
+    """All layers' taints, by device."""
+    found: dict[str, tuple[Taint, ...]] = {}
+    for layer in layers:
+        for name, taints in layer.items():
+            found[name] = tuple(dict.fromkeys((*found.get(name, ()), *taints)))
+    return found
+
+
+def laid_over(slices: Sequence[Object], taints: Mapping[str, Sequence[Taint]]) -> list[Object]:
+    """The slices with the taints added to the devices of these names; the API allows a device 16."""
+    return [_laid_over(one, taints) for one in slices]
+
+
+def _laid_over(one: Object, taints: Mapping[str, Sequence[Taint]]) -> Object:
+    devices = one["spec"].get("devices")
+    if not devices or not any(device["name"] in taints for device in devices):
+        return one
+    return {**one, "spec": {**one["spec"], "devices": [_tainted(device, taints) for device in devices]}}
+
+
+def _tainted(device: dict[str, Any], taints: Mapping[str, Sequence[Taint]]) -> dict[str, Any]:
+    added = [taint.to_dict() for taint in taints.get(device["name"], ())]
+    if not added:
+        return device
+    return {**device, "taints": [*device.get("taints", ()), *added][:_MOST_TAINTS]}
+
+
+def label_value(text: str) -> str:
+    """The text as a taint's value may be: what a label value cannot hold becomes a dash."""
+    return re.sub(r"[^0-9A-Za-z._-]+", "-", text)[:_LONGEST_VALUE].strip("-_.")

@@ -1,0 +1,207 @@
+"""Keeps the node's ResourceSlices in the API as discovery says, and puts them back when somebody takes them away.
+
+The kubelet deletes all slices of its node when it starts, and those of a driver that is gone for 30 s, so the plugin watches
+its own slices and publishes again. All slices of the pool carry the same generation:
+
+    what is there says what is wanted, in one generation ──> nothing to do
+    otherwise: generation = highest seen + 1; write every wanted slice, then delete the ones no longer wanted
+
+A consumer ignores a pool whose newest generation is not complete, so it never mixes two states. Names are fixed
+(resource_slices.py), so two instances of the plugin overwrite each other's slices with the same content instead of doubling
+them; where an update changes the content, a pause after each write keeps the two from racing until the old one ends.
+
+An API server drops fields whose feature gate is off and says nothing. What it answered is compared with what was sent; what
+is missing is reported with the gate to turn on, and the answer is remembered, so that the difference does not cause another
+write. The node owns its slices.
+
+Between the modes of allocation the devices are published for nobody (allocation_mode.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from koordra.api import kinds, names, objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kubelet_plugin.publish.allocation_mode import Course, ModeSwitch, quarantined
+from koordra.kubelet_plugin.publish.resource_slices import next_generation
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+GATES: Final[Mapping[str, str]] = {
+    "allowMultipleAllocations": "DRAConsumableCapacity",
+    "requestPolicy": "DRAConsumableCapacity",
+    "consumesCounters": "DRAPartitionableDevices",
+    "sharedCounters": "DRAPartitionableDevices",
+    "taints": "DRADeviceTaints",
+}
+"""Field of a slice -> the feature gate without which the API server drops it."""
+
+BuildSlices = Callable[[Object, int], Sequence[Object]]
+"""The wanted slices, from the Node object and a generation."""
+
+
+class SliceClient(Protocol):
+    """What publishing needs of the API."""
+
+    def get(self, kind: Kind, name: str) -> Object: ...
+    def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]: ...
+    def create(self, kind: Kind, body: Object) -> Object: ...
+    def update(self, kind: Kind, body: Object) -> Object: ...
+    def delete(self, kind: Kind, name: str, *, uid: str | None = None) -> None: ...
+
+
+def own_slices_selector(node: str) -> str:
+    """Field selector of this driver's slices of the node."""
+    return f"spec.driver={names.DRIVER},spec.nodeName={node}"
+
+
+class Publisher:
+    """Publishes for one node. `wake` may be called from any thread; `run` does all the work in its own.
+
+    `written` is called after each publication. In seconds: `retry` after an error, `interval` without any reason (the Node's label may have changed), `calm` after a write.
+    """
+
+    def __init__(
+        self,
+        client: SliceClient,
+        *,
+        node: str,
+        build: BuildSlices,
+        retry: float = 2.0,
+        interval: float = 60.0,
+        calm: float = 1.0,
+        written: Callable[[], None] = lambda: None,
+        switch: ModeSwitch | None = None,
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._build = build
+        self._retry = retry
+        self._interval = interval
+        self._calm = calm
+        self._when_written = written
+        self._switch = switch
+        self._again: float | None = None
+        self._wanted = threading.Event()
+        self._generation = 0
+        self._stored: dict[str, tuple[Object, Object]] = {}
+        self._dropped: frozenset[str] = frozenset()
+
+    def wake(self) -> None:
+        """Something may have changed: look soon."""
+        self._wanted.set()
+
+    def on_change(self, event: str, obj: Object) -> None:
+        """Listener of the watch on our own slices."""
+        del event, obj
+        self.wake()
+
+    def run(self, stop: threading.Event) -> None:
+        """Publish until `stop`, which is to be followed by a `wake`: at every wake, and at least every `interval`."""
+        while not stop.is_set():
+            self._wanted.clear()
+            pause = self._interval
+            try:
+                if self.sync():
+                    self._when_written()
+                    stop.wait(self._calm)
+                if self._again is not None:
+                    pause = min(pause, self._again)
+            except ApiError as error:
+                log.warning("slices_not_published", node=self._node, error=str(error))
+                pause = self._retry
+            if not stop.is_set():
+                self._wanted.wait(pause)
+            # Several deletions come as several events; one look answers them all.
+            stop.wait(0.05)
+
+    def sync(self) -> bool:
+        """Make the API hold the wanted slices; True if something was written. Raises ApiError."""
+        node = self._client.get(kinds.NODES, self._node)
+        existing, _ = self._client.list(kinds.RESOURCE_SLICES, field_selector=own_slices_selector(self._node))
+        wanted = self._build(node, self._generation)
+        course = self._switch.course(wanted, there=existing, node=node) if self._switch else Course()
+        self._again = course.again
+        if course.quarantine:
+            wanted = quarantined(wanted)
+        generation = next_generation([self._as_sent(obj) for obj in existing], wanted)
+        if existing and generation == _generation(existing[0]):
+            self._generation = max(generation, self._generation)
+            return False
+        generation = max(generation, self._generation + 1, course.least)
+        wanted = self._build(node, generation)
+        if course.quarantine:
+            wanted = quarantined(wanted)
+        current = {objects.name(obj): obj for obj in existing}
+        for slice_ in wanted:
+            self._write(slice_, current.get(objects.name(slice_)))
+        self._generation = generation
+        for name in sorted(current.keys() - {objects.name(slice_) for slice_ in wanted}):
+            self._delete(current[name])
+        devices = sum(len(slice_["spec"].get("devices", ())) for slice_ in wanted)
+        log.info(
+            "slices_published", node=self._node, generation=generation, slices=len(wanted), devices=devices
+        )
+        return True
+
+    def _as_sent(self, obj: Object) -> Object:
+        """A slice as we wrote it, if it is still what the API server made of that."""
+        sent, answered = self._stored.get(objects.name(obj), ({}, {}))
+        return {**obj, "spec": sent} if obj["spec"] == answered else obj
+
+    def _write(self, wanted: Object, current: Object | None) -> None:
+        if current is None:
+            try:
+                answered = self._client.create(kinds.RESOURCE_SLICES, wanted)
+            except Conflict:
+                # Somebody with this name that the selector does not show: an older state of the node's pool.
+                current = self._client.get(kinds.RESOURCE_SLICES, objects.name(wanted))
+        if current is not None:
+            metadata = {**wanted["metadata"], "resourceVersion": objects.resource_version(current)}
+            answered = self._client.update(kinds.RESOURCE_SLICES, {**wanted, "metadata": metadata})
+        self._stored[objects.name(wanted)] = (wanted["spec"], answered.get("spec") or {})
+        self._report_dropped(
+            objects.name(wanted), frozenset(missing_fields(wanted["spec"], answered.get("spec")))
+        )
+
+    def _report_dropped(self, name: str, dropped: frozenset[str]) -> None:
+        for field in sorted(dropped - self._dropped):
+            log.error(
+                "slice_field_dropped",
+                slice=name,
+                field=field,
+                remedy=f"turn on the feature gate {GATES[field]}"
+                if field in GATES
+                else "update the API server",
+            )
+        self._dropped |= dropped
+
+    def _delete(self, obj: Object) -> None:
+        try:
+            self._client.delete(kinds.RESOURCE_SLICES, objects.name(obj), uid=objects.uid(obj) or None)
+        except NotFound:
+            log.debug("slice_gone_already", slice=objects.name(obj))
+
+
+def missing_fields(sent: Any, answered: Any) -> Iterator[str]:
+    """Names of fields that were sent and are not in the answer, at any depth. Values may be spelt differently."""
+    if isinstance(sent, Mapping):
+        for field, value in sent.items():
+            if not isinstance(answered, Mapping) or field not in answered:
+                if value not in ({}, [], "", 0, False, None):
+                    yield str(field)
+            else:
+                yield from missing_fields(value, answered[field])
+    elif isinstance(sent, list) and isinstance(answered, list):
+        for item, kept in zip(sent, answered, strict=False):
+            yield from missing_fields(item, kept)
+
+
+def _generation(obj: Object) -> int:
+    return int(((obj.get("spec") or {}).get("pool") or {}).get("generation") or 0)

@@ -1,0 +1,283 @@
+"""`status.devices` of the claims that this node has prepared: what people and controllers can see of a NIC in its pod, and of a
+GPU whose memory limit is enforced by the limiter.
+
+    networkData   interface name, addresses and MAC in the pod
+    Ready         True once the device is usable in the pod; False while its network is not there yet
+    GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown where that cannot be seen
+
+    Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA. The reasons
+                  are those of limiter_report.py. Cores are accounting only, which the message says where some are reserved
+
+Only these have entries: of another GPU there is nothing to tell that its allocation does not say. Entries of other drivers, and
+other people's conditions on ours, stay as they are.
+
+The write is a read and a conditional merge patch of that list alone (verbs: `resourceclaims/status` patch and, for this driver's
+name, `resourceclaims/driver` `associated-node:patch`). An update of the whole object would not do: the API server compares the
+opaque parameters in the allocation byte for byte, and whoever decodes and encodes them may spell them otherwise. It is for
+people to see, so nothing waits for it and what fails is tried again later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from koordra.api import kinds, names, objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
+from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter_report import Verdict
+from koordra.kubelet_plugin.network.network_files import Attached, AttachedClaim
+from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.logs import get_logger
+from koordra.topology.machine import Nic
+
+log = get_logger(__name__)
+
+READY: Final = "Ready"
+GID_READY: Final = "GIDReady"
+LIMITED: Final = "Limited"
+RETRY: Final = 15.0
+PAUSE: Final = 1.0
+"""Seconds from one writing to the next: what a program can change of its limiter's condition costs the API server no more."""
+
+_OURS: Final = frozenset({READY, GID_READY, LIMITED})
+_NIC_TYPES: Final = frozenset({names.TYPE_NIC, names.TYPE_VF})
+
+
+class StatusClient(Protocol):
+    """What writing a status needs of the API."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Object: ...
+
+
+def device_statuses(
+    record: ClaimRecord,
+    *,
+    inventory: Inventory,
+    attached: Mapping[str, Attached],
+    limited: Verdict | None = None,
+) -> list[dict[str, Any]]:
+    """The entries for one claim, without times. `attached`: what is in the pod, by device; `limited`: what is to be said of
+    the claim's limiter."""
+    entries = []
+    for device in record.devices:
+        if device.type in _NIC_TYPES:
+            entries.append(
+                _nic_entry(record, device, inventory=inventory, attached=attached.get(device.device))
+            )
+        elif device.isolation == LimiterIsolation.name and limited is not None:
+            message = f"{limited.message}{_cores(device)}"
+            condition = _condition(LIMITED, status=limited.enforced, reason=limited.reason, message=message)
+            entries.append({**_entry(record, device), "conditions": [condition]})
+    return entries
+
+
+def _cores(device: DeviceRecord) -> str:
+    """What is to be said of compute: the limiter limits memory alone."""
+    cores = dict(device.consumed).get(names.CAPACITY_CORES, "0")
+    return f"; cores: accounting only ({cores}% reserved, not enforced)" if cores != "0" else ""
+
+
+def _entry(record: ClaimRecord, device: DeviceRecord) -> dict[str, Any]:
+    entry: dict[str, Any] = {"driver": names.DRIVER, "pool": record.pool, "device": device.device}
+    if device.share_id:
+        entry["shareID"] = device.share_id
+    return entry
+
+
+def _nic_entry(
+    record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: Attached | None
+) -> dict[str, Any]:
+    entry = _entry(record, device)
+    if device.network is None:
+        ready = _condition(
+            READY, status=True, reason="Prepared", message="the device is in the host's network"
+        )
+    elif attached is None:
+        ready = _condition(
+            READY,
+            status=False,
+            reason="NetworkPending",
+            message="the pod's network interface is not there yet",
+        )
+    else:
+        ready = _condition(
+            READY, status=True, reason="Attached", message=f"{attached.interface} is in the pod"
+        )
+        entry["networkData"] = {
+            "interfaceName": attached.interface,
+            **({"ips": list(attached.addresses)} if attached.addresses else {}),
+            **({"hardwareAddress": attached.mac} if attached.mac else {}),
+        }
+    entry["conditions"] = [ready, *_gid_condition(device, inventory=inventory, attached=attached)]
+    return entry
+
+
+def _gid_condition(
+    device: DeviceRecord, *, inventory: Inventory, attached: Attached | None
+) -> list[dict[str, Any]]:
+    nic = inventory.device(device.device)
+    if not isinstance(nic, Nic) or nic.port is None or nic.port.link_layer != "Ethernet":
+        return []
+    there = attached.gid_ready if attached is not None else bool(nic.port.gid and nic.port.gid.strip("0:"))
+    if there is None:
+        return [
+            _condition(GID_READY, status=None, reason="NotVisible", message="the RDMA device is in the pod")
+        ]
+    message = "the RDMA device has an address" if there else "the RDMA device has no address (GID) yet"
+    return [_condition(GID_READY, status=there, reason="GIDPresent" if there else "NoGID", message=message)]
+
+
+def _condition(kind: str, *, status: bool | None, reason: str, message: str) -> dict[str, Any]:
+    word = "Unknown" if status is None else str(status)
+    return {"type": kind, "status": word, "reason": reason, "message": message}
+
+
+def merged(
+    existing: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], *, pool: str, now: str
+) -> list[dict[str, Any]]:
+    """The list with our entries of this pool replaced, but for other people's conditions. A condition that says the same as
+    before keeps its time."""
+    ours = {_key(entry): entry for entry in existing if _is_ours(entry, pool)}
+    found = [dict(entry) for entry in existing if not _is_ours(entry, pool)]
+    for key in ours.keys() - {_key(entry) for entry in wanted}:
+        others = _conditions(ours[key], {"conditions": ()}, now=now)
+        if others:
+            found.append({**ours[key], "conditions": others})
+    for entry in wanted:
+        before = ours.get(_key(entry), {})
+        found.append({**before, **entry, "conditions": _conditions(before, entry, now=now)})
+    return found
+
+
+def _conditions(before: Mapping[str, Any], entry: Mapping[str, Any], *, now: str) -> list[dict[str, Any]]:
+    known = {condition["type"]: condition for condition in before.get("conditions") or ()}
+    made = []
+    for condition in entry["conditions"]:
+        earlier = known.pop(condition["type"], {})
+        same = earlier.get("status") == condition["status"]
+        made.append({**condition, "lastTransitionTime": earlier["lastTransitionTime"] if same else now})
+    others = [dict(condition) for kind, condition in known.items() if kind not in _OURS]
+    return made + others
+
+
+def _is_ours(entry: Mapping[str, Any], pool: str) -> bool:
+    return entry.get("driver") == names.DRIVER and entry.get("pool") == pool
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[Any, Any]:
+    return entry.get("device"), entry.get("shareID")
+
+
+class ClaimStatusWriter:
+    """Keeps the statuses as the node is, in a thread of its own (`run`); `wake` may be called from any thread."""
+
+    def __init__(
+        self,
+        client: StatusClient,
+        *,
+        records: Callable[[], Iterable[ClaimRecord]],
+        attached: Callable[[], Iterable[AttachedClaim]],
+        inventory: Callable[[], Inventory],
+        limited: Callable[[str], Verdict | None] = lambda _uid: None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        retry: float = RETRY,
+    ) -> None:
+        self._client = client
+        self._records = records
+        self._attached = attached
+        self._inventory = inventory
+        self._limited = limited
+        self._clock = clock
+        self._retry = retry
+        self._wanted = threading.Event()
+        self._written: dict[str, list[dict[str, Any]]] = {}
+
+    def wake(self) -> None:
+        """A claim was prepared, or its network has changed."""
+        self._wanted.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop`, which is to be followed by a `wake`."""
+        while not stop.is_set():
+            self._wanted.wait()
+            if stop.is_set():
+                return
+            self._wanted.clear()
+            try:
+                complete = self.sync()
+            except KoordraError as error:
+                log.warning("claim_statuses_not_made", error=str(error))
+                complete = False
+            if not stop.wait(PAUSE if complete else self._retry) and not complete:
+                self._wanted.set()
+
+    def sync(self) -> bool:
+        """Write what differs from what was written last; False when something has to be tried again."""
+        inventory = self._inventory()
+        in_pods = {
+            claim.uid: {device.device: device for device in claim.devices} for claim in self._attached()
+        }
+        complete = True
+        current: dict[str, list[dict[str, Any]]] = {}
+        for record in self._records():
+            uid = record.ref.uid
+            wanted = device_statuses(
+                record, inventory=inventory, attached=in_pods.get(uid, {}), limited=self._limited(uid)
+            )
+            if not wanted or record.state is not State.COMPLETED:
+                continue
+            current[uid] = wanted
+            if self._written.get(uid) != wanted and not self._write(record, wanted):
+                complete = False
+                del current[uid]
+        self._written = current
+        return complete
+
+    def _write(self, record: ClaimRecord, wanted: list[dict[str, Any]]) -> bool:
+        """True when there is nothing more to do for this claim."""
+        try:
+            claim = self._client.get(kinds.RESOURCE_CLAIMS, record.ref.name, namespace=record.ref.namespace)
+            status = objects.status_of(claim)
+            if objects.uid(claim) != record.ref.uid or not status.get("allocation"):
+                return True
+            before = status.get("devices") or []
+            now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+            devices = merged(before, wanted, pool=record.pool, now=now)
+            if devices != before:
+                self._client.patch(
+                    kinds.RESOURCE_CLAIMS,
+                    record.ref.name,
+                    {
+                        "metadata": {"resourceVersion": objects.resource_version(claim)},
+                        "status": {"devices": devices},
+                    },
+                    namespace=record.ref.namespace,
+                    subresource="status",
+                )
+        except NotFound:
+            return True
+        except Conflict:
+            return False
+        except Invalid as error:
+            # It will not be valid next time either.
+            log.warning("claim_status_refused", claim=str(record.ref), error=str(error)[:500])
+            return True
+        except ApiError as error:
+            log.warning("claim_status_not_written", claim=str(record.ref), error=str(error))
+            return False
+        return True

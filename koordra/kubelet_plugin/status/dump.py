@@ -1,0 +1,112 @@
+"""What a node's driver knows, in one document: for a bug report, and for a test that repeats it.
+
+    {"schema": "koordra.io/dump/v1",
+     "machine": {...}                    what was discovered, as `koordra topology -o json` writes it
+     "problems": [...]
+     "claims": [...]                     prepared claims as the checkpoint holds them
+     "files": {"cdi": {...}, "prepared": {...}, "network": {...}}
+     "guarded": {...}}
+
+It holds no secrets: the nonce by which the NRI hook tells genuine markers from forged ones is replaced everywhere by a
+digest of itself, so that equal ones still look equal; GUIDs, UUIDs and MACs are hardware's names and stay. Environment
+variables are koordra's own. Of the API server nothing is asked.
+
+`claims_of` reads the claims back, with which a test has the node's state again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.errors import CheckpointError, KoordraError
+from koordra.kubelet_plugin import prepared
+from koordra.kubelet_plugin.cdi import claim_spec
+from koordra.kubelet_plugin.claims.checkpoint import CheckpointFile
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_from_dict, claim_to_dict
+from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.node_state.disk import Disk
+from koordra.topology.document import document
+
+SCHEMA: Final = "koordra.io/dump/v1"
+_NONCE: Final = re.compile(r"[0-9a-f]{32}")
+
+
+def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None = None) -> dict[str, Any]:
+    """The document. What cannot be read is said in its place."""
+    disk = disk or Disk()
+    claims: list[ClaimRecord] = []
+    problems = [problem.to_dict() for problem in found.problems]
+    try:
+        checkpoint = CheckpointFile(paths.checkpoint, disk).load()
+        claims = list(checkpoint.claims) if checkpoint else []
+    except CheckpointError as error:
+        problems.append({"object": "checkpoint", "problem": str(error)})
+    result = {
+        "schema": SCHEMA,
+        "version": version,
+        "machine": document(found.machine),
+        "bootID": found.machine.boot_id,
+        "problems": problems,
+        "claims": [claim_to_dict(record) for record in claims],
+        "files": {
+            "cdi": _files(paths.cdi, disk, of=claim_spec.claim_of_file),
+            "prepared": _files(paths.prepared, disk, of=prepared.claim_of_file),
+            "network": _files(paths.state / network_files.DIRECTORY, disk, of=network_files.claim_of_file),
+            "attached": _files(
+                paths.state / network_files.DIRECTORY / network_files.ATTACHED,
+                disk,
+                of=network_files.claim_of_file,
+            ),
+        },
+        "guarded": _json(paths.guarded, disk),
+    }
+    redacted: dict[str, Any] = without_nonces(result, {record.nonce for record in claims})
+    return redacted
+
+
+def claims_of(raw: Mapping[str, Any]) -> tuple[ClaimRecord, ...]:
+    """The claims of a dump. Raises CheckpointError for one of another version."""
+    if raw.get("schema") != SCHEMA:
+        raise CheckpointError(f"schema {raw.get('schema')!r}; this program reads {SCHEMA}")
+    return tuple(claim_from_dict(claim) for claim in raw["claims"])
+
+
+def without_nonces(value: Any, known: set[str]) -> Any:
+    """Every nonce, by its place or by its value, replaced by a digest of the same form."""
+    if isinstance(value, dict):
+        return {
+            key: _digest(item) if key == "nonce" and isinstance(item, str) else without_nonces(item, known)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [without_nonces(item, known) for item in value]
+    if isinstance(value, str) and ("KOORDRA_CLAIM_" in value or value in known):
+        return _NONCE.sub(lambda match: _digest(match[0]), value)
+    return value
+
+
+def _digest(nonce: str) -> str:
+    return hashlib.sha256(b"koordra dump" + nonce.encode()).hexdigest()[:32]
+
+
+def _files(folder: Path, disk: Disk, *, of: Any) -> dict[str, Any]:
+    try:
+        names = [name for name in disk.names(folder) if of(name) is not None]
+    except OSError as error:
+        return {"problem": f"{folder}: {error.strerror}"}
+    return {name: _json(folder / name, disk) for name in names}
+
+
+def _json(path: Path, disk: Disk) -> Any:
+    try:
+        data = disk.read(path)
+        return None if data is None else json.loads(data)
+    except (OSError, ValueError, KoordraError) as error:
+        return {"problem": str(error)}

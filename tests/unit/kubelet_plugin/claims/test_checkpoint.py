@@ -1,0 +1,318 @@
+"""The checkpoint: what is written is read, anything else is refused; and how the node goes on without one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koordra.errors import CheckpointError, PrepareError
+from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, decode, encode, intact_claims
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
+from koordra.kubelet_plugin.claims.recovery import recovered
+from koordra.node_state.disk import Disk
+from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+from koordra.topology.machine import DeviceNode
+from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid
+from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
+
+text = st.text(max_size=12)
+optional = st.none() | text
+nodes = st.builds(
+    DeviceNode,
+    path=text,
+    major=st.integers(0, 4095),
+    minor=st.integers(0, 1 << 20),
+    type=st.sampled_from("cb"),
+)
+pairs = st.dictionaries(text, text, max_size=3).map(lambda found: tuple(sorted(found.items())))
+devices = st.builds(
+    DeviceRecord,
+    request=text,
+    device=text,
+    type=text,
+    identity=text,
+    share_id=optional,
+    admin_access=st.booleans(),
+    consumed=pairs,
+    isolation=optional,
+    uuid=optional,
+    ib_device=optional,
+    netdev=optional,
+    numa_node=st.none() | st.integers(0, 7),
+    cpus=optional,
+    nodes=st.lists(nodes, max_size=2).map(tuple),
+    edits=st.builds(
+        ContainerEdits,
+        env=st.lists(st.tuples(text, text), max_size=3).map(tuple),
+        device_nodes=st.lists(nodes, max_size=2).map(tuple),
+        mounts=st.lists(st.builds(Mount, text, text, st.lists(text, max_size=2).map(tuple)), max_size=2).map(
+            tuple
+        ),
+        hooks=st.lists(st.builds(Hook, text, text, st.lists(text, max_size=2).map(tuple)), max_size=2).map(
+            tuple
+        ),
+    ),
+    network=st.none()
+    | st.builds(
+        NetworkPlan,
+        kind=st.sampled_from(NetworkKind),
+        bus_id=text,
+        host_interface=text,
+        interface=text,
+        ib_device=optional,
+        addresses=st.lists(text, max_size=2).map(tuple),
+        routes=st.lists(st.tuples(text, text), max_size=2).map(tuple),
+        mtu=st.none() | st.integers(68, 9000),
+        pkey=st.none() | st.integers(1, 9),
+        cni=optional,
+    ),
+)
+refs = st.builds(
+    ClaimRef,
+    namespace=st.text(min_size=1, max_size=5),
+    name=st.text(min_size=1, max_size=5),
+    uid=st.from_regex(r"[0-9a-z]([0-9a-z-]{0,8}[0-9a-z])?", fullmatch=True),
+)
+records = st.builds(
+    ClaimRecord,
+    ref=refs,
+    pool=text,
+    nonce=text,
+    boot_id=text,
+    state=st.sampled_from(State),
+    devices=st.lists(devices, max_size=2).map(tuple),
+    memlock=st.booleans(),
+    pods=st.lists(text, max_size=2).map(tuple),
+    pod_claim=optional,
+)
+
+
+@given(st.lists(records, max_size=3, unique_by=lambda record: record.ref.uid))
+def test_what_is_written_is_read(claims: list[ClaimRecord]) -> None:
+    checkpoint = Checkpoint()
+    for record in claims:
+        checkpoint = checkpoint.with_claim(record)
+    again = decode(encode(checkpoint))
+    assert again == checkpoint
+    assert encode(again) == encode(checkpoint)
+
+
+@given(records, st.data())
+def test_a_changed_byte_is_noticed_or_changes_nothing(record: ClaimRecord, data: st.DataObject) -> None:
+    checkpoint = Checkpoint((record,))
+    written = bytearray(encode(checkpoint))
+    at = data.draw(st.integers(0, len(written) - 1))
+    written[at] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(CheckpointError):
+        assert decode(bytes(written)) == checkpoint
+
+
+@given(records, st.integers(0, 400))
+def test_a_cut_file_is_noticed(record: ClaimRecord, length: int) -> None:
+    written = encode(Checkpoint((record,)))
+    with pytest.raises(CheckpointError):
+        decode(written[: min(length, len(written) - 2)])
+
+
+@given(
+    st.binary(max_size=200)
+    | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda j: json.dumps(j).encode())
+)
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(CheckpointError):
+        decode(data)
+
+
+def test_unknown_versions_and_unknown_fields_are_refused() -> None:
+    document = json.loads(encode(Checkpoint()))
+    newer = {"versions": {"v3": document["versions"]["v2"]}}
+    with pytest.raises(CheckpointError, match="it has versions v3; this program knows v2, v1"):
+        decode(json.dumps(newer).encode())
+    for other in ({**document, "more": 1}, {"versions": []}, {"versions": {}}):
+        with pytest.raises(CheckpointError):
+            decode(json.dumps(other).encode())
+
+
+@given(records)
+def test_a_downgrade_by_one_version_and_the_way_back(record: ClaimRecord) -> None:
+    """The version before this one reads what it needs, writes what it knows, and this one reads that."""
+    older = decode(encode(Checkpoint((record,))), versions={"v1": 1})
+    (seen,) = older.claims
+    assert seen.ref == record.ref
+    assert [device.asked for device in seen.devices] == [device.asked for device in record.devices]
+    assert [device.nodes for device in seen.devices] == [device.nodes for device in record.devices]
+    assert (seen.state is State.STARTED) is (record.state is State.STARTED)
+    assert decode(encode(older, versions={"v1": 1})) == older
+
+
+def test_a_newer_program_leaves_the_section_that_this_one_reads() -> None:
+    """Version 3 will write v3 and v2; this program takes v2 and does not mind the rest."""
+    document = json.loads(encode(Checkpoint()))
+    document["versions"]["v3"] = {"anything": "else"}
+    assert decode(json.dumps(document).encode()) == Checkpoint()
+
+
+@given(records)
+def test_the_flat_form_of_before_is_read(record: ClaimRecord) -> None:
+    section = json.loads(encode(Checkpoint((record,))))["versions"]["v1"]
+    flat = json.dumps({"version": "v1", **section}).encode()
+    assert decode(flat) == decode(encode(Checkpoint((record,))), versions={"v1": 1})
+
+
+def test_what_is_remembered_never_stands_for_what_is_on_disk(node: PluginNode) -> None:
+    """Two instances overlap, each remembers what it wrote last; and the text is that of a program that remembers nothing."""
+    one, other = (CheckpointFile(node.paths.checkpoint, Disk()) for _ in range(2))
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    (record,) = node.checkpoint().claims
+    one.save(Checkpoint((record,)))
+    assert one.load() == other.load() == Checkpoint((record,))
+    changed = record.rolled_back()
+    other.save(Checkpoint((changed,)))
+    assert one.load() == Checkpoint((changed,))
+    one.save(Checkpoint((record,)))
+    data = node.paths.checkpoint.read_bytes()
+    assert data == encode(Checkpoint((record,)))
+    assert data == json.dumps(json.loads(data), sort_keys=True, separators=(",", ":")).encode() + b"\n"
+    node.paths.checkpoint.write_bytes(data.replace(b'"memlock"', b'"memlocK"'))
+    with pytest.raises(CheckpointError, match="is unreadable"):
+        one.load()
+
+
+@given(st.lists(records, max_size=3, unique_by=lambda record: record.ref.uid))
+def test_one_damaged_section_leaves_the_other(claims: list[ClaimRecord]) -> None:
+    checkpoint = Checkpoint()
+    for record in claims:
+        checkpoint = checkpoint.with_claim(record)
+    document = json.loads(encode(checkpoint))
+    document["versions"]["v2"]["checksum"] = "sha256:0"
+    damaged = json.dumps(document).encode()
+    with pytest.raises(CheckpointError, match="checksum"):
+        decode(damaged)
+    assert [record.ref for record in intact_claims(damaged)] == [record.ref for record in checkpoint.claims]
+
+
+def damage(node: PluginNode) -> bytes:
+    damaged = node.paths.checkpoint.read_bytes()[:-100] + b"?" * 100
+    node.paths.checkpoint.write_bytes(damaged)
+    return damaged
+
+
+@pytest.mark.parametrize("loss", ["damaged", "missing"])
+def test_a_lost_checkpoint_is_put_together_from_the_records_for_the_hook(node: PluginNode, loss: str) -> None:
+    for number, device in ((1, GPU_0), (2, GPU_1)):
+        node.claims.put(claim(number, gpu("gpu", device, "10Gi")))
+        node.plugin().prepare(ref_of(claim(number)))
+    answer = node.plugin().prepare(ref_of(claim(1)))
+    nonce = node.record(uid(1))["nonce"]
+    files = {path: path.read_bytes() for path in node.paths.cdi.iterdir()}
+    if loss == "damaged":
+        damage(node)
+    else:
+        node.paths.checkpoint.unlink()
+
+    plugin = node.plugin()
+    assert {record.state for record in plugin.records()} == {State.RECOVERED}
+    assert {path: path.read_bytes() for path in node.paths.cdi.iterdir()} == files
+    assert len(list(node.paths.state.glob("checkpoint.json.unreadable-*"))) == (loss == "damaged")
+    # How much of the card claim 1 has is not known, so nobody else gets any of it; another card is free.
+    node.claims.put(claim(3, gpu("gpu", GPU_0, "1Gi")))
+    with pytest.raises(PrepareError, match="InsufficientCapacity"):
+        plugin.prepare(ref_of(claim(3)))
+    node.claims.put(claim(4, gpu("gpu", GPU_2)))
+    assert plugin.prepare(ref_of(claim(4)))
+    # The kubelet asks again: the claim is an ordinary one once more, with its own nonce, and has only its share.
+    assert plugin.prepare(ref_of(claim(1))) == answer
+    assert node.record(uid(1))["nonce"] == nonce
+    assert plugin.prepare(ref_of(claim(3)))
+    plugin.unprepare(ref_of(claim(2)))
+    assert node.holders() == {uid(1), uid(3), uid(4)}
+
+
+def test_a_recovered_claim_keeps_its_devices_against_another_allocation(node: PluginNode) -> None:
+    node.claims.put(claim(1, gpu("gpu", GPU_0)))
+    node.plugin().prepare(ref_of(claim(1)))
+    node.paths.checkpoint.unlink()
+    node.claims.put(claim(1, gpu("gpu", GPU_1)))
+    with pytest.raises(PrepareError, match="it is still prepared here with gpu-0000-0f-00-0"):
+        node.plugin().prepare(ref_of(claim(1)))
+
+
+def test_what_cannot_be_accounted_for_fails_closed_until_it_is_gone(node: PluginNode) -> None:
+    for number, device in ((1, GPU_0), (2, GPU_1)):
+        node.claims.put(claim(number, gpu("gpu", device)))
+        node.plugin().prepare(ref_of(claim(number)))
+    damaged = damage(node)
+    node.paths.prepared_file(uid(1)).write_text("{")
+
+    plugin = node.plugin()
+    for number in (1, 2, 3):
+        node.claims.put(claim(number, gpu("gpu", GPU_2 if number == 3 else GPU_0)))
+        with pytest.raises(CheckpointError, match=r"checkpoint.json is unreadable .* drain the node"):
+            plugin.prepare(ref_of(claim(number)))
+    copies = list(node.paths.state.glob("checkpoint.json.unreadable-*"))
+    assert [copy.read_bytes() for copy in copies] == [damaged]
+
+    # Its pod ends: its files go, and with them the last thing that was not known.
+    plugin.unprepare(ref_of(claim(1)))
+    assert not node.paths.cdi_file(uid(1)).exists()
+    assert node.holders() == {uid(2)}
+    assert plugin.prepare(ref_of(claim(3)))
+
+
+def test_a_wiped_state_directory_does_not_pass_for_a_clean_start(node: PluginNode) -> None:
+    """The CDI file on tmpfs proves that its claim was prepared in this boot: a container may hold the card."""
+    node.claims.put(claim(1, gpu("gpu", GPU_0)))
+    node.claims.put(claim(2, gpu("gpu", GPU_0)))
+    node.plugin().prepare(ref_of(claim(1)))
+    shutil.rmtree(node.paths.state)
+    wiped = node.plugin()
+    assert node.paths.cdi_file(uid(1)).exists()
+    with pytest.raises(CheckpointError, match="is missing, though claims are prepared"):
+        wiped.prepare(ref_of(claim(2)))
+    wiped.unprepare(ref_of(claim(1)))
+    assert wiped.prepare(ref_of(claim(2)))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_in_place_of_a_record_for_the_hook_are_no_claim(data: bytes) -> None:
+    assert recovered(uid(1), data, pool="node-a", boot_id="b") is None
+
+
+def test_files_that_somebody_removed_come_back(node: PluginNode) -> None:
+    """The kubelet does not ask again for the claim of a pod whose container it starts again."""
+    node.claims.put(claim(1, gpu("gpu", GPU_0)))
+    state = node.plugin()
+    state.prepare(ref_of(claim(1)))
+    before = {
+        path: path.read_bytes() for path in (node.paths.cdi_file(uid(1)), node.paths.prepared_file(uid(1)))
+    }
+    for path in before:
+        path.unlink()
+        state.restore_files()
+        assert {path: path.read_bytes() for path in before} == before
+
+
+def test_start_removes_our_stale_files_and_nobody_elses(node: PluginNode) -> None:
+    node.claims.put(claim(1, gpu("gpu", GPU_0)))
+    node.plugin().prepare(ref_of(claim(1)))
+    kept = node.files()
+    others = {
+        "k8s.gpu.nvidia.com-claim_0c1a0009-7d1e-4c5a-9b9f-2f6a5c3d4e5f.yaml",
+        "koordra.io-claim_NOT-OURS.json",
+        "koordra.io-other_0c1a0009.json",
+        "koordra.io-claim_0c1a0009.json.bak",
+        "notes.tmp",
+    }
+    stale = {f"koordra.io-claim_{uid(9)}.json", f"koordra.io-claim_{uid(1)}.json.tmp"}
+    for name in others | stale:
+        (node.paths.cdi / name).write_text("{}")
+    (node.paths.prepared / f"{uid(9)}.json").write_text("{}")
+    (node.paths.prepared / "README").write_text("mine")
+    node.plugin()
+    assert node.files() == kept | {f"cdi/{name}" for name in others} | {"state/prepared/README"}

@@ -1,0 +1,166 @@
+"""The NVML adapter against a library that fails call by call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary, normal_bus_id
+from koordra.topology.machine import NvLink
+
+UUID = "GPU-aee8e38b-2c70-5fa2-b99d-55622a9b403a"
+SWITCH, PEER = "00000000:1A:00.0", "00000000:2D:00.0"
+
+CALLS = {
+    "nvmlDeviceGetHandleByIndex": None,
+    "nvmlDeviceGetPciInfo": None,
+    "nvmlDeviceGetUUID": "uuid",
+    "nvmlDeviceGetMinorNumber": "minor",
+    "nvmlDeviceGetName": "product_name",
+    "nvmlDeviceGetMemoryInfo": "memory_bytes",
+    "nvmlDeviceGetArchitecture": "architecture",
+    "nvmlDeviceGetCudaComputeCapability": "compute_capability",
+    "nvmlDeviceGetMigMode": "mig_enabled",
+}
+"""Call -> the fact that is lost when it fails; None where the whole GPU is."""
+
+
+def link_state(_: Any, link: int) -> int:
+    if link > 4:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    return 0 if link == 4 else 1
+
+
+def unsupported(*_: Any) -> Any:
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+ANSWERS: dict[str, Callable[..., Any]] = {
+    "nvmlSystemGetDriverVersion": lambda: b"550.54.15",
+    "nvmlSystemGetCudaDriverVersion_v2": lambda: 12040,
+    "nvmlDeviceGetCount": lambda: 1,
+    "nvmlDeviceGetHandleByIndex": lambda index: index,
+    "nvmlDeviceGetPciInfo": lambda _: SimpleNamespace(busId="00000000:0F:00.0"),
+    "nvmlDeviceGetUUID": lambda _: UUID,
+    "nvmlDeviceGetMinorNumber": lambda _: 3,
+    "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
+    "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=85520809984),
+    "nvmlDeviceGetArchitecture": lambda _: 9,
+    "nvmlDeviceGetCudaComputeCapability": lambda _: (9, 0),
+    "nvmlDeviceGetMigMode": lambda _: [0, 0],
+    "nvmlDeviceGetFieldValues": unsupported,
+    "nvmlDeviceGetGpuInstanceProfileInfo": unsupported,
+    "nvmlDeviceGetGpuFabricInfoV": unsupported,
+    "nvmlDeviceGetNvLinkState": link_state,
+    "nvmlDeviceGetNvLinkRemoteDeviceType": lambda _, link: 0 if link == 3 else 2,
+    "nvmlDeviceGetNvLinkRemotePciInfo": lambda _, link: SimpleNamespace(busId=PEER if link == 3 else SWITCH),
+}
+"""One GPU with three links to a switch, one to a peer and one that is down."""
+
+
+class Library:
+    """pynvml as far as it is used; any call can be made to fail with a code."""
+
+    def __init__(self) -> None:
+        self.answers = dict(ANSWERS)
+        self.answers |= {"nvmlInit": lambda: self.count(1), "nvmlShutdown": lambda: self.count(-1)}
+        self.failing: dict[str, int] = {}
+        self.open = 0
+
+    def count(self, step: int) -> None:
+        self.open += step
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml"):
+            return getattr(pynvml, name)
+
+        def call(*arguments: Any) -> Any:
+            if name in self.failing:
+                raise pynvml.NVMLError(self.failing[name])
+            return self.answers[name](*arguments)
+
+        return call
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    made = Library()
+    monkeypatch.setitem(sys.modules, "pynvml", made)
+    return made
+
+
+def test_everything_is_read_and_the_library_closed(library: Library) -> None:
+    facts = NvmlLibrary().read()
+    assert (facts.driver_version, facts.cuda_version, facts.problems) == ("550.54.15", 12040, ())
+    (gpu,) = facts.gpus
+    assert (gpu.bus_id, gpu.uuid, gpu.minor) == ("0000:0f:00.0", UUID, 3)
+    assert (gpu.memory_bytes, gpu.architecture, gpu.compute_capability) == (85520809984, "Hopper", "9.0")
+    assert gpu.mig_enabled is False
+    assert gpu.nvlinks == (
+        NvLink("0000:1a:00.0", 3, to_switch=True),
+        NvLink("0000:2d:00.0", 1, to_switch=False),
+    )
+    assert library.open == 0
+
+
+ERRORS = sorted(
+    value
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_") and isinstance(value, int) and value
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_error_of_every_call_costs_one_fact(library: Library, call: str) -> None:
+    lost = CALLS[call]
+    assert len(ERRORS) > 20
+    for error in ERRORS:
+        library.failing = {call: error}
+        facts = NvmlLibrary().read()
+        unsupported = error in {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+        assert bool(facts.problems) != unsupported
+        assert library.open == 0
+        if lost is None:
+            assert facts.gpus == ()
+        else:
+            (gpu,) = facts.gpus
+            assert getattr(gpu, lost) is None
+            assert gpu.bus_id == "0000:0f:00.0"
+
+
+def test_a_library_that_does_not_start_is_one_problem(library: Library) -> None:
+    library.failing = {"nvmlInit": pynvml.NVML_ERROR_DRIVER_NOT_LOADED}
+    facts = NvmlLibrary().read()
+    assert facts.gpus == ()
+    assert [(problem.object, problem.field) for problem in facts.problems] == [("NVML", "library")]
+
+
+def test_a_missing_module_is_one_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    facts = NvmlLibrary().read()
+    assert "nvidia-ml-py" in str(facts.problems[0])
+
+
+def test_an_identity_that_is_none_is_not_taken(library: Library) -> None:
+    library.answers["nvmlDeviceGetUUID"] = lambda _: "GPU-????????-????-????-????-????????????"
+    assert NvmlLibrary().read().gpus[0].uuid is None
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("0000:1B:00.0", "0000:1b:00.0"),
+        ("00000000:1B:00", "0000:1b:00.0"),
+        ("00010001:00:00.0", "10001:00:00.0"),
+        ("", None),
+        ("1B:00.0", None),
+    ],
+)
+def test_bus_ids(written: str, expected: str | None) -> None:
+    assert normal_bus_id(written) == expected

@@ -1,0 +1,373 @@
+"""The watcher tells what changed, once, soon, and when it is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.discovery.watch import gpu_health
+from koordra.kubelet_plugin.discovery.watch.change_probe import look
+from koordra.kubelet_plugin.discovery.watch.events import (
+    Event,
+    HardwareChanged,
+    PortsMayHaveChanged,
+    XidReported,
+)
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, Rhythm
+from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
+from koordra.topology.presets.facts import preset
+from koordra.topology.presets.tree import MachineWriter
+from tests.machines import catalogue
+
+QUICK = Rhythm(settle=0.02, longest=0.2, glance=0.05, between_glances=0.02, recheck=0.05, stop_within=0.05)
+DEAF = replace(QUICK, glance=600.0, recheck=600.0)
+GPU0, NIC0 = "0000:0f:00.0", "0000:0c:00.0"
+
+
+class Announcer:
+    """An event source that tests speak through."""
+
+    def __init__(self) -> None:
+        self._mouth, self._ear = socket.socketpair()
+        self._events: list[Event] = []
+        self.closed = False
+
+    def say(self, *events: Event) -> None:
+        self._events.extend(events)
+        self._mouth.send(b"!")
+
+    def fileno(self) -> int:
+        return self._ear.fileno()
+
+    def take(self) -> Sequence[Event]:
+        self._ear.recv(4096)
+        found, self._events = self._events, []
+        return found
+
+    def close(self) -> None:
+        self._mouth.close()
+        self._ear.close()
+        self.closed = True
+
+
+class Watch:
+    """A watcher of a made-up machine in a thread, and everything that it told."""
+
+    def __init__(self, root: Path, rhythm: Rhythm = QUICK) -> None:
+        self.root = root
+        self.source = Announcer()
+        self.told: list[Discovery] = []
+        self.readings = 0
+        self.refusals = 0
+        self.stop = threading.Event()
+        self.watcher = MachineWatcher(
+            read=self._read, glance=lambda: look(root), sources=[self.source], rhythm=rhythm
+        )
+        self.thread = threading.Thread(target=lambda: self.watcher.run(self.stop, self._hear))
+        self.thread.start()
+
+    def _read(self) -> Discovery:
+        self.readings += 1
+        return discover(self.root)
+
+    def _hear(self, found: Discovery) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise NodeError("the disk is full")
+        self.told.append(found)
+
+    def until(self, condition: Callable[[Discovery], object]) -> Discovery:
+        """The first reading told that meets the condition."""
+        deadline = time.monotonic() + 30.0
+        while time.monotonic() < deadline:
+            met = next((found for found in self.told if condition(found)), None)
+            if met is not None:
+                return met
+            time.sleep(0.005)
+        raise AssertionError(f"never told; {len(self.told)} were, from {self.readings} readings")
+
+    def next(self, condition: Callable[[Discovery], object]) -> Discovery:
+        """Likewise, forgetting what was told before."""
+        found = self.until(condition)
+        self.told = self.told[self.told.index(found) :]
+        return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    MachineWriter(tmp_path).write(catalogue.load("hgx-h100").machine(serial="node-a"))
+    return tmp_path
+
+
+@pytest.fixture
+def watching() -> Iterator[Callable[..., Watch]]:
+    started: list[Watch] = []
+
+    def start(root: Path, rhythm: Rhythm = QUICK) -> Watch:
+        made = Watch(root, rhythm)
+        started.append(made)
+        made.until(lambda _: True)
+        return made
+
+    yield start
+    for each in started:
+        each.stop.set()
+        each.thread.join(5.0)
+        assert not each.thread.is_alive()
+        assert each.source.closed
+
+
+def nic_names(found: Discovery) -> list[str]:
+    return [nic.ib_device for nic in found.machine.nics]
+
+
+def taints(found: Discovery, name: str) -> list[str]:
+    slices = build_slices(found.machine, node_name="n", node_uid=None, mode="native", generation=1)
+    devices = {device["name"]: device for one in slices for device in one["spec"]["devices"]}
+    return [taint["value"] for taint in devices[name].get("taints", ())]
+
+
+def rewrite_nvml(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    file = root / "nvml.json"
+    document = json.loads(file.read_text())
+    change(document)
+    (root / "nvml.new").write_text(json.dumps(document))
+    (root / "nvml.new").rename(file)
+
+
+def test_the_first_reading_is_told_and_nothing_after_it(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root)
+    assert watch.told == [discover(root)]
+    watch.source.say(HardwareChanged("nothing of importance"), PortsMayHaveChanged())
+    deadline = time.monotonic() + 5.0
+    while watch.readings < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert watch.readings >= 2
+    assert len(watch.told) == 1
+
+
+def test_a_burst_is_one_reading(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root, replace(DEAF, settle=0.3, longest=5.0))
+    for number in range(20):
+        watch.source.say(HardwareChanged(f"vf {number}"))
+    deadline = time.monotonic() + 5.0
+    while watch.readings < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.4)
+    assert watch.readings == 2
+
+
+def test_a_storm_does_not_put_a_reading_off_for_ever(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root, replace(DEAF, settle=0.2, longest=0.3))
+    deadline = time.monotonic() + 5.0
+    while watch.readings < 2 and time.monotonic() < deadline:
+        watch.source.say(HardwareChanged("storm"))
+        time.sleep(0.02)
+    assert watch.readings >= 2
+
+
+def test_a_nic_that_is_unplugged_and_comes_back(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root, DEAF)
+    name = root / "sys/class/infiniband/mlx5_0"
+    target = name.readlink()
+    name.unlink()
+    watch.source.say(HardwareChanged("infiniband remove"))
+    watch.next(lambda found: "mlx5_0" not in nic_names(found))
+    name.symlink_to(target)
+    watch.source.say(HardwareChanged("infiniband add"))
+    assert watch.next(lambda found: "mlx5_0" in nic_names(found)) == discover(root)
+
+
+def test_a_link_goes_down_and_up_without_any_event(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root)
+    state = next((root / "sys/devices").rglob("infiniband/mlx5_0/ports/1/state"))
+    state.write_text("1: DOWN\n")
+    down = watch.next(lambda found: taints(found, "nic-0000-0c-00-0"))
+    assert taints(down, "nic-0000-0c-00-0") == ["LinkDown"]
+    state.write_text("4: ACTIVE\n")
+    watch.next(lambda found: not taints(found, "nic-0000-0c-00-0"))
+
+
+def test_virtual_functions_appear(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root)
+    function = next((root / "sys/devices").rglob(NIC0))
+    vf = function.with_name("0000:0c:00.2")
+    shutil.copytree(function, vf, symlinks=True)
+    (vf / "infiniband/mlx5_0").rename(vf / "infiniband/mlx5_50")
+    (vf / "physfn").symlink_to("../0000:0c:00.0")
+    (function / "virtfn0").symlink_to("../0000:0c:00.2")
+    place = str(vf.relative_to(root / "sys"))
+    (root / "sys/class/infiniband/mlx5_50").symlink_to(f"../../{place}/infiniband/mlx5_50")
+    (root / "sys/bus/pci/devices/0000:0c:00.2").symlink_to(f"../../../{place}")
+    told = watch.next(lambda found: found.machine.vfs)
+    assert [each.name for each in told.machine.vfs] == ["nic-0000-0c-00-0-vf-0"]
+
+
+def test_an_xid_is_told_from_the_last_reading(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root, replace(DEAF, settle=600.0, longest=600.0))
+    watch.source.say(XidReported(GPU0, 79))
+    told = watch.next(lambda found: found.machine.gpus[0].faults)
+    assert taints(told, "gpu-0000-0f-00-0") == ["Xid79"]
+    assert watch.readings == 1
+    assert not any(gpu.faults for gpu in told.machine.gpus[1:])
+
+
+@pytest.mark.parametrize("number", sorted(gpu_health.APPLICATION_XIDS))
+def test_an_applications_own_xid_says_nothing_about_the_card(
+    root: Path, watching: Callable[..., Watch], number: int
+) -> None:
+    watch = watching(root, DEAF)
+    watch.source.say(XidReported(GPU0, number))
+    deadline = time.monotonic() + 5.0
+    while watch.readings < 2 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert len(watch.told) == 1
+
+
+def test_a_card_falls_off_the_bus_and_comes_back(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root)
+    rewrite_nvml(root, lambda document: document["gpus"][0].update(errors={"memory": "GPU is lost"}))
+    watch.source.say(XidReported(GPU0, 79))
+    gone = watch.next(lambda found: not found.machine.gpus[0].publishable)
+    assert any("GPU is lost" in str(problem) for problem in gone.problems)
+    rewrite_nvml(root, lambda document: document["gpus"][0].pop("errors"))
+    back = watch.next(lambda found: found.machine.gpus[0].publishable and not found.machine.gpus[0].faults)
+    assert back == discover(root)
+
+
+def test_a_fault_that_only_a_reading_shows_is_over_as_soon_as_a_reading_says_so(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    """No Xid was heard (it came before the start), and a reset announces nothing that a glance could see."""
+    rewrite_nvml(root, lambda document: document["gpus"][0].update(faults=["NeedsReset"]))
+    watch = watching(root, replace(DEAF, recheck=0.05))
+    assert taints(watch.told[0], "gpu-0000-0f-00-0") == ["NeedsReset"]
+    rewrite_nvml(root, lambda document: document["gpus"][0].pop("faults"))
+    watch.next(lambda found: not taints(found, "gpu-0000-0f-00-0"))
+
+
+def test_a_card_that_the_driver_has_and_that_does_not_answer_whole_is_asked_again(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    rewrite_nvml(root, lambda document: document["gpus"][0].update(errors={"memory": "Unknown Error"}))
+    watch = watching(root, replace(DEAF, recheck=0.05))
+    assert not watch.told[0].machine.gpus[0].publishable
+    rewrite_nvml(root, lambda document: document["gpus"][0].pop("errors"))
+    watch.next(lambda found: found.machine.gpus[0].publishable)
+
+
+def test_numbers_that_change_at_reboot_are_not_news_for_the_slices(
+    root: Path, watching: Callable[..., Watch]
+) -> None:
+    watch = watching(root)
+    before = watch.told[0]
+    for node in (root / "dev/nvidia-uvm", root / "dev/nvidia-uvm-tools"):
+        minor = (
+            os.minor(node.lstat().st_rdev)
+            if node.lstat().st_rdev
+            else int(node.read_text().partition(":")[2])
+        )
+        node.unlink()
+        node.write_text(f"c 499:{minor}\n")
+    (root / "proc/sys/kernel/random/boot_id").write_text("0b9e8a56-0000-4000-8000-000000000000\n")
+    after = watch.next(lambda found: found.machine.gpu_control[1].major == 499)
+    assert after.machine.boot_id != before.machine.boot_id
+    old, new = (
+        build_slices(found.machine, node_name="n", node_uid=None, mode="joint", generation=4)
+        for found in (before, after)
+    )
+    assert next_generation(old, new) == 4
+
+
+def test_what_is_refused_is_told_again(root: Path, watching: Callable[..., Watch]) -> None:
+    watch = watching(root)
+    watch.refusals = 3
+    next((root / "sys/devices").rglob("infiniband/mlx5_0/ports/1/state")).write_text("1: DOWN\n")
+    watch.next(lambda found: taints(found, "nic-0000-0c-00-0"))
+    assert watch.refusals == 0
+
+
+class TestFaults:
+    """The ledger alone."""
+
+    FOUND = Discovery(machine=catalogue.load("hgx-h100").machine(serial="x"), problems=())
+
+    def found(self, **changes: Any) -> Discovery:
+        gpus = self.FOUND.machine.gpus
+        return replace(
+            self.FOUND, machine=replace(self.FOUND.machine, gpus=(replace(gpus[0], **changes), *gpus[1:]))
+        )
+
+    def test_a_fault_stays_while_nothing_speaks_against_it(self) -> None:
+        ledger = gpu_health.heard({}, GPU0, 48, now=0.0)
+        assert gpu_health.settled(ledger, self.FOUND, now=1e6) == ledger
+        assert gpu_health.applied(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
+
+    def test_the_drivers_word_counts_after_a_while(self) -> None:
+        ledger = gpu_health.heard({}, GPU0, 48, now=0.0)
+        assert gpu_health.settled(ledger, self.found(recovered=True), now=1.0)
+        assert not gpu_health.settled(ledger, self.found(recovered=True), now=6.0)
+        assert gpu_health.settled(ledger, self.found(recovered=False), now=1e6)
+
+    def test_a_card_that_was_away_and_is_whole_again_is_well(self) -> None:
+        ledger = gpu_health.heard({}, GPU0, 79, now=0.0)
+        ledger = gpu_health.settled(ledger, self.found(uuid=None), now=1.0)
+        assert ledger[GPU0].away
+        assert not gpu_health.settled(ledger, self.FOUND, now=2.0)
+
+    def test_a_card_that_left_the_tree_was_away(self) -> None:
+        ledger = gpu_health.heard({}, GPU0, 79, now=0.0)
+        gone = replace(self.FOUND, machine=replace(self.FOUND.machine, gpus=self.FOUND.machine.gpus[1:]))
+        ledger = gpu_health.settled(ledger, gone, now=1.0)
+        assert gpu_health.applied(ledger, gone) == gone
+        assert not gpu_health.settled(ledger, self.FOUND, now=2.0)
+
+
+def test_a_glance_at_a_large_machine_costs_less_than_a_500th_of_a_core(tmp_path: Path) -> None:
+    MachineWriter(tmp_path).write(large())
+    look(tmp_path)
+    started = time.process_time()
+    for _ in range(5):
+        look(tmp_path)
+    spent = (time.process_time() - started) / 5
+    assert spent / Rhythm().glance < 0.002
+
+
+def large() -> Any:
+    """16 GPUs, 16 NICs, 128 virtual functions."""
+    nics: list[dict[str, Any]] = []
+    for n in range(16):
+        above = f"pci00{n:02x}:00/00:01.0/01:00.0/02:01.0"
+        nics.append({"path": f"{above}/04:00.0", "numa": 0, "ib": f"mlx5_{n}", "vfs": 8})
+        nics += [
+            {"path": f"{above}/04:00.{vf + 1}" if vf < 7 else f"{above}/04:01.0", "numa": 0}
+            | {"ib": f"mlx5_{16 + 8 * n + vf}", "parent": f"{above}/04:00.0", "mad": False}
+            for vf in range(8)
+        ]
+    return preset(
+        {
+            "schema": "koordra.io/machine/v1",
+            "numa": [{"id": 0, "socket": 0, "cpus": "0-95"}],
+            "gpu": {"product": "NVIDIA H200", "memory_mib": 143771},
+            "nic": {"link_layer": "InfiniBand", "rate": 400},
+            "gpus": [
+                {"path": f"pci00{n:02x}:00/00:01.0/01:00.0/02:00.0/03:00.0", "numa": 0} for n in range(16)
+            ],
+            "nics": nics,
+        },
+        name="large",
+    ).machine(serial="large")

@@ -1,0 +1,460 @@
+"""What Prepare decides about a pod's network, and what the API server and containers are told of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.api.rdma_network import Attachment
+from koordra.errors import CheckpointError, PrepareError
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.network.moved_nics import with_moved
+from koordra.kubelet_plugin.network.network_decision import Consumers
+from koordra.kubelet_plugin.network.network_files import Attached, AttachedClaim
+from koordra.kubelet_plugin.prepare.claim_source import ApiConsumers
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
+from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
+from koordra.node_state.disk import Disk
+from koordra.node_state.network_plan import NetworkKind
+from koordra.topology.machine import Machine, Nic
+from koordra.topology.presets.tree import MachineWriter
+from tests.fakes.disks import StepDisk
+from tests.fakes.node_claims import NODE, claim, nic, parameters, result, uid
+from tests.machines import catalogue
+from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
+
+PF = "nic-0000-5e-00-0"
+VF_0, VF_3 = f"{PF}-vf-0", f"{PF}-vf-3"
+
+
+@pytest.fixture(scope="module")
+def vf_machine(tmp_path_factory: pytest.TempPathFactory) -> Discovery:
+    folder = tmp_path_factory.mktemp("vf")
+    MachineWriter(folder).write(catalogue.load("nic-2-ports-8-vfs").machine(serial=NODE))
+    return discover(folder)
+
+
+def linked(machine: Machine, layer: str) -> Inventory:
+    """The machine with all NICs of this link layer, and a network interface on each."""
+
+    def change(nics: tuple[Nic, ...], letter: str) -> tuple[Nic, ...]:
+        return tuple(
+            replace(
+                each,
+                netdev=f"eth{letter}{index}",
+                ports=tuple(replace(port, link_layer=layer) for port in each.ports),
+            )
+            for index, each in enumerate(nics)
+        )
+
+    changed = replace(machine, nics=change(machine.nics, "p"), vfs=change(machine.vfs, "v"))
+    return inventory_of(Discovery(changed, ()), offering=Offering(vfs=True))
+
+
+@pytest.fixture(scope="module")
+def inventories(vf_machine: Discovery) -> dict[str, Inventory]:
+    return {layer: linked(vf_machine.machine, layer) for layer in ("Ethernet", "InfiniBand")}
+
+
+@pytest.fixture
+def roce(tmp_path: Path, inventories: dict[str, Inventory]) -> PluginNode:
+    return PluginNode(tmp_path / "roce", inventories["Ethernet"])
+
+
+@pytest.fixture
+def infiniband(tmp_path: Path, inventories: dict[str, Inventory]) -> PluginNode:
+    return PluginNode(tmp_path / "ib", inventories["InfiniBand"])
+
+
+class FixedConsumers:
+    def __init__(self, consumers: Consumers) -> None:
+        self._consumers = consumers
+
+    def consumers(self, claim: Any) -> Consumers:
+        del claim
+        return self._consumers
+
+
+ONE_POD = Consumers(pods=("pod-1",))
+
+
+def plugin(node: PluginNode, consumers: Consumers | None = ONE_POD) -> DeviceState:
+    return DeviceState(
+        node=NODE,
+        paths=node.paths,
+        claims=node.claims,
+        inventory=lambda: node.inventory,
+        backends=backends(),
+        disk=StepDisk(),
+        consumers=None if consumers is None else FixedConsumers(consumers),
+    )
+
+
+def planned(node: PluginNode, obj: dict[str, Any], consumers: Consumers | None = ONE_POD) -> list[Any]:
+    """The plans of the claim's devices, after it was prepared."""
+    node.claims.put(obj)
+    state = plugin(node, consumers)
+    state.prepare(ref_of(obj))
+    (record,) = (record for record in state.records() if record.ref == ref_of(obj))
+    return [device.network for device in record.devices]
+
+
+def refused(node: PluginNode, obj: dict[str, Any], consumers: Consumers | None = ONE_POD) -> str:
+    node.claims.put(obj)
+    with pytest.raises(PrepareError) as caught:
+        plugin(node, consumers).prepare(ref_of(obj))
+    assert node.holders() == set()
+    assert node.files() == set()
+    return str(caught.value)
+
+
+def vf(device: str, request: str = "nic") -> dict[str, Any]:
+    return result(request, device, share=None)
+
+
+NETWORK = {"addresses": ["192.168.10.5/24"], "mtu": 4200, "interface": "rail0"}
+
+
+def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNode) -> None:
+    (plan,) = planned(roce, claim(1, vf(VF_3), config=[parameters("RdmaConfig", network=NETWORK)]))
+    assert plan.kind is NetworkKind.MOVE
+    assert (plan.host_interface, plan.interface, plan.ib_device) == ("ethv3", "rail0", plan.ib_device)
+    assert plan.ib_device
+    assert (plan.addresses, plan.mtu) == (("192.168.10.5/24",), 4200)
+    (network,) = network_files.read_networks(roce.paths.state, Disk())
+    assert network.pods == ("pod-1",)
+    assert network.plans == ((VF_3, plan),)
+    (device,) = roce.spec(uid(1))["devices"]
+    gates = [mount for mount in device["containerEdits"]["mounts"] if "network" in mount["containerPath"]]
+    assert [(mount["hostPath"], mount["options"][0]) for mount in gates] == [
+        (str(roce.paths.state / "claims" / uid(1) / "network.json"), "ro"),
+        ("/proc/sys/net/ipv4/conf/rail0", "ro"),
+    ]
+    assert gates[1]["containerPath"] == f"/run/koordra.io/network/{uid(1)}.in-one-pod-at-a-time/rail0"
+    plugin(roce).unprepare(ref_of(claim(1)))
+    assert network_files.read_networks(roce.paths.state, Disk()) == ()
+
+
+def interface_gates(node: PluginNode) -> list[str]:
+    mounts = (
+        mount["hostPath"]
+        for device in node.spec(uid(1))["devices"]
+        for mount in device["containerEdits"].get("mounts", ())
+    )
+    return [path for path in mounts if path.startswith(network_files.INTERFACES)]
+
+
+def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) -> None:
+    """One in each of two requests, under the name it has in the pod; a VLAN's is the VLAN's."""
+    network = [parameters("RdmaConfig", network={"vlan": 7})]
+    planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=network))
+    assert interface_gates(roce) == [f"{network_files.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
+
+
+def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
+    roce: PluginNode, infiniband: PluginNode
+) -> None:
+    """Verbs alone need none; with a user namespace the runtime looks from outside, where nobody's pod has it."""
+    planned(infiniband, claim(1, nic("nic", PF, "50")))
+    assert interface_gates(infiniband) == []
+    planned(roce, claim(1, vf(VF_0)), Consumers(pods=("pod-1",), own_users=True))
+    assert interface_gates(roce) == []
+
+
+@pytest.mark.parametrize(
+    ("link", "obj", "kind"),
+    [
+        ("roce", claim(1, vf(VF_0)), NetworkKind.MOVE),
+        ("infiniband", claim(1, vf(VF_0)), NetworkKind.MOVE),
+        ("roce", claim(1, nic("nic", PF, "50")), NetworkKind.MACVLAN),
+        ("infiniband", claim(1, nic("nic", PF, "50")), None),
+        (
+            "roce",
+            claim(1, nic("nic", PF), config=[parameters("RdmaConfig", mode="Exclusive")]),
+            NetworkKind.MOVE,
+        ),
+        ("roce", claim(1, nic("nic", PF, admin=True)), None),
+    ],
+)
+def test_what_becomes_of_each_kind(
+    request: pytest.FixtureRequest, link: str, obj: dict[str, Any], kind: NetworkKind | None
+) -> None:
+    (plan,) = planned(request.getfixturevalue(link), obj)
+    assert (plan.kind if plan else None) is kind
+
+
+def test_on_the_hosts_network_everything_stays(roce: PluginNode) -> None:
+    on_host = Consumers(pods=("pod-1",), host_network=True)
+    assert planned(roce, claim(1, vf(VF_0)), on_host) == [None]
+    config = [parameters("RdmaConfig", network=NETWORK)]
+    roce.plugin().unprepare(ref_of(claim(1)))
+    assert "on the host's network" in refused(roce, claim(2, vf(VF_0), config=config), on_host)
+
+
+def test_without_the_option_nothing_moves_and_nothing_is_promised(roce: PluginNode) -> None:
+    assert planned(roce, claim(1, vf(VF_0)), None) == [None]
+    roce.plugin().unprepare(ref_of(claim(1)))
+    config = [parameters("RdmaConfig", network=NETWORK)]
+    text = refused(roce, claim(2, vf(VF_0), config=config), None)
+    assert "FeatureDisabled" in text
+    assert "--pod-network" in text
+
+
+def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNode) -> None:
+    two = Consumers(pods=("pod-1", "pod-2"))
+    assert "reserved for 2 pods" in refused(roce, claim(1, vf(VF_0)), two)
+    assert "reserved for 2 pods" in refused(roce, claim(1, nic("nic", PF, "50")), two)
+    config = [parameters("RdmaConfig", network=NETWORK)]
+    assert "one set of addresses" in refused(roce, claim(1, vf(VF_0), vf(VF_3), config=config))
+    both = [parameters("RdmaConfig", network={"interface": "rail0"})]
+    text = refused(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=both))
+    assert "would both be 'rail0'" in text
+    text = refused(infiniband, claim(1, nic("nic", PF, "50"), config=config))
+    assert "a share of an InfiniBand NIC has no network interface" in text
+    bare = inventory_of(
+        Discovery(
+            replace(
+                roce.inventory.machine,
+                vfs=tuple(replace(each, netdev=None) for each in roce.inventory.machine.vfs),
+            ),
+            (),
+        ),
+        offering=Offering(vfs=True),
+    )
+    roce.inventory = bare
+    assert "has no network interface on this node" in refused(roce, claim(1, vf(VF_0)))
+
+
+def test_several_devices_of_a_request_are_numbered(roce: PluginNode) -> None:
+    config = [parameters("RdmaConfig", network={"interface": "rail"})]
+    plans = planned(roce, claim(1, vf(VF_0), vf(VF_3), config=config))
+    assert [plan.interface for plan in plans] == ["rail0", "rail1"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "pods"),
+    [
+        (("ens1", "ens2"), ("ens1pod", "ens2pod")),
+        (("enp193s0f0np0", "enp193s0f0np1"), ("enp193s0f0np0p", "enp193s0f0np1p")),
+        (("enP2p129s0f0np0", "enP2p129s0f0np1"), ("nP2p129s0f0np0p", "nP2p129s0f0np1p")),
+    ],
+)
+def test_both_ports_of_a_card_have_names_of_their_own(
+    roce: PluginNode, hosts: tuple[str, str], pods: tuple[str, str]
+) -> None:
+    """Their own interfaces stay on the host, whose names differ only at the end."""
+    machine = roce.inventory.machine
+    of = dict(zip((VF_0, VF_3), hosts, strict=True))
+    vfs = tuple(replace(each, netdev=of.get(each.name, each.netdev)) for each in machine.vfs)
+    roce.inventory = inventory_of(Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True))
+    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
+    consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "macvlan"}'})
+    plans = planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=config), consumers)
+    assert tuple(plan.host_interface for plan in plans) == hosts
+    assert tuple(plan.interface for plan in plans) == pods
+
+
+def test_a_nic_that_is_eth0_on_its_host_is_not_in_the_pod(roce: PluginNode) -> None:
+    machine = roce.inventory.machine
+    vfs = tuple(replace(each, netdev="eth0") if each.name == VF_0 else each for each in machine.vfs)
+    roce.inventory = inventory_of(Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True))
+    (plan,) = planned(roce, claim(1, vf(VF_0)))
+    assert (plan.kind, plan.host_interface, plan.interface) == (NetworkKind.MOVE, "eth0", "eth0pod")
+
+
+def test_folders_that_cannot_be_read_are_the_nodes_trouble(tmp_path: Path) -> None:
+    (tmp_path / "network").write_text("not a folder")
+    for read in (network_files.read_networks, network_files.read_attached):
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            read(tmp_path, Disk())
+
+
+def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
+    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}, "interface": "r0"})]
+    consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "host-device"}'})
+    (plan,) = planned(roce, claim(1, vf(VF_0), config=config), consumers)
+    assert (plan.kind, plan.interface, plan.cni) == (NetworkKind.ATTACH, "r0", '{"type": "host-device"}')
+
+
+@pytest.mark.parametrize(
+    ("network", "complaint"),
+    [
+        ({"adresses": []}, "network.adresses: there is no such field"),
+        ({"addresses": ["10.0.0.1"]}, "is not an address with prefix length"),
+        ({"addresses": "10.0.0.1/8"}, "it is not a list"),
+        ({"routes": [{"destination": "10.0.0.1/8"}]}, "has host bits set"),
+        ({"routes": [{"destination": "10.0.0.0/8", "gateway": "fe80::1"}]}, "of two kinds"),
+        ({"mtu": 1}, "is not a whole number from 68"),
+        ({"vlan": True}, "is not a whole number"),
+        ({"interface": "eth0"}, "is taken in every pod"),
+        ({"interface": "a/b"}, "is not an interface name"),
+        ({"pkey": 32769}, "is not a partition key"),
+        ({"guid": "zz"}, "is not a GUID"),
+        ({"attachment": {"name": "rail"}, "mtu": 1500}, "stands beside mtu"),
+        ({"attachment": {}}, "network.attachment.name: it is missing"),
+        ([], "list is not an object"),
+    ],
+)
+def test_misspelt_networks_are_refused_by_name(roce: PluginNode, network: Any, complaint: str) -> None:
+    text = refused(roce, claim(1, vf(VF_0), config=[parameters("RdmaConfig", network=network)]))
+    assert re.search(re.escape(complaint), text), text
+
+
+def test_a_nic_in_its_pod_is_still_prepared_though_the_host_does_not_see_it(roce: PluginNode) -> None:
+    """RDMA in exclusive mode: after a restart of the kubelet Prepare is asked again while the device is in the pod."""
+    (plan,) = planned(roce, claim(1, vf(VF_0)))
+    machine = roce.inventory.machine
+    without = tuple(each for each in machine.vfs if each.name != VF_0)
+    gone = replace(machine, vfs=without)
+    roce.inventory = inventory_of(Discovery(gone, ()), offering=Offering(vfs=True))
+    assert planned(roce, claim(1, vf(VF_0))) == [plan]
+    assert len(roce.spec(uid(1))["devices"][0]["containerEdits"]["deviceNodes"]) == 2
+    # And it stays published, as it was.
+    kept = with_moved(gone, machine, [VF_0])
+    assert kept == machine
+    assert with_moved(gone, machine, []) == gone
+    moved = replace(machine, vfs=tuple(replace(each, netdev=None) for each in machine.vfs))
+    assert with_moved(moved, machine, [VF_0]).vfs[0].netdev == "ethv0"
+    assert with_moved(moved, machine, [VF_0]).vfs[1].netdev is None
+
+
+class FakePods:
+    """Pods and attachments by name."""
+
+    def __init__(self, more: dict[str, Any] | None = None, **pods: bool) -> None:
+        self.more = more or {}
+        self.pods = pods
+
+    def get(self, kind: Any, name: str, *, namespace: str) -> Any:
+        assert namespace == "team-a"
+        if kind.plural == "pods":
+            return {"metadata": {"uid": f"uid-{name}"}, "spec": {"hostNetwork": self.pods[name], **self.more}}
+        assert kind.plural == "network-attachment-definitions"
+        return {"spec": {"config": '{"type": "x"}'}}
+
+
+def reserved(obj: dict[str, Any], *pods: str) -> dict[str, Any]:
+    obj["status"]["reservedFor"] = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods]
+    return obj
+
+
+def test_who_the_claim_is_for() -> None:
+    source = ApiConsumers(FakePods(a=True, b=False))  # type: ignore[arg-type]
+    assert source.consumers(claim(1, vf(VF_0))) == Consumers()
+    assert source.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), host_network=True)
+    both = source.consumers(reserved(claim(1, vf(VF_0)), "a", "b"))
+    assert both == Consumers(("uid-a", "uid-b"), host_network=False)
+    own = ApiConsumers(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
+    assert own.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), own_users=True)
+    config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
+    found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))
+    assert found.attachments == {Attachment("rail"): '{"type": "x"}'}
+    # What is misspelt is the decision's to refuse.
+    assert source.consumers(claim(1, vf(VF_0), config=[parameters("RdmaConfig", nonsense=1)])) == Consumers()
+
+
+# status.devices
+
+
+def test_the_status_says_what_is_in_the_pod(roce: PluginNode) -> None:
+    planned(roce, claim(2, nic("pf", PF, "10")))
+    (shared,) = device_statuses(plugin(roce).records()[0], inventory=roce.inventory, attached={})
+    assert shared["shareID"]
+    plugin(roce).unprepare(ref_of(claim(2)))
+    planned(roce, claim(1, vf(VF_0)))
+    (record,) = plugin(roce).records()
+    (pending,) = device_statuses(record, inventory=roce.inventory, attached={})
+    assert pending["conditions"][0]["reason"] == "NetworkPending"
+    assert "shareID" not in pending
+    attached = {VF_0: Attached(VF_0, "rail0", ("10.0.0.5/24",), "02:00", gid_ready=False)}
+    entry = device_statuses(record, inventory=roce.inventory, attached=attached)[0]
+    assert entry["networkData"] == {
+        "interfaceName": "rail0",
+        "ips": ["10.0.0.5/24"],
+        "hardwareAddress": "02:00",
+    }
+    assert [(each["type"], each["status"]) for each in entry["conditions"]] == [
+        ("Ready", "True"),
+        ("GIDReady", "False"),
+    ]
+
+
+def test_entries_of_others_and_times_that_still_hold_stay() -> None:
+    condition = {"type": "Ready", "status": "True", "reason": "Attached", "message": "m"}
+    ours = {"driver": "koordra.io", "pool": "node-a", "device": "x", "conditions": [condition]}
+    foreign = {"driver": "gpu.example.com", "pool": "node-a", "device": "x"}
+    first = merged([foreign], [ours], pool="node-a", now="T1")
+    assert first[0] == foreign
+    assert first[1]["conditions"] == [{**condition, "lastTransitionTime": "T1"}]
+    users = {"type": "Checked", "status": "True", "lastTransitionTime": "T0"}
+    first[1]["conditions"].append(users)
+    again = merged(first, [ours], pool="node-a", now="T2")
+    assert again == first
+    changed = {**ours, "conditions": [{**condition, "status": "False"}]}
+    assert merged(again, [changed], pool="node-a", now="T3")[1]["conditions"][0]["lastTransitionTime"] == "T3"
+
+
+def test_the_status_is_written_once_and_again_when_it_changes(roce: PluginNode) -> None:
+    obj = claim(1, vf(VF_0))
+    planned(roce, obj)
+    stored = {"claim-1": obj}
+    writes: list[Any] = []
+
+    class Client:
+        def get(self, kind: Any, name: str, *, namespace: str | None = None) -> Any:
+            return json.loads(json.dumps(stored[name]))
+
+        def patch(
+            self,
+            kind: Any,
+            name: str,
+            body: Any,
+            *,
+            namespace: str | None = None,
+            subresource: str | None = None,
+        ) -> Any:
+            assert (namespace, subresource) == ("team-a", "status")
+            assert set(body["status"]) == {"devices"}
+            writes.append(body)
+            stored[name]["status"].update(body["status"])
+            return stored[name]
+
+    in_pods: list[AttachedClaim] = []
+    writer = ClaimStatusWriter(
+        Client(),
+        records=plugin(roce).records,
+        attached=lambda: in_pods,
+        inventory=lambda: roce.inventory,
+        clock=lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    )
+    assert writer.sync()
+    assert writer.sync()
+    assert len(writes) == 1
+    assert writes[0]["status"]["devices"][0]["conditions"][0]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
+    in_pods.append(AttachedClaim(uid(1), "pod-1", "s", "/n", (Attached(VF_0, "rail0"),)))
+    assert writer.sync()
+    assert writes[1]["status"]["devices"][0]["networkData"] == {"interfaceName": "rail0"}
+    # Somebody else has the name now: nothing is written there.
+    stored["claim-1"] = claim(2, name="claim-1")
+    in_pods.clear()
+    assert writer.sync()
+    assert len(writes) == 2
+
+
+def test_bytes_that_are_no_network_file_are_said_to_be(tmp_path: Path) -> None:
+    path = network_files.network_file(tmp_path, uid(1))
+    path.parent.mkdir(parents=True)
+    for text in ("{", "[]", '{"schema": "koordra.io/network/v1"}', '{"schema": "other"}'):
+        path.write_text(text)
+        with pytest.raises(CheckpointError):
+            network_files.read_networks(tmp_path, Disk())

@@ -1,0 +1,163 @@
+"""What others do to our folders while the plugin runs: removed, replaced, obstructed, unreadable. What can be done is done for
+every other claim, nothing is given out that is not certain, and what was in the way says so."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from koordra.errors import CDIError, CheckpointError, KoordraError, PrepareError
+from koordra.kubelet_plugin.cdi.claim_spec import file_name
+from tests.fakes.disks import StepDisk
+from tests.fakes.node_claims import claim, gpu, uid
+from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
+
+FIRST = claim(1, gpu("gpu", "gpu-0000-0f-00-0"))
+SECOND = claim(2, gpu("gpu", "gpu-0000-2d-00-0"))
+THIRD = claim(3, gpu("gpu", "gpu-0000-44-00-0"))
+
+
+class FaultyDisk(StepDisk):
+    """Reading or listing `path` fails with `error`."""
+
+    def __init__(self, path: Path, error: int) -> None:
+        super().__init__()
+        self.path: Path | None = path
+        self.error = error
+
+    def _fail(self, path: Path) -> None:
+        if path == self.path:
+            raise OSError(self.error, os.strerror(self.error), str(path))
+
+    def read(self, path: Path) -> bytes | None:
+        self._fail(path)
+        return super().read(path)
+
+    def names(self, directory: Path) -> list[str]:
+        self._fail(directory)
+        return super().names(directory)
+
+
+@pytest.fixture
+def prepared(node: PluginNode) -> PluginNode:
+    prepare(node, FIRST)
+    prepare(node, SECOND)
+    node.claims.put(THIRD)
+    return node
+
+
+def test_the_cdi_folder_is_removed_while_claims_are_prepared(prepared: PluginNode) -> None:
+    """The files come back by themselves, and neither Prepare nor Unprepare misses them meanwhile."""
+    plugin = prepared.plugin()
+    shutil.rmtree(prepared.paths.cdi)
+    plugin.unprepare(ref_of(SECOND))
+    assert plugin.prepare(ref_of(THIRD))
+    assert not prepared.paths.cdi_file(uid(1)).exists()
+    plugin.restore_files()
+    assert {path.name for path in prepared.paths.cdi.iterdir()} == {file_name(uid(1)), file_name(uid(3))}
+    assert prepared.holders() == {uid(1), uid(3)}
+
+
+def test_something_else_stands_where_the_cdi_folder_was(prepared: PluginNode) -> None:
+    plugin = prepared.plugin()
+    kept = prepared.paths.cdi.with_name("kept")
+    prepared.paths.cdi.rename(kept)
+    prepared.paths.cdi.write_text("not a folder")
+    with pytest.raises(KoordraError, match="cdi"):
+        plugin.prepare(ref_of(THIRD))
+    assert uid(3) not in prepared.holders()
+    prepared.plugin()  # a start gets through
+    prepared.paths.cdi.unlink()
+    plugin = prepared.plugin()
+    assert prepared.paths.cdi_file(uid(1)).exists()
+    plugin.unprepare(ref_of(SECOND))
+    assert plugin.prepare(ref_of(THIRD))
+
+
+def test_one_claim_that_cannot_be_restored_keeps_no_other_from_it(prepared: PluginNode) -> None:
+    plugin = prepared.plugin()
+    for number in (1, 2):
+        prepared.paths.cdi_file(uid(number)).unlink()
+    obstacle = prepared.paths.cdi_file(uid(1))
+    (obstacle / "in-the-way").mkdir(parents=True)
+    with pytest.raises(CDIError, match=uid(1)):
+        plugin.restore_files()
+    assert prepared.paths.cdi_file(uid(2)).is_file()
+    shutil.rmtree(obstacle)
+    plugin.restore_files()
+    assert obstacle.is_file()
+
+
+def test_one_stale_file_that_cannot_be_removed_keeps_no_other(prepared: PluginNode) -> None:
+    """What is left of claims that nobody knows: the first of them is a folder."""
+    stuck, stale = (prepared.paths.cdi / file_name(uid(number)) for number in (7, 8))
+    (stuck / "in-the-way").mkdir(parents=True)
+    stale.write_text("{}")
+    half = prepared.paths.prepared / f"{uid(9)}.json.tmp"
+    half.write_text("{")
+    with capture_logs() as lines:
+        prepared.plugin()
+    assert not stale.exists()
+    assert not half.exists()
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["stale_files_not_removed"]
+    assert uid(7) in next(line["error"] for line in lines if line["log_level"] == "error")
+    assert prepared.paths.cdi_file(uid(1)).is_file()
+
+
+def test_a_broken_spec_of_somebody_else_is_neither_read_nor_touched(prepared: PluginNode) -> None:
+    foreign = {
+        "zzz.json": b"{ not JSON",
+        "vendor.yaml": b"\xff\xfe",
+        "koordra.io-claim_.json": b"",
+        "koordra.io-claim_NOT-A-UID.json": b"{}",
+        os.fsdecode(b"caf\xe9.json"): b"{}",
+    }
+    for name, content in foreign.items():
+        (prepared.paths.cdi / name).write_bytes(content)
+    plugin = prepared.plugin()
+    plugin.prepare(ref_of(THIRD))
+    plugin.unprepare(ref_of(FIRST))
+    plugin.restore_files()
+    assert {name: (prepared.paths.cdi / name).read_bytes() for name in foreign} == foreign
+    json.loads(prepared.paths.cdi_file(uid(3)).read_text())
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "prepared", "cdi"])
+def test_a_disk_that_cannot_be_read_gives_nothing_out(prepared: PluginNode, what: str) -> None:
+    """EIO in the middle of life: refused in words, nothing forgotten, and over when the disk is well again."""
+    disk = FaultyDisk(getattr(prepared.paths, what), errno.EIO)
+    plugin = prepared.unrepaired(disk)
+    plugin.repair()  # a start gets through
+    if what == "checkpoint":
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            plugin.prepare(ref_of(THIRD))
+        with pytest.raises(CheckpointError):
+            plugin.records()
+    with pytest.raises(KoordraError, match="Input/output error"):
+        plugin.restore_files()
+    assert {uid(1), uid(2)} <= prepared.holders()
+    disk.path = None
+    plugin.restore_files()
+    plugin.prepare(ref_of(THIRD))
+    assert prepared.holders() == {uid(1), uid(2), uid(3)}
+
+
+def test_a_checkpoint_that_is_damaged_between_two_calls(prepared: PluginNode) -> None:
+    """One byte in the middle of both sections, under a running plugin: the records for the hook stand in, and the cards stay held."""
+    plugin = prepared.plugin()
+    data = prepared.paths.checkpoint.read_bytes()
+    prepared.paths.checkpoint.write_bytes(data.replace(b'"pool":"', b'"pool":"x'))
+    rival = claim(4, gpu("gpu", "gpu-0000-0f-00-0"))
+    prepared.claims.put(rival)
+    with pytest.raises(PrepareError, match="InsufficientCapacity"):
+        plugin.prepare(ref_of(rival))
+    assert plugin.prepare(ref_of(THIRD))
+    assert list(prepared.paths.state.glob("checkpoint.json.unreadable-*"))
+    plugin.unprepare(ref_of(FIRST))
+    assert plugin.prepare(ref_of(rival))

@@ -1,0 +1,228 @@
+"""The whole plugin over weeks of a node: cordons, forgotten claims, API servers that are away, clocks that jump, bad input."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from koordra._proto.dra import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    drahealth_v1_pb2,
+    drahealth_v1_pb2_grpc,
+)
+from koordra.api.parameters import GpuConfig
+from koordra.errors import KoordraError, PrepareError
+from koordra.kubelet_plugin import driver
+from koordra.kubelet_plugin.isolation import Backend, Backends, backends
+from koordra.kubelet_plugin.isolation.none import NoIsolation
+from koordra.kubelet_plugin.isolation.share import Share
+from koordra.kubelet_plugin.prepare import claim_audit
+from koordra.kubelet_plugin.publish.inventory import Inventory
+from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid
+from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
+from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
+
+
+@pytest.fixture
+def running(machine_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPlugin]:
+    monkeypatch.setattr(driver, "LOOK_AROUND", 0.1)
+    monkeypatch.setattr(claim_audit, "_BETWEEN", 0.01)
+    with (
+        tempfile.TemporaryDirectory(prefix="k") as folder,
+        RunningPlugin(Path(folder), machine_root).serving() as plugin,
+    ):
+        yield plugin
+
+
+def taints(plugin: RunningPlugin, device: str = GPU_0) -> dict[str, str]:
+    found = plugin.api.devices().get(device, {}).get("taints", ())
+    return {taint["key"]: taint.get("value", "") for taint in found}
+
+
+def test_a_cordon_on_the_node_becomes_a_taint_and_goes_again(running: RunningPlugin) -> None:
+    assert wait_for(running.api.devices)
+    running.api.annotate_node(**{f"cordon.koordra.io__{GPU_0}": "NoSchedule loud fan"})
+    assert wait_for(lambda: taints(running).get("koordra.io/cordoned") == "loud-fan")
+    assert "koordra.io/cordoned" not in taints(running, "gpu-0000-2d-00-0")
+    running.api.annotate_node()
+    assert wait_for(lambda: "koordra.io/cordoned" not in taints(running))
+
+
+def test_a_refusal_shows_that_a_device_is_held(running: RunningPlugin) -> None:
+    """Claim 1 is forgotten by the API while its container runs; claim 2 is given its card, and refused."""
+    assert running.prepare().error == ""
+    running.api.claims = {"claim-2": claim(2, gpu("gpu", GPU_0))}
+    with grpc.insecure_channel(f"unix://{running.endpoint()}") as channel:
+        stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
+        two = dra_v1_pb2.Claim(namespace="team-a", name="claim-2", uid=uid(2))
+        request = dra_v1_pb2.NodePrepareResourcesRequest(claims=[two])
+        assert "InsufficientCapacity" in stub.NodePrepareResources(request).claims[uid(2)].error
+        assert wait_for(lambda: taints(running).get("koordra.io/held") == uid(1))
+        # The kubelet unprepares the old one: the taint goes, and the new one gets the card.
+        one = dra_v1_pb2.Claim(namespace="team-a", name="claim-1", uid=uid(1))
+        stub.NodeUnprepareResources(dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[one]))
+        assert wait_for(lambda: "koordra.io/held" not in taints(running))
+        assert stub.NodePrepareResources(request).claims[uid(2)].error == ""
+
+
+def test_health_is_told_over_the_plugins_socket(running: RunningPlugin) -> None:
+    with grpc.insecure_channel(f"unix://{running.endpoint()}") as channel:
+        stub = drahealth_v1_pb2_grpc.DRAResourceHealthStub(channel)
+        stream = stub.NodeWatchResources(drahealth_v1_pb2.NodeWatchResourcesRequest())
+        first = next(stream)
+        assert len(first.devices) == 24
+        assert {device.device.pool_name for device in first.devices} == {NODE}
+        # A lost socket is bound again, and a kubelet that opens the stream again hears it all again.
+        (running.kubelet_root / "plugins" / "koordra.io" / "dra.sock").unlink()
+        assert wait_for(running.driver.answers)
+    with grpc.insecure_channel(f"unix://{running.endpoint()}") as channel:
+        stub = drahealth_v1_pb2_grpc.DRAResourceHealthStub(channel)
+        request = drahealth_v1_pb2.NodeWatchResourcesRequest()
+        assert len(next(stub.NodeWatchResources(request, wait_for_ready=True)).devices) == 24
+
+
+def test_an_api_server_that_is_away_stops_nothing_that_runs(running: RunningPlugin) -> None:
+    assert running.prepare().error == ""
+    running.api.away = True
+    running.api.kubelet_deletes_all()
+    with grpc.insecure_channel(f"unix://{running.endpoint()}") as channel:
+        stub = dra_v1_pb2_grpc.DRAPluginStub(channel)
+        one = dra_v1_pb2.Claim(namespace="team-a", name="claim-1", uid=uid(1))
+        answer = stub.NodeUnprepareResources(dra_v1_pb2.NodeUnprepareResourcesRequest(claims=[one]))
+        assert answer.claims[uid(1)].error == ""
+    assert not running.paths.cdi_file(uid(1)).exists()
+    running.api.away = False
+    assert wait_for(running.api.devices)
+    assert running.prepare().error == ""
+
+
+def test_a_clock_that_jumps_changes_nothing(node: PluginNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing on disk depends on the wall clock: records belong to a boot, not to a time."""
+    node.claims.put(claim(1, gpu("gpu", GPU_0)))
+    before = node.plugin().prepare(ref_of(claim(1)))
+    for now in (0.0, 4_000_000_000.0):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        assert node.plugin().prepare(ref_of(claim(1))) == before
+        assert node.holders() == {uid(1)}
+
+
+# Fuzzed input: a clear error or a prepared claim, never a crash, never something in between.
+
+words = st.sampled_from(
+    ["", "gpu", "nic", GPU_0, NODE, "koordra.io", "memory", "1Gi", "-1", "x" * 300, "\0", "é"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 1 << 70) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=12,
+)
+fields = st.sampled_from(
+    ["request", "driver", "pool", "device", "shareID", "adminAccess", "consumedCapacity", "tolerations"]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(fields, values), max_size=4),
+    st.lists(values, max_size=2),
+    st.sampled_from([None, "results", "config", "devices", "allocation", "status", "metadata"]),
+    values,
+)
+def test_fuzzed_claims(
+    tmp_path_factory: pytest.TempPathFactory,
+    inventory: Inventory,
+    changes: list[tuple[str, Any]],
+    config: list[Any],
+    replaced: str | None,
+    value: Any,
+) -> None:
+    node = PluginNode(tmp_path_factory.mktemp("fuzz"), inventory)
+    entry = gpu("gpu", GPU_0, "10Gi")
+    for field, content in changes:
+        entry[field] = content
+    obj = claim(1, entry, nic("nic", "nic-0000-0c-00-0"))
+    allocation = obj["status"]["allocation"]
+    allocation["devices"]["config"] = [parameters("GpuConfig", isolation="none"), *config]
+    match replaced:
+        case "results" | "config":
+            allocation["devices"][replaced] = value
+        case "devices":
+            allocation["devices"] = value
+        case "allocation":
+            obj["status"]["allocation"] = value
+        case "status" | "metadata":
+            obj[replaced] = value
+    node.claims.claims["team-a", "claim-1"] = obj
+    ref = ref_of(claim(1))
+    try:
+        node.plugin().prepare(ref)
+    except KoordraError as error:
+        assert "claim-1" in str(error) or str(node.paths.state) in str(error)
+        assert node.holders() == set()
+        assert node.files() == set()
+    else:
+        assert node.holders() <= {uid(1)}
+    node.plugin().unprepare(ref)
+    assert node.files() == set()
+
+
+# What every isolation backend promises, whoever wrote it.
+
+
+def check_backend(backend: Backend, share: Share, config: GpuConfig) -> None:
+    """The contract of isolation.Backend; call it with a share that the backend can keep."""
+    assert backend.name
+    first = backend.edits(share, config)
+    assert backend.edits(share, config) == first, "edits are pure"
+    assert all(name and "=" not in name for name, _ in first.env)
+    assert all(mount.host_path.startswith("/") for mount in first.mounts)
+    backend.stop(claim_uid=share.claim_uid, device=share.device)  # never started
+    backend.start(share, config)
+    backend.start(share, config)
+    assert backend.edits(share, config) == first, "edits do not depend on what runs"
+    backend.stop(claim_uid=share.claim_uid, device=share.device)
+    backend.stop(claim_uid=share.claim_uid, device=share.device)
+
+
+@pytest.mark.parametrize("memory", [None, 10 << 30])
+def test_every_built_in_backend_keeps_the_contract(memory: int | None) -> None:
+    share = Share(claim_uid=uid(1), index=0, device=GPU_0, uuid="GPU-1", memory_bytes=memory, cores=25)
+    for backend in Backends({NoIsolation.name: NoIsolation()}).known.values():
+        check_backend(backend, share, GpuConfig())
+    assert "none" in backends().known
+
+
+def test_two_versions_answer_alike_and_exactly_once(running: RunningPlugin) -> None:
+    from koordra._proto.dra import dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+
+    running.api.claims |= {"claim-2": claim(2, result("x", "gpu-9", driver="gpu.example.com"))}
+    with grpc.insecure_channel(f"unix://{running.endpoint()}") as channel:
+        for messages, stubs in ((dra_v1_pb2, dra_v1_pb2_grpc), (dra_v1beta1_pb2, dra_v1beta1_pb2_grpc)):
+            named = [
+                messages.Claim(namespace="team-a", name=f"claim-{number}", uid=uid(number))
+                for number in (1, 2, 3, 1)
+            ]
+            answer = stubs.DRAPluginStub(channel).NodePrepareResources(
+                messages.NodePrepareResourcesRequest(claims=named)
+            )
+            assert set(answer.claims) == {uid(1), uid(2), uid(3)}
+            assert [bool(answer.claims[uid(number)].error) for number in (1, 2, 3)] == [False, False, True]
+            assert len(answer.claims[uid(1)].devices) == 1
+            assert len(answer.claims[uid(2)].devices) == 0
+
+
+def test_overcommit_counts_recovered_shares_by_their_defaults(node: PluginNode) -> None:
+    node.claims.put(claim(1, gpu("gpu", GPU_0, "1Gi")))
+    node.plugin().prepare(ref_of(claim(1)))
+    node.paths.checkpoint.unlink()
+    node.claims.put(claim(2, gpu("gpu", GPU_0, "1Gi")))
+    with pytest.raises(PrepareError, match="InsufficientCapacity"):
+        node.plugin().prepare(ref_of(claim(2)))

@@ -1,0 +1,167 @@
+"""Health: what is told about each device, to whom, and when."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from koordra._proto.dra import (
+    drahealth_v1_pb2,
+    drahealth_v1_pb2_grpc,
+    drahealth_v1alpha1_pb2,
+    drahealth_v1alpha1_pb2_grpc,
+    grpc_health_v1_pb2,
+    grpc_health_v1_pb2_grpc,
+)
+from koordra.errors import InvalidInput
+from koordra.kubelet_plugin.discovery.result import Discovery
+from koordra.kubelet_plugin.dra.health_service import MOST_STREAMS, ProbeServer, add_health_services
+from koordra.kubelet_plugin.dra.sockets import SocketServer
+from koordra.kubelet_plugin.publish.inventory import inventory_of
+from koordra.kubelet_plugin.status.health import DeviceHealth, Health, HealthFeed, device_health
+from tests.fakes.node_claims import GPU_0, NIC_0
+
+WELL = DeviceHealth("gpu-a", Health.HEALTHY)
+ILL = DeviceHealth("gpu-a", Health.UNHEALTHY, "Xid79")
+
+
+def test_every_device_has_a_line_and_faults_have_their_words(discovery: Discovery) -> None:
+    machine = discovery.machine
+    gpus = (replace(machine.gpus[0], faults=("Xid79",)), *machine.gpus[1:])
+    ports = tuple(replace(port, active=False) for port in machine.nics[0].ports)
+    nics = (replace(machine.nics[0], ports=ports), *machine.nics[1:])
+    found = device_health(inventory_of(Discovery(replace(machine, gpus=gpus, nics=nics), ())))
+    assert len(found) == len(machine.gpus) + len(machine.nics)
+    by_name = {device.device: device for device in found}
+    assert by_name[GPU_0] == DeviceHealth(GPU_0, Health.UNHEALTHY, "Xid79")
+    assert by_name[NIC_0] == DeviceHealth(NIC_0, Health.UNHEALTHY, "LinkDown")
+    assert sum(device.health is Health.HEALTHY for device in found) == len(found) - 2
+
+
+def test_a_held_device_that_is_gone_is_not_forgotten(discovery: Discovery) -> None:
+    machine = replace(discovery.machine, gpus=discovery.machine.gpus[1:])
+    found = device_health(inventory_of(Discovery(machine, ())), held=[GPU_0, NIC_0])
+    (lost,) = [device for device in found if device.device == GPU_0]
+    assert lost.health is Health.UNHEALTHY
+    assert "is gone from this node" in lost.message
+
+
+def test_a_stream_tells_at_once_at_every_change_and_now_and_then() -> None:
+    feed = HealthFeed(clock=lambda: 1700000000.5)
+    feed.tell((WELL,))
+    stream = feed.follow(lambda: True, repeat=0.05)
+    assert next(stream) == ((WELL,), 1700000000)
+    assert next(stream) == ((WELL,), 1700000000)  # nothing new: repeated
+    feed.tell((ILL,))
+    assert next(stream) == ((ILL,), 1700000000)
+    feed.close()
+    assert list(stream) == []
+    feed.reopen()
+    assert next(feed.follow(lambda: True))[0] == (ILL,)
+    assert list(feed.follow(lambda: False)) == []
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[HealthFeed, SocketServer]]:
+    feed = HealthFeed()
+    with tempfile.TemporaryDirectory(prefix="k") as folder:
+        server = SocketServer(
+            Path(folder) / "dra.sock", add_health_services(feed, pool="node-a"), stopping=feed.close
+        )
+        server.start()
+        try:
+            yield feed, server
+        finally:
+            server.stop(grace=5)
+
+
+VERSIONS = {
+    "v1": (drahealth_v1_pb2, drahealth_v1_pb2_grpc),
+    "v1alpha1": (drahealth_v1alpha1_pb2, drahealth_v1alpha1_pb2_grpc),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_kubelet_follows_a_stream(served: tuple[HealthFeed, SocketServer], version: str) -> None:
+    feed, server = served
+    messages, stubs = VERSIONS[version]
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with grpc.insecure_channel(f"unix://{server.path}") as channel:
+        stub = stubs.DRAResourceHealthStub(channel)
+        call = stub.NodeWatchResources(messages.NodeWatchResourcesRequest())
+
+        def listen() -> None:
+            try:
+                for message in call:
+                    heard.put(message)
+            except grpc.RpcError:
+                heard.put(None)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        feed.tell((WELL,))
+        (device,) = heard.get(timeout=20).devices
+        assert (device.device.pool_name, device.device.device_name) == ("node-a", "gpu-a")
+        assert device.health == messages.HEALTHY
+        assert device.last_updated_time > 1_700_000_000
+        assert device.health_check_timeout_seconds == 30
+        feed.tell((ILL,))
+        (device,) = heard.get(timeout=20).devices
+        assert (device.health, device.message) == (messages.UNHEALTHY, "Xid79")
+        # The server ends: streams end with it, long before the grace is over.
+        server.stop(grace=60)
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_streams_leave_threads_for_prepare(served: tuple[HealthFeed, SocketServer]) -> None:
+    feed, server = served
+    feed.tell((WELL,))
+    with grpc.insecure_channel(f"unix://{server.path}") as channel:
+        stub = drahealth_v1_pb2_grpc.DRAResourceHealthStub(channel)
+        request = drahealth_v1_pb2.NodeWatchResourcesRequest()
+        calls = [stub.NodeWatchResources(request) for _ in range(MOST_STREAMS)]
+        for call in calls:
+            assert next(call).devices
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.NodeWatchResources(request))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # A reader that goes away gives its place back.
+        calls[0].cancel()
+        for _ in range(100):
+            try:
+                assert next(stub.NodeWatchResources(request)).devices
+                break
+            except grpc.RpcError:
+                threading.Event().wait(0.05)
+        else:
+            pytest.fail("the place was not given back")
+
+
+def test_probes_hear_what_the_plugin_says_of_itself() -> None:
+    alive = [True]
+    server = ProbeServer("127.0.0.1:0", lambda: alive[0])
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            stub = grpc_health_v1_pb2_grpc.HealthStub(channel)
+            request = grpc_health_v1_pb2.HealthCheckRequest()
+            response = grpc_health_v1_pb2.HealthCheckResponse
+            assert stub.Check(request).status == response.SERVING
+            assert next(stub.Watch(request)).status == response.SERVING
+            alive[0] = False
+            assert stub.Check(request).status == response.NOT_SERVING
+            with pytest.raises(grpc.RpcError) as unknown:
+                stub.Check(grpc_health_v1_pb2.HealthCheckRequest(service="other"))
+            assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    finally:
+        server.close()
+    with pytest.raises(InvalidInput):
+        ProbeServer("somewhere", lambda: True)
