@@ -31,7 +31,7 @@ from tests.unit.nri.node_state import (
     nic_json,
     write,
 )
-from tests.unit.nri.test_verify import spec
+from tests.unit.nri.verify.test_verify import spec
 
 RUNNING = 250
 CREATED = 1000

@@ -31,7 +31,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 GENERATED = ROOT / "koordra" / "_proto"
 PACKAGES = ("dra", "nri")
-GRPC_PACKAGES = ("dra",)  # NRI is spoken over ttrpc by koordra/nri/ttrpc.py, and needs messages only
+GRPC_PACKAGES = (
+    "dra",
+)  # NRI is spoken over ttrpc by koordra/nri/transport/ttrpc.py, and needs messages only
 
 _INIT = '''"""Generated from proto/ by `make generate`; never edited. Messages, and stubs of gRPC services."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from koordra._proto.nri import nri_pb2
 from koordra.errors import NRIError, RemoteError
 from koordra.nri.stub import DEFAULT_SOCKET, Plugin, Stub
-from koordra.nri.ttrpc import Call, Code
+from koordra.nri.transport.ttrpc import Call, Code
 
 FORBIDDEN = "example.org/forbidden"
 ORDER = "example.org/order"

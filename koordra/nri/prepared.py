@@ -52,7 +52,7 @@ from typing import Any, Final, TypeVar
 
 from koordra.api import names
 from koordra.errors import CheckpointError
-from koordra.nri.oci import DeviceNode
+from koordra.nri.hook.oci import DeviceNode
 
 PREPARED_SCHEMA: Final = "koordra.io/prepared/v1"
 GUARDED_SCHEMA: Final = "koordra.io/guarded/v1"

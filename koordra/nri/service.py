@@ -21,22 +21,23 @@ from typing import Final
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
-from koordra.nri import koordinator_policy, numa
-from koordra.nri.adjust import NodeShape
-from koordra.nri.foreign import PRIVATE
-from koordra.nri.hook import PLUGIN_NAME, Hook, Settings
-from koordra.nri.koordinator import NodeDevices
-from koordra.nri.ledger import Ledger
-from koordra.nri.observing import Counted
-from koordra.nri.pod_claims import ApiPodClaims
+from koordra.nri.hook import numa
+from koordra.nri.hook.adjust import NodeShape
+from koordra.nri.hook.koordinator import admission_policy
+from koordra.nri.hook.koordinator.annotation import NodeDevices
+from koordra.nri.hook.koordinator.pod_claims import ApiPodClaims
+from koordra.nri.hook.ledger import Ledger
+from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, Settings
+from koordra.nri.hook.rdma_limits import RdmaLimit, has_controller
+from koordra.nri.hook.sandboxes import SandboxNetworks
+from koordra.nri.hook.ungranted_access import PRIVATE
+from koordra.nri.instance_lock import first_start, only_one
 from koordra.nri.prepared import NodeState
-from koordra.nri.rdma_limits import RdmaLimit, has_controller
-from koordra.nri.registration import first_start, only_one
-from koordra.nri.reporting import ApiReporter
-from koordra.nri.running import Bundles
-from koordra.nri.sandboxes import SandboxNetworks
 from koordra.nri.stub import Stub
-from koordra.nri.verification import Enforcing, Verification
+from koordra.nri.transport.instrumentation import Counted
+from koordra.nri.verify.api_reporter import ApiReporter
+from koordra.nri.verify.bundles import Bundles
+from koordra.nri.verify.verification import Enforcing, Verification
 from koordra.process import spawn
 
 SWITCH_S: Final = 0.0005
@@ -78,7 +79,7 @@ def run(options: Options, stop: threading.Event) -> None:
     server = serve(metrics, options.metrics_address, ready=lambda: counted.ready or standby.is_set())
     try:
         if options.koordinator_scheduler is not None and options.client is not None:
-            koordinator_policy.require(options.client, scheduler=options.koordinator_scheduler)
+            admission_policy.require(options.client, scheduler=options.koordinator_scheduler)
         with only_one(options.state_dir, stop, waiting=standby.set) as alone:
             standby.clear()
             if alone:

@@ -33,11 +33,11 @@ from typing import Any, Final
 from koordra._proto.nri import nri_pb2
 from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
-from koordra.nri import mux, ttrpc
-from koordra.nri.events import BY_EVENT, EVENT_METHODS, EventMethod, known_events, subscription
-from koordra.nri.observing import REGISTERED, REJECTED, UNREACHABLE, Observer, Silent
-from koordra.nri.serving import Dispatcher, Handler
-from koordra.nri.ttrpc import Call, Caller, Code
+from koordra.nri.transport import mux, ttrpc
+from koordra.nri.transport.events import BY_EVENT, EVENT_METHODS, EventMethod, known_events, subscription
+from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, Observer, Silent
+from koordra.nri.transport.ttrpc import Call, Caller, Code
+from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
@@ -97,7 +97,7 @@ class Session:
     def __init__(self, plugin: Plugin, sock: socket.socket, *, observer: Observer | None = None) -> None:
         self._plugin = plugin
         self._observer: Observer = observer or Silent()
-        self._trunk = mux.Trunk(sock)
+        self._mux = mux.Mux(sock)
         self._pods: list[nri_pb2.PodSandbox] = []
         self._containers: list[nri_pb2.Container] = []
         self._empty_parts = 0
@@ -106,11 +106,11 @@ class Session:
         self._ended = False
         answers, calls = ttrpc.Decoder(), ttrpc.Decoder()
         self._caller = Caller(
-            self._trunk.open(mux.RUNTIME_SERVICE, lambda piece: self._on_answers(answers, piece))
+            self._mux.open(mux.RUNTIME_SERVICE, lambda piece: self._on_answers(answers, piece))
         )
         self._dispatcher = Dispatcher(
             self._handlers(),
-            self._trunk.open(mux.PLUGIN_SERVICE, lambda piece: self._on_calls(calls, piece)),
+            self._mux.open(mux.PLUGIN_SERVICE, lambda piece: self._on_calls(calls, piece)),
             observer=self._observer,
         )
         self._reader = threading.Thread(target=self._read, name="nri-reader", daemon=True)
@@ -150,12 +150,12 @@ class Session:
         if drain:
             self._dispatcher.wait_idle(drain)
             time.sleep(LINGER_S)
-        self._trunk.close()
+        self._mux.close()
 
     def _read(self) -> None:
         why: Exception = NRIError("the runtime closed the connection")
         try:
-            self._trunk.run()
+            self._mux.run()
         except NRIError as error:
             log.error("nri_protocol_error", error=str(error))
             why = error

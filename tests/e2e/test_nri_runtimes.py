@@ -21,14 +21,14 @@ import pytest
 from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
 from koordra.metrics import Metrics
-from koordra.nri.hook import Hook, Settings
-from koordra.nri.koordinator import ANNOTATION, NodeDevices
-from koordra.nri.ledger import Ledger
-from koordra.nri.numa import numbers
-from koordra.nri.observing import Counted
+from koordra.nri.hook.koordinator.annotation import ANNOTATION, NodeDevices
+from koordra.nri.hook.ledger import Ledger
+from koordra.nri.hook.numa import numbers
+from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.prepared import NodeState
 from koordra.nri.stub import Plugin, Stub
-from koordra.nri.ttrpc import Call
+from koordra.nri.transport.instrumentation import Counted
+from koordra.nri.transport.ttrpc import Call
 from tests.e2e.conftest import runtimes
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, compile_proto

@@ -148,7 +148,7 @@ class PluginConnection:
         self.stream = -1
         self.lock = threading.Lock()
         self.connections = {PLUGIN: GoConnection(), RUNTIME: GoConnection()}
-        for target in (self._read_trunk, self._read_answers, self._serve_runtime):
+        for target in (self._read_mux, self._read_answers, self._serve_runtime):
             threading.Thread(target=target, daemon=True).start()
 
     # ----------------------------------------------------------------------------------------- what it does
@@ -276,7 +276,7 @@ class PluginConnection:
 
     # ---------------------------------------------------------------------------------------- what it reads
 
-    def _read_trunk(self) -> None:
+    def _read_mux(self) -> None:
         try:
             with self.sock.makefile("rb") as stream:
                 while header := stream.read(8):

@@ -21,7 +21,7 @@ inside; so the interface is to have a name in the pod that no interface of the h
 
 Not for pods with a user namespace of their own (`hostUsers: false`): for them older runtimes open mounts from outside, where
 the interface is missing for the rightful pod too. There the hook refuses, and verification finds what it missed
-(nri/verify.py, InterfaceMissing).
+(nri/verify/drift.py, InterfaceMissing).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from koordra.nri.adjust import NodeFacts, adjust
-from koordra.nri.oci import Adjustment, Container, DeviceNode, DeviceRule, Mount, Refusal
+from koordra.nri.hook.adjust import NodeFacts, adjust
+from koordra.nri.hook.oci import Adjustment, Container, DeviceNode, DeviceRule, Mount, Refusal
 from koordra.nri.prepared import Guarded, GuardedDevice, PreparedClaim, claim_from, marker_of
 
 NODE = "node-a"

@@ -9,7 +9,7 @@ import click
 import yaml
 
 from koordra.cli.nri import command
-from koordra.nri import koordinator_policy
+from koordra.nri.hook.koordinator import admission_policy
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "nri"
 
@@ -73,7 +73,7 @@ def test_the_role_is_what_the_hook_calls() -> None:
         ("validatingadmissionpolicybindings", "get"),
     }
     policies, _pods = _rules("koordinator/rbac.yaml")
-    assert policies["resourceNames"] == [koordinator_policy.NAME]
+    assert policies["resourceNames"] == [admission_policy.NAME]
 
 
 def _rules(name: str) -> list[dict[str, Any]]:

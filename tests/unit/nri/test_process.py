@@ -18,7 +18,7 @@ import pytest
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import NRIError
-from koordra.nri.registration import LOCK_FILE, first_start, only_one
+from koordra.nri.instance_lock import LOCK_FILE, first_start, only_one
 from tests.fakes.nri_runtime import FakeRuntime, PluginConnection
 from tests.unit.nri.node_state import NODE, guarded_json, write
 

@@ -15,7 +15,7 @@ from koordra._proto.nri import nri_pb2
 from koordra.errors import InvalidInput, NRIError, RemoteError
 from koordra.nri import stub as stub_module
 from koordra.nri.stub import Plugin, Session, Stub
-from koordra.nri.ttrpc import Call, Code
+from koordra.nri.transport.ttrpc import Call, Code
 from tests.fakes.nri_runtime import NEW, OLD, FakeRuntime, PluginConnection, StatusError, Version
 
 POD = nri_pb2.PodSandbox(id="p1", name="train", namespace="team", uid="u1")

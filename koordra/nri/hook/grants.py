@@ -1,0 +1,201 @@
+"""Which devices a container was really given, and what its environment must therefore say.
+
+The runtime tells a plugin neither the claims of a container nor the names of its CDI devices. So the CDI
+edits of a claim set markers, environment variables that hold the claim's nonce:
+
+    KOORDRA_CLAIM_<UID>=<nonce>          once for the claim
+    KOORDRA_CLAIM_<UID>_<n>=<nonce>      for the n-th device of the claim
+
+The nonce is in the CDI file and in the plugin's record, files of the node that no container may mount
+(foreign), and nowhere else: the hook replaces the value of every marker, so that no container ever sees it. A
+marker with another value, of a claim of another namespace, or of one that is not prepared here, was not set by
+the node; the container is refused.
+
+CDI lets the last device that sets a variable win, so a container that holds devices of several requests or
+claims would see only some of them. Variables that list devices are therefore joined here, in the order of the
+container's claims; all others that the devices set are pinned to their value, so that no other plugin can
+change them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.nri.hook.oci import Container, DeviceNode, Refusal
+from koordra.nri.prepared import (
+    GPU_TYPES,
+    MARKER_PREFIX,
+    NIC_TYPES,
+    AttachedNetwork,
+    PreparedClaim,
+    PreparedDevice,
+)
+
+GRANTED: Final = "granted"
+"""What a container sees as the value of its markers."""
+
+CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+LIST_VARIABLES: Final = (CUDA_VISIBLE_DEVICES, "NCCL_IB_HCA", "UCX_NET_DEVICES")
+"""Variables whose value is a comma-separated list of devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One device that the container holds, by one claim."""
+
+    claim: PreparedClaim
+    device: PreparedDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Everything a container holds, in the order of its claims. `markers` are the names of its marker
+    variables."""
+
+    held: tuple[Grant, ...] = ()
+    markers: tuple[str, ...] = ()
+
+    @property
+    def gpu(self) -> bool:
+        return any(grant.device.type in GPU_TYPES for grant in self.held)
+
+    @property
+    def nic(self) -> bool:
+        return any(grant.device.type in NIC_TYPES for grant in self.held)
+
+    @property
+    def memlock(self) -> bool:
+        """Whether RDMA memory registration needs the memlock limit lifted."""
+        return any(grant.claim.memlock and grant.device.type in NIC_TYPES for grant in self.held)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """The uids of the claims."""
+        return frozenset(grant.claim.uid for grant in self.held)
+
+    @property
+    def nodes(self) -> frozenset[DeviceNode]:
+        return frozenset(node for grant in self.held for node in grant.device.nodes)
+
+
+def claim_markers(container: Container) -> tuple[str, ...]:
+    """The marker variables that stand for claims, in the order in which they were set (a name counts
+    once)."""
+    names = dict.fromkeys(name for name, _ in container.env if name.startswith(MARKER_PREFIX))
+    return tuple(name for name in names if _device_index(name, names) is None)
+
+
+def grants_of(
+    container: Container, *, claims: Mapping[str, PreparedClaim], unreadable: Mapping[str, str]
+) -> Grants | Refusal:
+    """What the container's markers prove. `claims` and `unreadable` (why) are by claim marker."""
+    env = [(name, value) for name, value in container.env if name.startswith(MARKER_PREFIX)]
+    names = dict.fromkeys(name for name, _ in env)
+    held: dict[str, list[tuple[int, Grant]]] = {}
+    for name, value in env:
+        index = _device_index(name, names)
+        marker = name if index is None else name.rpartition("_")[0]
+        if marker in unreadable:
+            return Refusal(
+                "UnreadableState", f"{container}: its claim cannot be verified: {unreadable[marker]}"
+            )
+        claim = claims.get(marker)
+        if claim is None:
+            return Refusal(
+                "UnknownClaim", _not_ours(container, name, "no such claim is prepared on this node")
+            )
+        if claim.namespace != container.namespace:
+            return Refusal("ForgedMarker", _not_ours(container, name, "the claim is of another namespace"))
+        if value != claim.nonce or (index is not None and index >= len(claim.devices)):
+            return Refusal("ForgedMarker", _not_ours(container, name, "its value was not set by this node"))
+        devices = held.setdefault(marker, [])
+        if index is not None:
+            devices.append((index, Grant(claim, claim.devices[index])))
+    in_order = (dict(sorted(devices, key=lambda item: item[0])).values() for devices in held.values())
+    return Grants(held=tuple(grant for claim in in_order for grant in claim), markers=tuple(names))
+
+
+def check_nodes(container: Container, grants: Grants) -> Refusal | None:
+    """Refuse a container with genuine markers but without what comes with them.
+
+    CDI sets a device's markers together with its nodes. Who has only the markers has copied them: from a container
+    that was created while no hook was registered, which still shows its nonce.
+    """
+    there = {node.number for node in container.devices}
+    for grant in grants.held:
+        for node in grant.device.nodes:
+            if node.number not in there:
+                name = f"{grant.claim.marker}_{grant.claim.devices.index(grant.device)}"
+                return Refusal("ForgedMarker", _not_ours(container, name, f"{node} did not come with it"))
+    return None
+
+
+def check_network(
+    container: Container, *, claims: Mapping[str, PreparedClaim], attached: Mapping[str, AttachedNetwork]
+) -> Refusal | None:
+    """Refuse a container whose claim's network is in another pod; both mappings are by claim marker.
+
+    A NIC that was moved is in one pod's network namespace. A pod that was added to the claim after Prepare has no
+    Prepare of its own, so nothing else stops it: the claim's gate is open, and the container would start with the
+    verbs node and without the network interface.
+    """
+    for marker, network in attached.items():
+        if network.pod != container.pod_uid:
+            return Refusal(
+                "NetworkElsewhere",
+                f"{container}: the NIC of claim {claims[marker]} is in the network namespace of the pod with uid "
+                f"{network.pod}, and it is in one pod at a time; give each pod a claim of its own "
+                "(resourceClaimTemplateName in place of resourceClaimName), or end that pod first",
+            )
+    return None
+
+
+def granted_env(container: Container, grants: Grants) -> tuple[tuple[str, str], ...] | Refusal:
+    """The variables that the held devices call for, joined and pinned, and the markers without their
+    nonce."""
+    env = dict.fromkeys(grants.markers, GRANTED)
+    lists: dict[str, list[str]] = {}
+    for grant in grants.held:
+        for name, value in grant.device.env:
+            if name.startswith(MARKER_PREFIX):
+                continue
+            if name in LIST_VARIABLES:
+                lists.setdefault(name, []).append(value)
+            elif env.setdefault(name, value) != value:
+                return Refusal(
+                    "ConflictingEnv",
+                    f"{container}: its devices set {name} both to {env[name]!r} and to {value!r}; "
+                    f"use claim {grant.claim} in a container of its own",
+                )
+    for name, values in lists.items():
+        env[name] = _joined(values, _uuid_order(grants) if name == CUDA_VISIBLE_DEVICES else ())
+    return tuple(env.items())
+
+
+def _device_index(name: str, names: Mapping[str, object]) -> int | None:
+    """n of a device marker `<claim marker>_<n>`; None for a claim marker. CDI always sets both."""
+    marker, _, index = name.rpartition("_")
+    return int(index) if marker in names and index.isascii() and index.isdigit() and len(index) < 5 else None
+
+
+def _not_ours(container: Container, name: str, why: str) -> str:
+    return (
+        f"{container}: variable {name} is reserved: {why}; remove it from the pod and its image, and name the "
+        "claim under resources.claims of the container instead"
+    )
+
+
+def _uuid_order(grants: Grants) -> tuple[str, ...]:
+    return tuple(grant.device.uuid for grant in grants.held if grant.device.uuid)
+
+
+def _joined(values: list[str], order: tuple[str, ...]) -> str:
+    """One list of the items of all values, each once; those in `order` first. NCCL's `=` (exact names) leads
+    the list."""
+    exact = any(value.startswith("=") for value in values)
+    items = dict.fromkeys(item for value in values for item in value.removeprefix("=").split(",") if item)
+    first = [item for item in dict.fromkeys(order) if item in items]
+    rest = [item for item in items if item not in first]
+    return ("=" if exact else "") + ",".join(first + rest)

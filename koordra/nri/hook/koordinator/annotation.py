@@ -1,0 +1,259 @@
+"""Pods that Koordinator's scheduler placed: its annotation, as what a container holds. Pure but for `NodeDevices`.
+
+    scheduling.koordinator.sh/device-allocated:
+      {"gpu":  [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "11520Mi",
+                 "koordinator.sh/gpu-memory-ratio": "50"}, "id": "GPU-<uuid>"}],
+       "rdma": [{"minor": 1, "resources": {...}, "id": "0000:1f:00.0", "extension": {"vfs": [{"minor": 0, "busID": "..."}]}}]}
+
+This replaces koordlet's `gpu` and `rdma` hooks and the runtime proxy. All containers of the pod hold the devices, as
+there. A GPU is taken by its UUID and must have the minor that the annotation says; a NIC by its bus id, or by those of
+its virtual functions. What this node does not have, or has otherwise, is a refusal: the scheduler's picture is wrong.
+
+    koordlet                                       here
+    NVIDIA_VISIBLE_DEVICES = minors                = UUIDs (minors change when a driver is loaded anew)
+    no device rule                                 device nodes and their rules; every other GPU and NIC stays closed
+    /dev/infiniband/rdma_cm, uverbsN of NIC or VF  the same, and RLIMIT_MEMLOCK
+    HAMi-core, with the pod's label                the same variables and mounts
+    an error starts the container without devices  an error fails the container
+
+As with koordlet, the driver's libraries come from the pod's runtime class (NVIDIA's).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.api import names
+from koordra.errors import InvalidQuantity
+from koordra.nri.hook.adjust import VISIBLE_DEVICES, Annotated
+from koordra.nri.hook.oci import Container, DeviceNode, Mount, Refusal
+from koordra.nri.prepared import Guarded, PreparedClaim, PreparedDevice
+from koordra.quantity import parse
+
+ANNOTATION: Final = "scheduling.koordinator.sh/device-allocated"
+ISOLATION_LABEL: Final = "koordinator.sh/gpu-isolation-provider"
+HAMI_CORE: Final = "HAMi-core"
+HAMI_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
+HAMI_LOCKS: Final = "/tmp/vgpulock"
+
+_CORE, _MEMORY, _RATIO = (
+    "koordinator.sh/gpu-core",
+    "koordinator.sh/gpu-memory",
+    "koordinator.sh/gpu-memory-ratio",
+)
+_BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+class NodeDevices:
+    """What the machine below `root` says of its devices; read when asked, since drivers come and go."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def minor_of(self, uuid: str) -> int | None:
+        """The minor of the GPU with this UUID."""
+        for path in self._root.glob("proc/driver/nvidia/gpus/*/information"):
+            fields = dict(_fields(path))
+            if fields.get("GPU UUID") == uuid and fields.get("Device Minor", "").isdecimal():
+                return int(fields["Device Minor"])
+        return None
+
+    def verbs_of(self, bus_id: str) -> tuple[str, str] | None:
+        """The device file and the RDMA device of a PCI function: `/dev/infiniband/uverbs0`, `mlx5_0`."""
+        devices = _names(self._root / "sys/bus/pci/devices" / bus_id / "infiniband")
+        for name in _names(self._root / "sys/class/infiniband_verbs") if devices else ():
+            try:
+                text = (self._root / "sys/class/infiniband_verbs" / name / "ibdev").read_text()
+            except OSError:
+                continue  # `abi_version` lies beside them
+            if text.strip() == devices[0]:
+                return f"/dev/infiniband/{name}", devices[0]
+        return None
+
+    def rdma_devices(self) -> tuple[str, ...]:
+        """All RDMA devices."""
+        return tuple(_names(self._root / "sys/class/infiniband"))
+
+
+def _fields(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = path.read_text()
+    except OSError:
+        return
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        yield name.strip(), value.strip()
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir())
+    except OSError:
+        return []
+
+
+def annotated(
+    container: Container, *, guarded: Guarded | None, node: NodeDevices
+) -> Annotated | Refusal | None:
+    """What the container holds by its pod's annotation; None where there is none or it names nothing of ours."""
+    text = (container.pod_annotations or {}).get(ANNOTATION)
+    if not text:
+        return None
+    try:
+        document = json.loads(text)
+        devices = tuple(_devices(document, guarded=guarded, node=node))
+        env, mounts = _hami_core(container, devices, document)
+    except _MismatchError as error:
+        return Refusal("KoordinatorMismatch", f"{container}: {ANNOTATION} and this node disagree: {error}")
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+        InvalidQuantity,
+    ) as error:
+        return Refusal("KoordinatorAnnotation", f"{container}: {ANNOTATION} is unusable: {error}")
+    if not devices:
+        return None
+    claim = PreparedClaim(
+        namespace=container.namespace,
+        name="",
+        uid=container.pod_uid,
+        nonce="",
+        marker="",
+        devices=tuple(_with_env(device, env if n == 0 else ()) for n, device in enumerate(devices)),
+        memlock=any(device.type in {names.TYPE_NIC, names.TYPE_VF} for device in devices),
+    )
+    return Annotated(claim, mounts=mounts, taken_over=koordlet_traces(container, devices))
+
+
+class _MismatchError(Exception):
+    """The annotation names what the node does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """The guarded nodes by path."""
+
+    guarded: Guarded
+
+    def at(self, path: str) -> tuple[str, DeviceNode] | None:
+        """The device that a path is the first node of, with that node."""
+        for device in self.guarded.devices:
+            if device.nodes and device.nodes[0].path == path:
+                return device.name, device.nodes[0]
+        return None
+
+
+def _devices(document: Any, *, guarded: Guarded | None, node: NodeDevices) -> Iterator[PreparedDevice]:
+    if not isinstance(document, dict):
+        raise TypeError("it is not an object")
+    if guarded is None and (document.get("gpu") or document.get("rdma")):
+        raise _MismatchError("the kubelet plugin has not written what devices there are")
+    known = _Node(guarded) if guarded else None
+    gpus = [_gpu(entry, known, node) for entry in document.get("gpu") or () if known]
+    uuids = ",".join(dict.fromkeys(gpu.uuid for gpu in gpus if gpu.uuid))
+    yield from (_with_env(gpu, (("CUDA_VISIBLE_DEVICES", uuids),)) for gpu in gpus)
+    for entry in document.get("rdma") or ():
+        functions = [
+            (str(vf["busID"]), names.TYPE_VF) for vf in (entry.get("extension") or {}).get("vfs") or ()
+        ]
+        for bus_id, kind in functions or [(str(entry["id"]), names.TYPE_NIC)]:
+            if known:
+                yield _nic(bus_id.lower(), kind, known, node)
+
+
+def _gpu(entry: Mapping[str, Any], known: _Node, node: NodeDevices) -> PreparedDevice:
+    minor, uuid = int(entry["minor"]), str(entry.get("id") or "")
+    there = node.minor_of(uuid) if uuid else None
+    if there is None:
+        raise _MismatchError(f"there is no GPU with UUID {uuid!r}")
+    if there != minor:
+        raise _MismatchError(f"GPU {uuid} has minor {there}, not {minor}")
+    found = known.at(f"/dev/nvidia{minor}")
+    if found is None:
+        raise _MismatchError(f"/dev/nvidia{minor} is not a GPU of this node")
+    return _prepared(*found, kind=names.TYPE_GPU, uuid=uuid)
+
+
+def _nic(bus_id: str, kind: str, known: _Node, node: NodeDevices) -> PreparedDevice:
+    verbs = node.verbs_of(bus_id) if _BUS_ID.fullmatch(bus_id) else None
+    if verbs is None:
+        raise _MismatchError(f"there is no RDMA device at {bus_id!r}")
+    found = known.at(verbs[0])
+    if found is None:
+        raise _MismatchError(f"{verbs[0]} is not a NIC of this node")
+    env = (("NCCL_IB_HCA", f"={verbs[1]}"), ("UCX_NET_DEVICES", f"{verbs[1]}:1"))
+    return _with_env(_prepared(*found, kind=kind, ib_device=verbs[1]), env)
+
+
+def _prepared(
+    name: str, node: DeviceNode, *, kind: str, uuid: str | None = None, ib_device: str | None = None
+) -> PreparedDevice:
+    return PreparedDevice(
+        request="",
+        device=name,
+        type=kind,
+        share_id=None,
+        cdi_devices=(),
+        uuid=uuid,
+        ib_device=ib_device,
+        netdev=None,
+        numa_node=None,
+        cpus=None,
+        nodes=(node,),
+        env=(),
+    )
+
+
+def _with_env(device: PreparedDevice, env: tuple[tuple[str, str], ...]) -> PreparedDevice:
+    return replace(device, env=(*device.env, *env)) if env else device
+
+
+def _hami_core(
+    container: Container, devices: tuple[PreparedDevice, ...], document: Mapping[str, Any]
+) -> tuple[tuple[tuple[str, str], ...], tuple[Mount, ...]]:
+    """Variables and mounts of HAMi-core, for a pod that asks for it and has a part of a card."""
+    if (
+        (container.pod_labels or {}).get(ISOLATION_LABEL) != HAMI_CORE
+        or not devices
+        or not document.get("gpu")
+    ):
+        return (), ()
+    resources = document["gpu"][0].get("resources") or {}
+    if parse(str(resources.get(_RATIO, "100"))) >= 100 or devices[0].type != names.TYPE_GPU:
+        return (), ()
+    env = [("LD_PRELOAD", HAMI_LIBRARY)]
+    if _MEMORY in resources:
+        env.append(("CUDA_DEVICE_MEMORY_LIMIT", str(int(parse(str(resources[_MEMORY]))))))
+    if _CORE in resources:
+        env.append(("CUDA_DEVICE_SM_LIMIT", str(int(parse(str(resources[_CORE]))))))
+    # koordlet mounts the library writable: whoever is root in one container would write into those of all others.
+    mounts = (
+        Mount(HAMI_LIBRARY, HAMI_LIBRARY, bind=True, read_only=True),
+        Mount(HAMI_LOCKS, HAMI_LOCKS, bind=True),
+    )
+    return tuple(env), mounts
+
+
+def koordlet_traces(container: Container, devices: tuple[PreparedDevice, ...]) -> tuple[str, ...]:
+    """What koordlet's own hooks, running before ours, have set already: names of variables, paths of nodes.
+
+    Its GPU hook writes the minors into NVIDIA_VISIBLE_DEVICES, its RDMA hook adds nodes without rules of their own. Both
+    are taken over, since the runtime refuses a container for which two plugins set the same thing; the operator is told.
+    """
+    traces = []
+    visible = dict(container.env).get(VISIBLE_DEVICES, "")
+    minors = {str(node.minor) for device in devices if device.uuid for node in device.nodes}
+    if visible and set(visible.split(",")) <= minors:
+        traces.append(VISIBLE_DEVICES)
+    mine = {node.path for device in devices for node in device.nodes} | {"/dev/infiniband/rdma_cm"}
+    there = {node.path for node in container.devices}
+    return (*traces, *sorted(path for path in mine & there if path.startswith("/dev/infiniband/")))

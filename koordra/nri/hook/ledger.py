@@ -1,0 +1,217 @@
+"""What the hook gave to which container: its own memory, for comparing later.
+
+    <state>/nri-granted/<container id>.json      schema koordra.io/nri-granted/v1, mode 0600
+
+Only containers that hold devices have an entry; it is written in CreateContainer and goes with the container. A
+container that shows the value `granted` in a marker and has no entry was never adjusted by a hook: it wrote the
+value itself. Entries survive the hook's process, not the machine: nothing is synced to disk, since no container
+outlives a boot. When an entry cannot be written the container starts all the same; this process remembers it, and
+`flush` tries again: an entry that the next process lacks would make a forger of its container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.logs import get_logger
+from koordra.nri.hook.grants import Grants
+from koordra.nri.hook.oci import Mount
+
+DIRECTORY: Final = "nri-granted"
+SCHEMA: Final = "koordra.io/nri-granted/v1"
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_SETTLED_S: Final = 60.0
+"""An entry younger than this is kept although the runtime did not list its container: it may be being created."""
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedDevice:
+    """One device that the container holds; without a claim's name where Koordinator's scheduler gave it."""
+
+    claim_namespace: str
+    claim_name: str
+    claim_uid: str
+    device: str
+    type: str
+    share_id: str | None
+
+
+def granted_devices(grants: Grants) -> tuple[GrantedDevice, ...]:
+    """The devices of these grants."""
+    return tuple(
+        GrantedDevice(
+            grant.claim.namespace,
+            grant.claim.name,
+            grant.claim.uid,
+            grant.device.device,
+            grant.device.type,
+            grant.device.share_id,
+        )
+        for grant in grants.held
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What one container was given: the variables as we set them and the numbers that it may open, control nodes
+    included. `mounts` are those of the devices' isolation: library and limits."""
+
+    pod_uid: str
+    env: tuple[tuple[str, str], ...]
+    numbers: frozenset[tuple[str, int, int]]
+    devices: tuple[GrantedDevice, ...]
+    memlock: bool = False
+    mounts: tuple[Mount, ...] = ()
+
+
+class Ledger:
+    """The entries of this node. Safe to use from several threads. `runs` says whether a container is still there although
+    the runtime does not list it (after a restart it leaves out those whose state it could not yet learn)."""
+
+    def __init__(self, state_dir: Path, *, runs: Callable[[str], bool] = lambda _id: False) -> None:
+        self._folder = state_dir / DIRECTORY
+        self._runs = runs
+        self._unwritten: set[str] = set()
+        self._lock = threading.Lock()
+        self._entries: dict[str, Granted] = {}
+        self._since: dict[str, float] = {}
+        self._load()
+
+    def add(self, container_id: str, granted: Granted) -> None:
+        """Remember, and write down if that can be done."""
+        if not _ID.fullmatch(container_id):
+            return
+        with self._lock:
+            self._entries[container_id] = granted
+            self._since[container_id] = time.monotonic()
+        self._write(container_id, granted)
+
+    def flush(self) -> None:
+        """Write down what could not be written before."""
+        with self._lock:
+            waiting = [(each, self._entries[each]) for each in self._unwritten & self._entries.keys()]
+        for container_id, granted in waiting:
+            self._write(container_id, granted)
+
+    def _write(self, container_id: str, granted: Granted) -> None:
+        path = self._folder / f"{container_id}.json"
+        temporary = path.with_suffix(".tmp")
+        try:
+            descriptor = os.open(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(_document(granted), file)
+            temporary.rename(path)
+        except OSError as error:
+            log.warning("granted_not_written", container=container_id, error=str(error))
+            with self._lock:
+                self._unwritten.add(container_id)
+            return
+        with self._lock:
+            self._unwritten.discard(container_id)
+            forgotten = container_id not in self._entries
+        if forgotten:  # removed while it was being written
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def get(self, container_id: str) -> Granted | None:
+        with self._lock:
+            return self._entries.get(container_id)
+
+    def holds_claim(self, pod_uid: str) -> bool:
+        """Whether a container of the pod was given a device by a claim."""
+        with self._lock:
+            return any(
+                entry.pod_uid == pod_uid and any(device.claim_name for device in entry.devices)
+                for entry in self._entries.values()
+            )
+
+    def remove(self, container_id: str) -> None:
+        """The container is gone."""
+        with self._lock:
+            known = self._entries.pop(container_id, None)
+            self._since.pop(container_id, None)
+            self._unwritten.discard(container_id)
+        if known is not None:
+            with contextlib.suppress(OSError):
+                (self._folder / f"{container_id}.json").unlink(missing_ok=True)
+
+    def keep(self, existing: Iterable[str]) -> None:
+        """Forget the containers that the runtime no longer has."""
+        there = set(existing)
+        now = time.monotonic()
+        with self._lock:
+            gone = [
+                each
+                for each in self._entries.keys() - there
+                if now - self._since.get(each, -_SETTLED_S) >= _SETTLED_S
+            ]
+        for container_id in gone:
+            if not self._runs(container_id):
+                self.remove(container_id)
+
+    def _load(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            paths = sorted(self._folder.iterdir())
+        except OSError as error:
+            log.warning("granted_not_read", error=str(error))
+            return
+        for path in paths:
+            try:
+                status = path.lstat()
+                if path.suffix != ".json" or status.st_uid not in {0, os.geteuid()} or path.is_symlink():
+                    continue
+                self._entries[path.stem] = _entry(json.loads(path.read_text()))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("granted_not_read", file=path.name, error=str(error))
+
+
+def _document(granted: Granted) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "podUID": granted.pod_uid,
+        "env": dict(granted.env),
+        "numbers": sorted(granted.numbers),
+        "devices": [
+            [
+                device.claim_namespace,
+                device.claim_name,
+                device.claim_uid,
+                device.device,
+                device.type,
+                device.share_id,
+            ]
+            for device in granted.devices
+        ],
+        "memlock": granted.memlock,
+        "mounts": [[mount.source, mount.destination, mount.read_only] for mount in granted.mounts],
+    }
+
+
+def _entry(document: Any) -> Granted:
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']!r}")
+    return Granted(
+        pod_uid=str(document["podUID"]),
+        env=tuple((str(name), str(value)) for name, value in document["env"].items()),
+        numbers=frozenset((str(kind), int(major), int(minor)) for kind, major, minor in document["numbers"]),
+        devices=tuple(GrantedDevice(*fields) for fields in document["devices"]),
+        memlock=bool(document["memlock"]),
+        mounts=tuple(  # entries of earlier versions lack them
+            Mount(str(source), str(destination), bind=True, read_only=bool(read_only))
+            for source, destination, read_only in document.get("mounts", ())
+        ),
+    )

@@ -1,0 +1,267 @@
+"""koordra's NRI plugin: looks up what the kubelet plugin stored, asks the rules, answers the runtime.
+
+Everything slow was done in Prepare. Here, a container without markers costs one stat (of guarded.json); one
+with devices two more per claim, and one small file written (ledger). A refusal is answered with
+PERMISSION_DENIED, which fails the container's creation with its message; the kubelet shows it as an event of
+the pod and tries again.
+
+    koordra_nri_refusals_total{rule}          containers that were refused, by the rule
+    koordra_nri_adjusted_total{holds}         containers that were adjusted: `devices`, or `nothing`
+    koordra_nri_koordlet_hooks_total          containers on which koordlet's own hooks had been at work
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from koordra._proto.nri import nri_pb2
+from koordra.errors import CheckpointError, KoordraError, RemoteError
+from koordra.logs import get_logger
+from koordra.metrics import Metrics
+from koordra.nri.hook import sandboxes
+from koordra.nri.hook.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
+from koordra.nri.hook.grants import Grants, claim_markers, grants_of
+from koordra.nri.hook.koordinator.annotation import NodeDevices, annotated
+from koordra.nri.hook.koordinator.pod_claims import PodClaims
+from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
+from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
+from koordra.nri.hook.sandboxes import SandboxNetworks
+from koordra.nri.hook.ungranted_access import claim_mounts, control_nodes
+from koordra.nri.hook.validator import validate
+from koordra.nri.prepared import AttachedNetwork, Guarded, NodeState, PreparedClaim
+from koordra.nri.stub import Plugin
+from koordra.nri.transport.events import EventMethod, applies_device_rules
+from koordra.nri.transport.ttrpc import Call, Code
+
+PLUGIN_NAME = "koordra"
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator decides. `koordinator` None: the annotation means nothing."""
+
+    exempt: frozenset[str] = frozenset()
+    validating: bool = False
+    koordinator: NodeDevices | None = None
+    pod_claims: PodClaims | None = None
+    shape: NodeShape = field(default_factory=NodeShape)
+
+
+class Hook(Plugin):
+    """Sees every container that is created on the node. `changed` is called when one with devices was."""
+
+    def __init__(
+        self,
+        state: NodeState,
+        *,
+        settings: Settings | None = None,
+        ledger: Ledger,
+        metrics: Metrics | None = None,
+        changed: Callable[[], None] = lambda: None,
+        networks: SandboxNetworks | None = None,
+    ) -> None:
+        self._networks = networks
+        self._state = state
+        self._settings = settings or Settings()
+        self._ledger = ledger
+        self._changed = changed
+        self._rules_apply = False
+        metrics = metrics or Metrics()
+        self._refusals = metrics.counter(
+            "koordra_nri_refusals", "Containers that were refused, by the rule.", ["rule"]
+        )
+        self._adjusted = metrics.counter("koordra_nri_adjusted", "Containers that were adjusted.", ["holds"])
+        self._koordlet = metrics.counter(
+            "koordra_nri_koordlet_hooks", "Containers on which koordlet's own hooks had been at work."
+        )
+
+    def handler(self, row: EventMethod) -> Callable[[Any, Call], Any] | None:
+        """Validating, and hearing of sandboxes, is asked for by the operator."""
+        if row.handler == "validate_container_adjustment" and not self._settings.validating:
+            return None
+        if row.handler.endswith("_pod_sandbox") and self._networks is None:
+            return None
+        return super().handler(row)
+
+    def configure(self, request: nri_pb2.ConfigureRequest) -> None:
+        """Learn what the runtime can do."""
+        about = f"{request.runtime_name} {request.runtime_version}"
+        self._rules_apply = applies_device_rules(
+            runtime_name=request.runtime_name,
+            runtime_version=request.runtime_version,
+            nri_version=request.NRI_version,
+        )
+        if not self._rules_apply:
+            log.warning("runtime_cannot_deny_devices", runtime=about)
+            if self._settings.validating:
+                log.warning("runtime_cannot_validate", runtime=about)
+
+    def create_container(
+        self, request: nri_pb2.CreateContainerRequest, _call: Call
+    ) -> nri_pb2.CreateContainerResponse:
+        """Adjust the container, or refuse it (RemoteError)."""
+        container = container_of(request.pod, request.container)
+        exempt = container.namespace in self._settings.exempt
+        facts = self._facts(container)
+        answer = decide(container, facts, exempt=exempt)
+        place = {"pod": f"{container.namespace}/{container.pod}", "container": container.name}
+        if isinstance(answer, Refusal):
+            self._refusals.labels(answer.rule).inc()
+            log.warning("container_refused", **place, rule=answer.rule, reason=answer.message)
+            raise RemoteError(Code.PERMISSION_DENIED, f"koordra refuses {answer.message}")
+        adjustment = answer.adjustment
+        if adjustment.taken_over:
+            self._koordlet.inc()
+            log.warning(
+                "koordlet_hooks_are_on",
+                **place,
+                set=adjustment.taken_over,
+                remedy="turn off koordlet's gpu and rdma hooks (--runtime-hooks) on nodes with koordra",
+            )
+        if answer.grants.held:
+            self._remember(container, answer, facts)
+        self._adjusted.labels("devices" if answer.grants.held else "nothing").inc()
+        log.debug("container_adjusted", **place, env=len(adjustment.env), deny=len(adjustment.deny))
+        return nri_pb2.CreateContainerResponse(adjust=adjustment_message(adjustment))
+
+    def run_pod_sandbox(
+        self, request: nri_pb2.RunPodSandboxRequest, _call: Call
+    ) -> nri_pb2.RunPodSandboxResponse:
+        """Give the pod its NICs, or fail it (RemoteError)."""
+        if self._networks is not None:
+            sandboxes.started(self._networks, request.pod)
+        return nri_pb2.RunPodSandboxResponse()
+
+    def stop_pod_sandbox(
+        self, request: nri_pb2.StopPodSandboxRequest, _call: Call
+    ) -> nri_pb2.StopPodSandboxResponse:
+        """Take its NICs back."""
+        if self._networks is not None:
+            sandboxes.stopped(self._networks, request.pod)
+        return nri_pb2.StopPodSandboxResponse()
+
+    def remove_pod_sandbox(
+        self, request: nri_pb2.RemovePodSandboxRequest, _call: Call
+    ) -> nri_pb2.RemovePodSandboxResponse:
+        """A sandbox that was never stopped."""
+        if self._networks is not None:
+            sandboxes.stopped(self._networks, request.pod)
+        return nri_pb2.RemovePodSandboxResponse()
+
+    def remove_container(
+        self, request: nri_pb2.RemoveContainerRequest, _call: Call
+    ) -> nri_pb2.RemoveContainerResponse:
+        """Forget the container."""
+        self._ledger.remove(request.container.id)
+        return nri_pb2.RemoveContainerResponse()
+
+    def validate_container_adjustment(
+        self, request: nri_pb2.ValidateContainerAdjustmentRequest, _call: Call
+    ) -> nri_pb2.ValidateContainerAdjustmentResponse:
+        """Reject what another plugin adds."""
+        if request.pod.namespace in self._settings.exempt:
+            return nri_pb2.ValidateContainerAdjustmentResponse()
+        why = self._rejection(request)
+        if why is None:
+            return nri_pb2.ValidateContainerAdjustmentResponse()
+        self._refusals.labels("OtherPlugin").inc()
+        log.warning("adjustment_rejected", reason=why)
+        return nri_pb2.ValidateContainerAdjustmentResponse(reject=True, reason=f"koordra refuses {why}")
+
+    def synchronize(
+        self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
+    ) -> Sequence[nri_pb2.ContainerUpdate]:
+        """Have the loop look at everything that was created while no hook was registered."""
+        self._ledger.keep(container.id for container in containers)
+        log.info("nri_synchronized", pods=len(pods), containers=len(containers))
+        self._changed()
+        return ()
+
+    def _rejection(self, request: nri_pb2.ValidateContainerAdjustmentRequest) -> str | None:
+        container = container_of(request.pod, request.container)
+        facts = self._facts(container)
+        grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
+        if isinstance(grants, Refusal):
+            return grants.message
+        private = self._settings.shape.private
+        return validate(request, name=PLUGIN_NAME, grants=grants, guarded=facts.guarded, private=private)
+
+    def _remember(self, container: Container, decision: Decision, facts: NodeFacts) -> None:
+        grants: Grants = decision.grants
+        nodes = grants.nodes | control_nodes(facts.guarded, grants)
+        granted = Granted(
+            pod_uid=container.pod_uid,
+            env=decision.adjustment.env,
+            numbers=frozenset(node.number for node in nodes),
+            devices=granted_devices(grants),
+            memlock=grants.memlock,
+            mounts=(*claim_mounts(container, self._settings.shape.private), *decision.adjustment.mounts),
+        )
+        self._ledger.add(container.id, granted)
+        self._changed()
+
+    def _facts(self, container: Container) -> NodeFacts:
+        claims: dict[str, PreparedClaim] = {}
+        unreadable: dict[str, str] = {}
+        attached: dict[str, AttachedNetwork] = {}
+        markers = claim_markers(container)
+        for marker in markers:
+            try:
+                claim = self._state.claim(marker)
+                network = None if claim is None else self._state.attached(claim.uid)
+            except CheckpointError as error:
+                unreadable[marker] = str(error)
+                continue
+            if claim is not None:
+                claims[marker] = claim
+            if network is not None:
+                attached[marker] = network
+        guarded, problem = None, ""
+        try:
+            guarded = self._state.guarded()
+        except CheckpointError as error:
+            problem = str(error)
+        held: Annotated | Refusal | None = None
+        node = self._settings.koordinator
+        if node is not None and not markers and not self._ledger.holds_claim(container.pod_uid):
+            held = self._annotated(container, guarded, node)
+        return NodeFacts(
+            claims,
+            unreadable,
+            guarded,
+            guarded_problem=problem,
+            rules_apply=self._rules_apply,
+            shape=self._settings.shape,
+            annotated=held,
+            attached=attached,
+        )
+
+    def _annotated(
+        self, container: Container, guarded: Guarded | None, node: NodeDevices
+    ) -> Annotated | Refusal | None:
+        """What the pod's annotation gives; nothing to a pod with a claim of koordra's, whichever container has it."""
+        found, claims = annotated(container, guarded=guarded, node=node), self._settings.pod_claims
+        if found is None or claims is None:
+            return found
+        try:
+            ours = claims.of_koordra(namespace=container.namespace, pod=container.pod, uid=container.pod_uid)
+        except KoordraError as error:
+            return Refusal(
+                "UnknownClaims",
+                f"{container}: whether its pod has claims of koordra's cannot be told: {error}",
+            )
+        return None if ours else found
+
+
+def open_hook(state_dir: Path, *, node_name: str, exempt_namespaces: Iterable[str]) -> Hook:
+    """The hook on the kubelet plugin's state directory, with everything optional off."""
+    return Hook(
+        NodeState(state_dir, node_name=node_name),
+        settings=Settings(exempt=frozenset(exempt_namespaces)),
+        ledger=Ledger(state_dir),
+    )

@@ -1,0 +1,62 @@
+"""Pods' sandboxes, for whoever gives them NICs: the hook only passes on when one was made and when one ends.
+
+Who does the work is the caller's to give (`Options.networks`, made by `koordra nri --pod-network`); the hook knows this
+interface and nothing else of it. RunPodSandbox that fails fails the sandbox, which the kubelet tries again; errors at the end
+are logged, since a sandbox has to be able to go.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from koordra._proto.nri import nri_pb2
+from koordra.errors import KoordraError, RemoteError
+from koordra.logs import get_logger
+from koordra.nri.transport.ttrpc import Code
+
+log = get_logger(__name__)
+
+
+class SandboxNetworks(Protocol):
+    """NICs in and out of pods. `netns` is a path, empty for a pod on the host's network or where it is not told."""
+
+    def sandbox_started(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
+        """Raises KoordraError when the pod cannot have what its claims promise."""
+
+    def sandbox_stopped(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
+        """Take everything back; may be called several times. Raises KoordraError."""
+
+
+def network_namespace(pod: nri_pb2.PodSandbox) -> str:
+    """The path of the pod's network namespace."""
+    return next((space.path for space in pod.linux.namespaces if space.type == "network"), "")
+
+
+def started(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
+    """Raises RemoteError, which fails the sandbox."""
+    try:
+        networks.sandbox_started(
+            id=pod.id,
+            pod_uid=pod.uid,
+            pod=pod.name,
+            namespace=pod.namespace,
+            netns=network_namespace(pod),
+        )
+    except KoordraError as error:
+        raise RemoteError(
+            Code.PERMISSION_DENIED, f"the network of pod {pod.namespace}/{pod.name}: {error}"
+        ) from error
+
+
+def stopped(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
+    """Never raises: Unprepare tries again, and the kernel returns NICs of a namespace that ends."""
+    try:
+        networks.sandbox_stopped(
+            id=pod.id,
+            pod_uid=pod.uid,
+            pod=pod.name,
+            namespace=pod.namespace,
+            netns=network_namespace(pod),
+        )
+    except KoordraError as error:
+        log.error("pod_network_not_released", pod=f"{pod.namespace}/{pod.name}", error=str(error))

@@ -1,0 +1,254 @@
+"""What another path than a claim brought into a container: annotations, mounts, device nodes and device
+rules.
+
+What the container's author asked for by name is refused, so that he learns of it; what comes with being
+privileged is taken away silently, by device rules that deny:
+
+    annotation of a CDI device of a GPU or NIC       refused
+    mount of GPU or RDMA nodes, sockets or the
+      driver's root, by name                         refused
+    mount of all of /dev                             refused, unless privileged (then the rules below decide)
+    mount that asks NVIDIA's toolkit for GPUs        refused
+    mount of the CDI directories, koordra's state,
+      or the runtime's plugin socket                 refused
+    device node, or exact rule, of a device not held refused, unless privileged
+    rules with wildcards that reach such a device    a rule that denies it is appended
+
+The device cgroup is what the kernel enforces; a mount of `/` alone brings nothing that it would let a
+container open. A rule denies "rw" only: the runtimes' default lists allow "m" (making nodes) with wildcards,
+and a hole in those may be refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Final
+
+from koordra.nri.hook.grants import Grants
+from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount, Refusal, can_open
+from koordra.nri.prepared import Guarded
+
+TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
+"""Volumes mounted below it name GPUs to NVIDIA's toolkit."""
+
+NVIDIA_MAJOR: Final = 195
+UVERBS_MAJOR: Final = 231
+
+_CDI_ANNOTATIONS: Final = ("cdi.k8s.io/", "nvidia.cdi.k8s.io")
+_FOREIGN_VENDORS: Final = re.compile(r"(?:[^/]*\.)?(?:nvidia\.com|mellanox\.com|koordra\.io)")
+_DEVICE_SHAPE: Final = re.compile(r"/dev/(?:nvidia[0-9]+|infiniband/[a-z]+[0-9]+|nvidia-caps/.*)")
+_NAMED_MOUNT: Final = re.compile(
+    r"/dev/(?:nvidia[^/]*|infiniband)(?:/.*)?|/run/nvidia[^/]*(?:/.*)?|/tmp/nvidia-mps(?:/.*)?"
+)
+_SERVICE_MOUNT: Final = re.compile(
+    r"/run/nvidia-[^/]+(?:/.*)?|/tmp/nvidia-mps(?:/.*)?|/run/nvidia/driver/(?!(?:dev|proc|sys|run)(?:/|$)).+"
+)
+"""What the CDI edits of a GPU themselves mount: sockets of the driver's daemons, libraries of a containerised
+driver."""
+PRIVATE: Final = ("/run/cdi", "/etc/cdi", "/run/nri", "/var/lib/kubelet/plugins/koordra.io")
+"""Where the nonces of the claims lie, and the socket of the runtime's plugins; a node may have more of them."""
+_ANY_DEVICE: Final = ("c", 1 << 20, 1 << 20)
+"""Numbers that no device has: only rules with wildcards cover them."""
+
+_ASK = "ask for the device with a ResourceClaim of class gpu.koordra.io or nic.koordra.io"
+
+
+def is_privileged(container: Container) -> bool:
+    """Whether the container's own rules open every device to it."""
+    return can_open(container.rules, _ANY_DEVICE)
+
+
+def check_annotations(container: Container) -> Refusal | None:
+    """Refuse annotations that have a CDI device of a GPU or NIC injected past the claims."""
+    own = (container.annotations or {}).items()
+    for key, value in (*own, *_pod_annotations_for(container)):
+        if not key.startswith(_CDI_ANNOTATIONS):
+            continue
+        for name in value.split(","):
+            if names_foreign_device(name):
+                return Refusal(
+                    "ForeignCDIDevice",
+                    f"{container}: annotation {key} names CDI device {name.strip()!r}, which is not given out that way on "
+                    f"this node; remove the annotation and {_ASK}",
+                )
+    return None
+
+
+def names_foreign_device(name: str) -> bool:
+    """Whether a CDI name is that of a GPU or NIC, ours or the vendor's."""
+    return bool(_FOREIGN_VENDORS.fullmatch(name.strip().partition("/")[0]))
+
+
+def _pod_annotations_for(container: Container) -> Iterator[tuple[str, str]]:
+    """The pod's annotations without those addressed to another of its containers
+    (`<key>/container.<name>`)."""
+    for key, value in (container.pod_annotations or {}).items():
+        prefix, scoped, name = key.partition("/container.")
+        if not scoped or prefix == "cdi.k8s.io" or name == container.name:
+            yield key, value
+
+
+def check_mounts(
+    container: Container,
+    *,
+    gpu: bool,
+    claims: frozenset[str],
+    guarded: Guarded | None,
+    private: tuple[str, ...] = PRIVATE,
+) -> Refusal | None:
+    """Refuse mounts that bring devices; `gpu`: the container holds a GPU, with which sockets of its driver come.
+    `claims`: uids of those that it holds; parts of koordra's state come with them. (Removing a mount instead is dropped without a word by NRI before 0.7.)"""
+    reaching = _reaching(guarded) if guarded is not None and container.mounts else frozenset()
+    for mount in container.mounts:
+        if mount.bind and any(_is_private(mount, place, claims) for place in private):
+            return Refusal(
+                "NodeState",
+                f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
+                "pass for the holder of other pods' devices; remove that hostPath volume, or exempt the namespace",
+            )
+        if _below(host_path(mount.destination), TOOLKIT_MOUNTS):
+            what = f"asks NVIDIA's toolkit for GPUs by a mount at {mount.destination}; remove that volume"
+        elif mount.bind and _brings_devices(mount, container, reaching, gpu=gpu):
+            what = (
+                f"has a volume at {mount.destination} that brings {mount.source} of the host, and with it GPU or RDMA devices; "
+                "remove that hostPath volume"
+            )
+        else:
+            continue
+        return Refusal("ForeignMount", f"{container} {what} and {_ASK}")
+    return None
+
+
+def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tuple[Mount, ...]:
+    """What the CDI edits of its claims have mounted of koordra's state, in a container that `check_mounts` let pass."""
+    return tuple(
+        mount
+        for mount in container.mounts
+        if mount.bind and any(_below(host_path(mount.source), host_path(place)) for place in private)
+    )
+
+
+def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
+    """Whether the mount brings what no container may see or change."""
+    source, place = host_path(mount.source), host_path(place)
+    if not _below(source, place):
+        return False
+    parts = source.removeprefix(place).strip("/").split("/")
+    return not _comes_with_claims(parts, read_only=mount.read_only, claims=claims)
+
+
+def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
+    """What the CDI edits of a claim themselves mount of koordra's state; the claim's limits never writable."""
+    match parts:
+        case ["claims", uid, _, *_]:
+            return read_only and uid in claims
+        case ["limiter", "library", *_]:
+            return read_only and bool(claims)
+        case ["limiter", "claims", uid, "usage"]:
+            return uid in claims
+        case ["limiter", "claims", uid, *_]:
+            return read_only and uid in claims
+        case _:
+            return False
+
+
+def _brings_devices(mount: Mount, container: Container, reaching: frozenset[str], *, gpu: bool) -> bool:
+    source = host_path(mount.source)
+    if _NAMED_MOUNT.fullmatch(source):
+        return not (gpu and _SERVICE_MOUNT.fullmatch(source))
+    return source in reaching and not (source == "/dev" and is_privileged(container))
+
+
+@functools.lru_cache(maxsize=4)
+def _reaching(guarded: Guarded) -> frozenset[str]:
+    """The guarded nodes and all folders above them but the root."""
+    nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
+    paths = (PurePosixPath(host_path(node.path)) for node in nodes)
+    return frozenset(str(each) for path in paths for each in (path, *path.parents)) - {"/"}
+
+
+@functools.lru_cache(maxsize=1024)
+def host_path(path: str) -> str:
+    """An absolute path in one spelling; /var/run is /run."""
+    path = posixpath.normpath("/" + path.lstrip("/"))
+    return path.removeprefix("/var") if _below(path, "/var/run") else path
+
+
+def _below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
+def check_devices(
+    container: Container, *, grants: Grants, guarded: Guarded | None
+) -> tuple[DeviceRule, ...] | Refusal:
+    """The rules to append, or why the container is refused."""
+    held = {node.number for node in grants.nodes}
+    privileged = is_privileged(container)
+    refused = _Refused(guarded, grants)
+    if not privileged:
+        for node in container.devices:
+            if node.number not in held and refused.has(node):
+                return Refusal(
+                    "UngrantedDevice",
+                    f"{container}: it was given {node}, which no claim of it holds; {_REMOVE}",
+                )
+        for rule in container.rules:
+            number = (rule.type or "a", rule.major, rule.minor)
+            if rule.allow and number not in held and number in refused.numbers:
+                where = f"{rule.type} {rule.major}:{rule.minor}"
+                return Refusal(
+                    "UngrantedDevice", f"{container}: a device rule opens {where} to it; {_REMOVE}"
+                )
+    reached = refused.numbers | {node.number for node in container.devices if refused.has(node)}
+    deny = [
+        DeviceRule(False, *number, "rw")
+        for number in sorted(reached - held)
+        if can_open(container.rules, number)
+    ]
+    if guarded is None and privileged and not held:
+        deny += [DeviceRule(False, "c", major, None, "rw") for major in (NVIDIA_MAJOR, UVERBS_MAJOR)]
+    return tuple(deny)
+
+
+_REMOVE = f"remove what brings it (a device plugin's resource, a CDI device, a hostPath) and {_ASK}"
+
+
+def _opens(grants: Grants, control: DeviceNode) -> bool:
+    """Whether what is held needs the control node."""
+    return grants.nic if _below(control.path, "/dev/infiniband") else grants.gpu
+
+
+def control_nodes(guarded: Guarded | None, grants: Grants) -> frozenset[DeviceNode]:
+    """The nodes of no single device that go with what is held: nvidiactl with a GPU, rdma_cm with a NIC."""
+    return frozenset(node for node in (guarded.control if guarded else ()) if _opens(grants, node))
+
+
+def guarded_numbers(guarded: Guarded) -> frozenset[tuple[str, int, int]]:
+    """Every number that a container may open only by holding something."""
+    nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
+    return frozenset(node.number for node in nodes)
+
+
+class _Refused:
+    """The guarded nodes that holding a device does not open as well: a GPU opens its control nodes, a NIC
+    those of RDMA."""
+
+    def __init__(self, guarded: Guarded | None, grants: Grants) -> None:
+        nodes = [node for device in guarded.devices for node in device.nodes] if guarded else []
+        nodes += [node for node in (guarded.control if guarded else ()) if not _opens(grants, node)]
+        self.numbers = {node.number for node in nodes}
+        self._paths = {node.path for node in nodes}
+
+    def has(self, node: DeviceNode) -> bool:
+        """By number, by path, or, for a card that the inventory does not know (yet), by what such nodes look
+        like."""
+        return (
+            node.number in self.numbers
+            or node.path in self._paths
+            or bool(_DEVICE_SHAPE.fullmatch(node.path))
+            or (node.type == "c" and node.major == NVIDIA_MAJOR and node.minor < 254)
+        )

@@ -1,0 +1,94 @@
+"""The validator: what other plugins of the runtime add to a container, confronted with what it holds. Pure.
+
+From NRI 0.10 on a plugin may look at the sum of all adjustments before they are applied, and reject it. The rules are
+those of `foreign`, on the container as it would become: device nodes and rules that open a GPU or NIC it does not hold,
+mounts that bring one, CDI devices of GPUs and NICs, and variables that koordra pins and another plugin has set. Whoever
+changed it is named, so that the operator knows which plugin to look at.
+
+A plugin that is asked to validate and is too slow, or dies, fails the creation: validating closes the gap that
+adjusting alone leaves open. It also costs one more request a container, so the operator turns it on (`--validate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from koordra._proto.nri import nri_pb2
+from koordra.nri.hook.adjust import VISIBLE_DEVICES
+from koordra.nri.hook.grants import Grants
+from koordra.nri.hook.oci import Container, Refusal, container_of
+from koordra.nri.hook.ungranted_access import PRIVATE, check_devices, check_mounts, names_foreign_device
+from koordra.nri.prepared import MARKER_PREFIX, Guarded
+
+DEVICES: Final = 4
+CDI_DEVICES: Final = 5
+MOUNTS: Final = 2
+ENV: Final = 6
+"""Numbers of NRI's fields, under which it lists the owners of what was changed."""
+
+
+def validate(
+    request: nri_pb2.ValidateContainerAdjustmentRequest,
+    *,
+    name: str,
+    grants: Grants,
+    guarded: Guarded | None,
+    private: tuple[str, ...] = PRIVATE,
+) -> str | None:
+    """Why the adjustment is rejected, or None. `name` is that of this plugin, `grants` what the container holds."""
+    container = container_of(request.pod, request.container)
+    owners = request.owners.owners.get(request.container.id, nri_pb2.FieldOwners())
+    for device in request.adjust.CDI_devices:
+        owner = _owner(owners, CDI_DEVICES, device.name)
+        if owner != name and names_foreign_device(device.name):
+            return _rejected(container, owner, f"adds CDI device {device.name!r}")
+    for entry in request.adjust.env:
+        owner = _owner(owners, ENV, entry.key)
+        if owner != name and (entry.key.startswith(MARKER_PREFIX) or entry.key == VISIBLE_DEVICES):
+            return _rejected(container, owner, f"sets {entry.key}")
+    added = container_of(request.pod, _as_container(request.adjust))
+    foreign = tuple(node for node in added.devices if _owner(owners, DEVICES, node.path) != name)
+    mounts = tuple(mount for mount in added.mounts if _owner(owners, MOUNTS, mount.destination) != name)
+    opened = tuple(rule for rule in added.rules if rule.allow)
+    if not (foreign or mounts or opened):
+        return None
+    only = replace(container, devices=foreign, rules=opened, mounts=mounts)
+    refusal = check_mounts(only, gpu=grants.gpu, claims=grants.claims, guarded=guarded, private=private)
+    if refusal is None:
+        answer = check_devices(only, grants=grants, guarded=guarded)
+        if not isinstance(answer, Refusal) and not answer:
+            return None
+        refusal = answer if isinstance(answer, Refusal) else None
+    who = sorted({_owner(owners, DEVICES, node.path) for node in foreign} - {""}) or ["another plugin"]
+    what = (
+        refusal.message
+        if refusal
+        else "its device rules would open GPUs or NICs that the container does not hold"
+    )
+    return _rejected(container, ", ".join(who), f"changes it: {what}")
+
+
+def _as_container(adjust: nri_pb2.ContainerAdjustment) -> nri_pb2.Container:
+    """The additions of an adjustment as if they were all of a container."""
+    message = nri_pb2.Container(
+        mounts=[each for each in adjust.mounts if not each.destination.startswith("-")]
+    )
+    message.linux.devices.extend(each for each in adjust.linux.devices if not each.path.startswith("-"))
+    message.linux.resources.devices.extend(adjust.linux.resources.devices)
+    return message
+
+
+def _owner(owners: nri_pb2.FieldOwners, field: int, key: str) -> str:
+    compound: Mapping[int, nri_pb2.CompoundFieldOwners] = owners.compound
+    found = compound[field].owners.get(key, "") if field in compound else ""
+    index, dash, name = found.partition("-")
+    return name if dash and len(index) == 2 and index.isdigit() else found
+
+
+def _rejected(container: Container, owner: str, what: str) -> str:
+    return (
+        f"{container}: NRI plugin {owner or '(unknown)'} {what}; GPUs and RDMA devices are given out by koordra only: "
+        "turn that off in the plugin's configuration, or exempt the namespace (koordra nri --exempt-namespace)"
+    )

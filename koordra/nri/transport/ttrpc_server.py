@@ -1,0 +1,242 @@
+"""The answering side of ttrpc: every request gets an answer, and gets it before the caller stops waiting.
+
+Requests arrive on the connection's reading thread, which must not wait for anybody; they are answered on
+worker threads, so that a request is served while another is still being worked on, or while a call of our own
+is pending.
+
+**Why the deadline matters.** A container runtime that gets no answer within its timeout drops the plugin and
+carries on as if the plugin did not exist: it fails open. An answer with an error status makes it fail the
+operation: closed. So when a handler has used up ANSWER_BY of the time that the request allows, an error is
+sent in its place, and what it says later is dropped.
+
+What is wrong with a request is answered as Go's ttrpc answers it: an even or non-rising stream id and a stray
+Data frame with INVALID_ARGUMENT, too long a message with RESOURCE_EXHAUSTED, an unknown service or method
+with UNIMPLEMENTED.
+"""
+
+from __future__ import annotations
+
+import heapq
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from koordra._proto.nri import ttrpc_pb2
+from koordra.errors import KoordraError, NRIError, RemoteError
+from koordra.logs import get_logger
+from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer, Silent
+from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame
+
+ANSWER_BY: Final = 0.75
+"""Fraction of a request's time after which it is answered with an error in the handler's place."""
+SLOW: Final = 0.5
+"""Fraction of a request's time from which on an answer is logged as slow."""
+
+Handler = Callable[[bytes, Call], bytes]
+"""Payload in, payload out. Raise RemoteError for a status of one's own; any other error is answered with
+UNKNOWN and its text."""
+
+log = get_logger(__name__)
+
+
+class Workers:
+    """Daemon threads, made as they are needed up to `limit`, and kept until `close`."""
+
+    def __init__(self, *, name: str, limit: int = 32) -> None:
+        self._name = name
+        self._limit = limit
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run `job` on an idle thread, a new one, or (all of them busy) the next that becomes idle."""
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            elif self._threads < self._limit:
+                self._threads += 1
+                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """End the threads once they have finished what they do."""
+        with self._lock:
+            for _ in range(self._threads):
+                self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:
+                log.exception("nri_worker_failed")
+            with self._lock:
+                self._idle += 1
+
+
+class Dispatcher:
+    """Answers the requests of one connection.
+
+    `handlers` maps (service, method) to a Handler; `write` sends the bytes of one message; `observer` hears
+    how each request ended.
+    """
+
+    def __init__(
+        self,
+        handlers: dict[tuple[str, str], Handler],
+        write: Callable[[bytes], None],
+        *,
+        observer: Observer | None = None,
+    ) -> None:
+        self._handlers = handlers
+        self._write = write
+        self._observer: Observer = observer or Silent()
+        self._workers = Workers(name="nri-worker")
+        self._last_stream = 0
+        self._lock = threading.Lock()
+        self._earlier_deadline = threading.Condition(self._lock)
+        self._drained = threading.Condition(self._lock)
+        self._open: set[int] = set()
+        self._sending = 0
+        self._deadlines: list[tuple[float, int, Call, float]] = []
+        self._watch: threading.Thread | None = None
+        self._closed = False
+
+    def on_frame(self, frame: Frame) -> None:
+        """Take a frame that arrived; returns without waiting for the handler."""
+        received = time.monotonic()
+        if frame.kind == DATA:
+            self._send(
+                response_frame(frame.stream, code=Code.INVALID_ARGUMENT, message="data on a closed stream")
+            )
+            return
+        if frame.kind != REQUEST:
+            return
+        if frame.stream % 2 == 0 or frame.stream <= self._last_stream:
+            self._send(
+                response_frame(
+                    frame.stream, code=Code.INVALID_ARGUMENT, message="stream ids are odd and rise"
+                )
+            )
+            return
+        self._last_stream = frame.stream
+        if frame.oversized:
+            self._send(
+                response_frame(frame.stream, code=Code.RESOURCE_EXHAUSTED, message="the message is too long")
+            )
+            return
+        try:
+            request = ttrpc_pb2.Request.FromString(frame.data)
+        except DecodeError as error:
+            message = f"not a ttrpc request: {error}"
+            self._send(response_frame(frame.stream, code=Code.INVALID_ARGUMENT, message=message))
+            return
+        handler = self._handlers.get((request.service, request.method))
+        if handler is None:
+            message = f"{request.service}/{request.method} is not served here"
+            self._send(response_frame(frame.stream, code=Code.UNIMPLEMENTED, message=message))
+            return
+        self._accept(frame.stream, request, handler, received)
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until every request has been answered; False when that takes longer than `timeout` seconds."""
+        with self._lock:
+            return self._drained.wait_for(lambda: not self._open and not self._sending, timeout)
+
+    def close(self) -> None:
+        """The connection has ended: answer nothing more and let the threads go."""
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+            self._drained.notify_all()
+            self._earlier_deadline.notify_all()
+        self._workers.close()
+
+    def _accept(self, stream: int, request: ttrpc_pb2.Request, handler: Handler, received: float) -> None:
+        allowed = request.timeout_nano / 1e9 if request.timeout_nano > 0 else None
+        call = Call(request.service, request.method, None if allowed is None else received + allowed)
+        with self._lock:
+            self._open.add(stream)
+            if allowed is not None:
+                self._remember(stream, call, received=received, answer_by=received + allowed * ANSWER_BY)
+        self._workers.submit(lambda: self._serve(stream, request.payload, call, handler, received))
+
+    def _serve(self, stream: int, payload: bytes, call: Call, handler: Handler, received: float) -> None:
+        with self._lock:
+            if stream not in self._open:
+                return  # answered in our place, or the connection ended, while all workers were busy
+        outcome = FAILED
+        try:
+            answer = response_frame(stream, payload=handler(payload, call))
+            outcome = ANSWERED
+        except RemoteError as error:
+            outcome = REFUSED
+            answer = response_frame(stream, code=error.code, message=error.message)
+        except DecodeError as error:
+            answer = response_frame(stream, code=Code.INVALID_ARGUMENT, message=f"{call.method}: {error}")
+        except KoordraError as error:
+            answer = response_frame(stream, code=Code.UNKNOWN, message=str(error))
+        except Exception as error:
+            log.exception("nri_handler_failed", method=call.method)
+            answer = response_frame(
+                stream, code=Code.UNKNOWN, message=f"{call.method}: {type(error).__name__}: {error}"
+            )
+        took = time.monotonic() - received
+        if call.deadline is not None and took > (call.deadline - received) * SLOW:
+            log.warning("nri_answer_slow", method=call.method, seconds=round(took, 3))
+        if self._finish(stream, answer):
+            self._observer.answered(call.method, outcome, took)
+
+    def _finish(self, stream: int, answer: Frame) -> bool:
+        """Send the answer of a stream; False when another was sent before."""
+        with self._lock:
+            if stream not in self._open:
+                return False
+            self._open.remove(stream)
+            self._sending += 1
+        try:
+            self._send(answer)
+        finally:
+            with self._lock:
+                self._sending -= 1
+                self._drained.notify_all()
+        return True
+
+    def _send(self, answer: Frame) -> None:
+        try:
+            self._write(encode(answer))
+        except NRIError as error:
+            log.info("nri_answer_not_sent", stream=answer.stream, error=str(error))
+
+    def _remember(self, stream: int, call: Call, *, received: float, answer_by: float) -> None:
+        """Have the watch answer the stream at `answer_by`. It is woken only for a deadline earlier than all
+        it knows."""
+        heapq.heappush(self._deadlines, (answer_by, stream, call, received))
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._answer_late_ones, name="nri-deadlines", daemon=True)
+            self._watch.start()
+        elif self._deadlines[0][1] == stream:
+            self._earlier_deadline.notify_all()
+
+    def _answer_late_ones(self) -> None:
+        while True:
+            with self._lock:
+                while self._deadlines and self._deadlines[0][1] not in self._open:
+                    heapq.heappop(self._deadlines)
+                if self._closed:
+                    return
+                wait = self._deadlines[0][0] - time.monotonic() if self._deadlines else None
+                if wait is None or wait > 0:
+                    self._earlier_deadline.wait(wait)
+                    continue
+                _, stream, call, received = heapq.heappop(self._deadlines)
+            log.error("nri_handler_late", method=call.method, stream=stream)
+            message = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
+            if self._finish(stream, response_frame(stream, code=Code.DEADLINE_EXCEEDED, message=message)):
+                self._observer.answered(call.method, LATE, time.monotonic() - received)

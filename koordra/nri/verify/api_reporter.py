@@ -1,0 +1,206 @@
+"""Telling the Kubernetes API of a container that has what it should not have, or lacks the interface of its NIC.
+
+                a breach                                                             a lack (InterfaceMissing)
+    Event       on the pod, reason IsolationDrift, one per kind of difference        the same, reason NetworkDrift
+    condition   `Isolated: False` in status.devices of every device that the         `InterfacePresent: False`
+                container holds; True again when it is gone
+    eviction    of the pod, where the operator chose `--on-drift evict`              never
+                (through the Eviction API: budgets hold)
+
+Not evicted: pods older than koordra's first hook on the node, which nobody could have adjusted (the node's own daemons among
+them), and more than 5 pods in 10 minutes: what hits so many is the node's or the operator's doing, and would hit their
+successors too. The rest waits for its turn.
+
+A pod that is gone already is no error. Writing status.devices needs, since Kubernetes 1.36, the verb
+`associated-node:update` on `resourceclaims/driver` of koordra.io, with a token bound to a pod of this node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from koordra.api import kinds, names
+from koordra.api.objects import Object
+from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra.nri.hook.ledger import GrantedDevice
+from koordra.nri.verify.verification import Finding
+
+COMPONENT: Final = f"{names.FIELD_COMPONENT}-nri"
+REASON: Final = "IsolationDrift"
+CONDITION: Final = "Isolated"
+LACK_REASON: Final = "NetworkDrift"
+LACK_CONDITION: Final = "InterfacePresent"
+_LONGEST_MESSAGE: Final = 1000
+_ATTEMPTS: Final = 4
+_MOST_EVICTIONS: Final = 5
+_EVICTIONS_WITHIN_S: Final = 600.0
+
+log = get_logger(__name__)
+
+
+def utc_now() -> str:
+    """The time as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class ApiReporter:
+    """Writes to the API of one cluster as the hook of one node. Raises ApiError when it should be asked again."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        node: str,
+        evict: bool = False,
+        now: Callable[[], str] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._evicted: dict[tuple[str, str, str], float] = {}
+        self._client = client
+        self._node = node
+        self._evict = evict
+        self._now = now
+
+    def found(self, finding: Finding, /) -> None:
+        """Event, condition, eviction."""
+        self._event(finding)
+        for device in finding.drift.devices:
+            self._condition(finding, device, status="False", reason=finding.drift.kind)
+        if self._evict and finding.drift.breach and not finding.earlier:
+            self._evict_pod(finding)
+
+    def gone(self, finding: Finding, /) -> None:
+        """The condition back to True."""
+        for device in finding.drift.devices:
+            self._condition(finding, device, status="True", reason="Verified")
+
+    def _event(self, finding: Finding) -> None:
+        container, now = finding.container, self._now()
+        if not container.namespace or not container.pod:
+            return  # not a pod's: started past the kubelet
+        digest = hashlib.sha256("/".join(map(str, finding.key)).encode()).hexdigest()[:16]
+        body = {
+            "apiVersion": kinds.EVENTS.api_version,
+            "kind": kinds.EVENTS.kind,
+            "metadata": {"namespace": container.namespace, "name": f"{container.pod[:200]}.{digest}"},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": container.namespace,
+                "name": container.pod,
+                "uid": container.pod_uid,
+                "fieldPath": f"spec.containers{{{container.name}}}",
+            },
+            "reason": REASON if finding.drift.breach else LACK_REASON,
+            "message": f"{finding.drift.kind}: {finding.drift.message}"[:_LONGEST_MESSAGE],
+            "type": "Warning",
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": COMPONENT, "host": self._node},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._node,
+        }
+        with contextlib.suppress(Conflict, NotFound):  # told before, or the namespace is gone
+            self._client.create(kinds.EVENTS, body, namespace=container.namespace)
+
+    def _condition(self, finding: Finding, device: GrantedDevice, *, status: str, reason: str) -> None:
+        if not device.claim_name:
+            return  # given by Koordinator's scheduler
+        message = finding.drift.message if status == "False" else "the container is gone or as it should be"
+        for attempt in range(_ATTEMPTS):
+            try:
+                claim = self._client.get(
+                    kinds.RESOURCE_CLAIMS, device.claim_name, namespace=device.claim_namespace
+                )
+                changed = with_condition(
+                    claim,
+                    device,
+                    pool=self._node,
+                    condition={
+                        "type": CONDITION if finding.drift.breach else LACK_CONDITION,
+                        "status": status,
+                        "reason": reason,
+                        "message": message[:_LONGEST_MESSAGE],
+                        "lastTransitionTime": self._now(),
+                    },
+                )
+                if changed is not None:
+                    self._client.update(kinds.RESOURCE_CLAIMS, changed, subresource="status")
+            except Conflict:
+                if attempt + 1 < _ATTEMPTS:
+                    continue
+                raise
+            except NotFound:
+                return
+            except Invalid as error:  # a server without status.devices, or with another opinion on it
+                log.warning("condition_refused", claim=device.claim_name, error=str(error))
+            return
+
+    def _evict_pod(self, finding: Finding) -> None:
+        container = finding.container
+        if not container.namespace or not container.pod:
+            return
+        now, pod = self._clock(), (container.namespace, container.pod, container.pod_uid)
+        self._evicted = {each: at for each, at in self._evicted.items() if now - at < _EVICTIONS_WITHIN_S}
+        if pod in self._evicted:
+            return
+        if len(self._evicted) >= _MOST_EVICTIONS:
+            raise ApiUnreachable(
+                f"pod {container.namespace}/{container.pod} is not evicted yet: too many were"
+            )
+        body: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": container.pod, "namespace": container.namespace},
+        }
+        if container.pod_uid:
+            body["deleteOptions"] = {"preconditions": {"uid": container.pod_uid}}
+        try:
+            self._client.create(
+                kinds.PODS, body, namespace=container.namespace, name=container.pod, subresource="eviction"
+            )
+        except (NotFound, Conflict):
+            return  # gone, or another pod under its name
+        self._evicted[pod] = now
+        log.warning("pod_evicted", pod=f"{container.namespace}/{container.pod}", kind=finding.drift.kind)
+
+
+def with_condition(
+    claim: Object, device: GrantedDevice, *, pool: str, condition: dict[str, Any]
+) -> Object | None:
+    """The claim with the condition on its device; None when it says so already or is no longer that claim."""
+    metadata, status = claim.get("metadata") or {}, claim.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    key = {"driver": names.DRIVER, "pool": pool, "device": device.device}
+    if device.share_id:
+        key["shareID"] = device.share_id
+    if metadata.get("uid") != device.claim_uid or not any(_same(result, key) for result in results):
+        return None
+    entries = [dict(entry) for entry in status.get("devices") or ()]
+    entry = next((each for each in entries if _same(each, key)), None)
+    if entry is None:
+        entry = {**key}
+        entries.append(entry)
+    conditions = [dict(each) for each in entry.get("conditions") or ()]
+    before = next((each for each in conditions if each.get("type") == condition["type"]), None)
+    if before and all(before.get(name) == condition[name] for name in ("status", "reason", "message")):
+        return None
+    if before and before.get("status") == condition["status"]:
+        condition = {**condition, "lastTransitionTime": before.get("lastTransitionTime")}
+    entry["conditions"] = [*(each for each in conditions if each is not before), condition]
+    return {**claim, "status": {**status, "devices": entries}}
+
+
+def _same(entry: Any, key: dict[str, str]) -> bool:
+    return all(entry.get(name) == value for name, value in key.items()) and (
+        "shareID" in key or not entry.get("shareID")
+    )

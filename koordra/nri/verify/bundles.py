@@ -1,0 +1,197 @@
+"""What the containers of this node really have, read where the runtime and the kernel keep it.
+
+    <bundles>/<container id>/config.json      the OCI spec that was given to runc: variables, nodes, mounts, device rules
+    <bundles>/<container id>/init.pid         the container's first process
+    <cgroups>/devices/<its cgroup>/devices.list    what the kernel lets it open (cgroup version 1)
+    <proc>/<pid>/net/dev                      the network interfaces of its pod
+
+containerd keeps the bundles in /run/containerd/io.containerd.runtime.v2.task/k8s.io, and has one for every container
+that has been started and not ended, whoever started it: also one that no plugin heard of.
+
+The kernel's list is believed where it says something, and is that of the container's own cgroup: an `init.pid` may outlive
+its process, and its number be another container's. A container whose spec opens everything but some devices is one that
+the list says nothing of (version 1 then prints `a *:* rwm` and no exceptions), and there is no list in version 2, where a
+program decides: there the rules of the spec stand for what runc made of them. A spec does not change; it is read once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount
+from koordra.nri.hook.ungranted_access import is_privileged
+
+CONTAINERD_BUNDLES: Final = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
+
+_TYPE: Final = "io.kubernetes.cri.container-type"
+_KEYS: Final = {
+    "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
+    "pod": ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
+    "pod_uid": ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
+    "name": ("io.kubernetes.cri.container-name", "io.kubernetes.container.name"),
+}
+"""Annotations of a spec that say whose container it is: containerd's, CRI-O's."""
+_EVERYTHING: Final = (DeviceRule(True),)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container as it runs. `rules` of the container are the kernel's where `from_kernel`, else the spec's."""
+
+    container: Container
+    pid: int | None = None
+    from_kernel: bool = False
+
+
+class Bundles:
+    """The running containers of a node. `proc` and `cgroups` are those of the host."""
+
+    def __init__(
+        self, folder: Path, *, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+    ) -> None:
+        self._folder = folder
+        self._proc = proc
+        self._cgroups = cgroups
+        self._specs: dict[str, Container | None] = {}
+
+    def containers(self) -> Iterator[Running]:
+        """Every container that runs; sandboxes (pause processes) are left out, unreadable bundles skipped."""
+        try:
+            bundles = sorted(self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        names = {bundle.name for bundle in bundles}
+        for gone in self._specs.keys() - names:
+            del self._specs[gone]
+        for bundle in bundles:
+            container = self._container(bundle)
+            if container is not None:
+                yield self._running(bundle, container)
+
+    def exists(self, container_id: str) -> bool:
+        """Whether the container's bundle is still there: the runtime takes it away before it forgets the container."""
+        return (self._folder / container_id / "config.json").exists()
+
+    def since(self, container_id: str) -> float | None:
+        """When the container was created (Unix time)."""
+        try:
+            return (self._folder / container_id / "config.json").stat().st_mtime
+        except OSError:
+            return None
+
+    def interfaces(self, running: Running) -> frozenset[str] | None:
+        """The network interfaces that the container has; None where that cannot be told."""
+        if running.pid is None:
+            return None
+        process = self._proc / str(running.pid)
+        try:
+            # Names of control groups and interfaces are the tenant's to choose, and may be any bytes.
+            own = running.container.id in (process / "cgroup").read_text(errors="replace")
+            lines = (process / "net" / "dev").read_text(errors="surrogateescape").split("\n")[2:]
+        except OSError:
+            return None  # it has ended
+        return frozenset(line.partition(":")[0].strip() for line in lines if line) if own else None
+
+    def _container(self, bundle: Path) -> Container | None:
+        if bundle.name in self._specs:
+            return self._specs[bundle.name]
+        try:
+            spec = json.loads((bundle / "config.json").read_bytes())
+        except (OSError, ValueError):
+            return None  # just being made, or just gone
+        container = None if is_sandbox(spec) else container_of_spec(bundle.name, spec)
+        self._specs[bundle.name] = container
+        return container
+
+    def _running(self, bundle: Path, container: Container) -> Running:
+        try:
+            pid = int((bundle / "init.pid").read_text())
+        except (OSError, ValueError):
+            return Running(container)
+        rules = self._kernel_rules(pid, bundle.name)
+        if rules is None or (rules == _EVERYTHING and is_privileged(container)):
+            return Running(container, pid)
+        return Running(replace(container, rules=rules), pid, from_kernel=True)
+
+    def _kernel_rules(self, pid: int, container_id: str) -> tuple[DeviceRule, ...] | None:
+        """What the kernel lets the container's cgroup open; None where that cannot be told."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape").split("\n"):
+                _, controllers, path = line.split(":", 2)
+                if "devices" in controllers.split(",") and container_id in path:
+                    text = (self._cgroups / "devices" / path.lstrip("/") / "devices.list").read_text()
+                    return _EVERYTHING if "a *:* rwm" in text else tuple(map(_kernel_rule, text.splitlines()))
+        return None
+
+
+def is_sandbox(spec: Mapping[str, Any]) -> bool:
+    """Whether it is a pod's pause container."""
+    annotations = spec.get("annotations") or {}
+    return "sandbox" in (annotations.get(_TYPE), annotations.get("io.kubernetes.cri-o.ContainerType"))
+
+
+def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
+    """The values of a container in its OCI spec."""
+    annotations = dict(spec.get("annotations") or {})
+    process, linux = spec.get("process") or {}, spec.get("linux") or {}
+    resources = linux.get("resources") or {}
+    who = {
+        field: next((annotations[key] for key in keys if key in annotations), "")
+        for field, keys in _KEYS.items()
+    }
+    return Container(
+        namespace=who["namespace"],
+        pod=who["pod"],
+        pod_uid=who["pod_uid"],
+        name=who["name"] or container_id[:12],
+        id=container_id,
+        env=tuple(
+            (name, value) for name, _, value in (entry.partition("=") for entry in process.get("env") or ())
+        ),
+        devices=tuple(
+            DeviceNode(node["path"], node["type"], int(node.get("major", 0)), int(node.get("minor", 0)))
+            for node in linux.get("devices") or ()
+        ),
+        rules=tuple(_spec_rule(rule) for rule in resources.get("devices") or ()),
+        mounts=tuple(
+            Mount(
+                source=mount.get("source", ""),
+                destination=mount["destination"],
+                bind=mount.get("type") == "bind"
+                or not {"bind", "rbind"}.isdisjoint(mount.get("options") or ()),
+                read_only="ro" in (mount.get("options") or ()),
+            )
+            for mount in spec.get("mounts") or ()
+        ),
+        rlimits=tuple(limit["type"] for limit in process.get("rlimits") or ()),
+        annotations={},
+        pod_annotations={},
+        cpus=str((resources.get("cpu") or {}).get("cpus", "")),
+    )
+
+
+def _spec_rule(rule: Mapping[str, Any]) -> DeviceRule:
+    return DeviceRule(
+        allow=bool(rule.get("allow")),
+        type=rule.get("type") or "",
+        major=_number(rule.get("major")),
+        minor=_number(rule.get("minor")),
+        access=rule.get("access") or "rwm",
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None or int(value) < 0 else int(value)
+
+
+def _kernel_rule(line: str) -> DeviceRule:
+    kind, numbers, access = line.split()
+    major, _, minor = numbers.partition(":")
+    return DeviceRule(
+        True, kind, None if major == "*" else int(major), None if minor == "*" else int(minor), access
+    )

@@ -1,0 +1,225 @@
+"""What a running container has, compared with what it should have. Pure.
+
+A runtime that gets no answer in time, or has no hook registered, creates the container all the same. So nothing
+that the hook decides is certain until it was looked at afterwards. What is compared, and how bad a difference is:
+
+    HookMissed      a marker shows a nonce: the container came by its devices rightly, but no hook saw it     breach
+    ForgedMarker    a marker that no hook and no CDI edit of this node set                                    breach
+    EnvChanged      a variable that the hook pinned has another value                                         breach
+    ForeignDevice   it can open a GPU or NIC that it does not hold                                            breach
+    ForeignMount    a mount that the hook refuses                                                             breach
+    DeviceMissing   it cannot open a device that it holds
+    InterfaceMissing   its network namespace lacks the interface of a NIC that it holds                       lack
+    MountChanged    the library or the limits of its isolation are not mounted as they were                   breach
+    NotLimited      the limiter of its claim says that it does not enforce
+    LimitMissing    locked memory is still limited, though its RDMA device needs it
+    NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
+    Unverified      no hook remembers it, and the record of its claim cannot be read: what it holds is not known
+
+A breach is reported to the API and may be answered by eviction. A lack is reported too and never answered by eviction: the
+container has nothing that is not its own, and a successor may fare no better. The rest is counted and logged. Containers that
+run since before koordra came are NotAdjusted, which is why that alone is no breach.
+
+InterfaceMissing is a NIC that was taken out of the pod (by hand, by a network plugin, with the card), that the pod renamed,
+or that is in another pod of the same claim. Interfaces are looked up by the name that Prepare planned; whether an RDMA link is
+in the namespace too is not seen from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
+from koordra.nri.hook.grants import GRANTED, claim_markers, grants_of
+from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices
+from koordra.nri.hook.oci import Refusal, can_open
+from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, guarded_numbers, host_path
+from koordra.nri.prepared import (
+    GPU_TYPES,
+    MARKER_PREFIX,
+    AttachedNetwork,
+    Guarded,
+    PlannedNetwork,
+    PreparedClaim,
+)
+from koordra.nri.verify.bundles import Running
+
+BREACHES = frozenset(
+    {"HookMissed", "ForgedMarker", "EnvChanged", "ForeignDevice", "ForeignMount", "MountChanged"}
+)
+LACKS = frozenset({"InterfaceMissing"})
+KINDS = (
+    *sorted(BREACHES),
+    *sorted(LACKS),
+    *("DeviceMissing", "LimitMissing", "NotAdjusted", "NotLimited", "Unverified"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One difference. `devices` are those that it is about: all of the container's but for one that concerns a single one."""
+
+    kind: str
+    message: str
+    devices: tuple[GrantedDevice, ...] = ()
+
+    @property
+    def breach(self) -> bool:
+        return self.kind in BREACHES
+
+    @property
+    def reported(self) -> bool:
+        return self.breach or self.kind in LACKS
+
+
+@dataclass(frozen=True, slots=True)
+class Interfaces:
+    """What the node knows of the network interfaces of one container: those that it has, those that each claim's pod is to
+    have, and where they are; claims by uid. `problems`: what could not be read."""
+
+    there: frozenset[str]
+    planned: Mapping[str, PlannedNetwork]
+    attached: Mapping[str, AttachedNetwork]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the node knows of one container: its entry in the ledger, its claims by marker, and the uids of those whose
+    limiter does not enforce. `interfaces` is None where no claim of the container has any, or they cannot be seen."""
+
+    granted: Granted | None = None
+    claims: Mapping[str, PreparedClaim] | None = None
+    unreadable: Mapping[str, str] | None = None
+    guarded: Guarded | None = None
+    private: tuple[str, ...] = PRIVATE
+    unlimited: frozenset[str] = frozenset()
+    interfaces: Interfaces | None = None
+
+
+def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
+    """Every difference of one container."""
+    unreadable = {} if known.granted is not None else known.unreadable or {}
+    for why in unreadable.values():
+        return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
+    if known.granted is not None:
+        found = [
+            *_pins(running, known.granted),
+            *_held(running, known.granted),
+            *_isolation(running, known.granted, known.unlimited),
+        ]
+        numbers, devices = known.granted.numbers, known.granted.devices
+    else:
+        found, numbers, devices = _unseen(running, known)
+    if known.interfaces is not None:
+        found += _interfaces(running, known.interfaces, devices)
+    if known.guarded is not None:
+        gpu = any(device.type in GPU_TYPES for device in devices)
+        found += _foreign(running, known.guarded, numbers=numbers)
+        refusal = check_mounts(
+            running.container,
+            gpu=gpu,
+            claims=frozenset(device.claim_uid for device in devices),
+            guarded=known.guarded,
+            private=known.private,
+        )
+        if refusal is not None:
+            found.append(Drift("ForeignMount", refusal.message))
+    return tuple(
+        Drift(each.kind, f"{running.container}: {each.message}", each.devices or devices) for each in found
+    )
+
+
+def _pins(running: Running, granted: Granted) -> Iterator[Drift]:
+    env = dict(running.container.env)
+    for name, value in granted.env:
+        if env.get(name) != value:
+            yield Drift("EnvChanged", f"{name} is {env.get(name)!r}; the hook set {value!r}")
+
+
+def _held(running: Running, granted: Granted) -> Iterator[Drift]:
+    for kind, major, minor in sorted(granted.numbers):
+        if running.container.rules and not can_open(running.container.rules, (kind, major, minor)):
+            yield Drift("DeviceMissing", f"{kind} {major}:{minor} is held and cannot be opened")
+    if granted.memlock and MEMLOCK not in running.container.rlimits:
+        yield Drift("LimitMissing", f"{MEMLOCK} is not lifted")
+
+
+def _isolation(running: Running, granted: Granted, unlimited: frozenset[str]) -> Iterator[Drift]:
+    there = {
+        host_path(mount.destination): (host_path(mount.source), mount.read_only)
+        for mount in running.container.mounts
+    }
+    for mount in granted.mounts:
+        if there.get(host_path(mount.destination)) != (host_path(mount.source), mount.read_only):
+            yield Drift(
+                "MountChanged", f"{mount.source} is not mounted at {mount.destination} as it was given"
+            )
+    for uid in sorted({device.claim_uid for device in granted.devices} & unlimited):
+        yield Drift("NotLimited", f"the limiter of claim {uid} does not enforce")
+
+
+def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevice, ...]) -> Iterator[Drift]:
+    for problem in known.problems:
+        yield Drift("Unverified", f"its network interfaces cannot be verified: {problem}")
+    for device in devices:
+        plan = known.planned.get(device.claim_uid)
+        interface = plan.interfaces.get(device.device) if plan else None
+        where = known.attached.get(device.claim_uid)
+        pod = running.container.pod_uid
+        elsewhere = where is not None and bool(pod) and where.pod != pod
+        # One of that name in a pod that the claim's network is not in is another: a network plugin's, or the program's own.
+        if interface is None or (interface in known.there and not elsewhere):
+            continue
+        if where is None:
+            why = "the claim's network is in no pod; is the NRI hook there? create the pod anew"
+        elif elsewhere:
+            why = f"it is in the pod with uid {where.pod}, and goes into one pod at a time; give each pod a claim of its own"
+        else:
+            why = "it was there and was taken away or renamed; create the pod anew to get it back"
+        yield Drift(
+            "InterfaceMissing",
+            f"{device.device} is held and its network interface {interface} is not in the pod: {why}",
+            (device,),
+        )
+
+
+_Numbers = frozenset[tuple[str, int, int]]
+
+
+def _unseen(running: Running, known: Known) -> tuple[list[Drift], _Numbers, tuple[GrantedDevice, ...]]:
+    """A container that no hook remembers: it holds what its nonces prove, and no hook has said `granted`."""
+    container = running.container
+    env = dict(container.env)
+    markers = [name for name in env if name.startswith(MARKER_PREFIX)]
+    if any(env[name] == GRANTED for name in markers):
+        why = "a marker says `granted`, and no hook of this node gave the container anything"
+        return [Drift("ForgedMarker", why)], frozenset(), ()
+    if markers:
+        grants = grants_of(container, claims=known.claims or {}, unreadable={})
+        if isinstance(grants, Refusal):
+            return [Drift("ForgedMarker", grants.message)], frozenset(), ()
+        why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
+        control = control_nodes(known.guarded, grants)
+        numbers = frozenset(node.number for node in grants.nodes | control)
+        return [Drift("HookMissed", f"{why}; create it anew")], numbers, granted_devices(grants)
+    if env.get(VISIBLE_DEVICES) != NOTHING_VISIBLE:
+        why = (
+            f"{VISIBLE_DEVICES} is {env.get(VISIBLE_DEVICES)!r}; it was created while no hook was registered"
+        )
+        return [Drift("NotAdjusted", why)], frozenset(), ()
+    return [], frozenset(), ()
+
+
+def _foreign(running: Running, guarded: Guarded, *, numbers: _Numbers) -> Iterator[Drift]:
+    container = running.container
+    where = "the kernel lets it" if running.from_kernel else "its device rules let it"
+    for kind, major, minor in sorted(guarded_numbers(guarded) - numbers):
+        if can_open(container.rules, (kind, major, minor)):
+            yield Drift("ForeignDevice", f"{where} open {kind} {major}:{minor}, which it does not hold")
+
+
+def markers_of(running: Running) -> tuple[str, ...]:
+    """The claims that the container's markers name."""
+    return claim_markers(running.container)

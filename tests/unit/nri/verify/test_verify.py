@@ -1,0 +1,423 @@
+"""Running containers compared with what they should have: each kind of difference, and the loop that tells of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.errors import ApiUnreachable
+from koordra.metrics import Metrics
+from koordra.nri.hook.grants import Grant, Grants
+from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
+from koordra.nri.hook.oci import Container, DeviceRule, Mount
+from koordra.nri.hook.ungranted_access import guarded_numbers
+from koordra.nri.prepared import NodeState
+from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
+from koordra.nri.verify.drift import Known, drift_of
+from koordra.nri.verify.verification import Finding, Verification
+from tests.unit.nri.node_state import (
+    ALLOW_ALL,
+    GPU0,
+    GPU1,
+    GPU_CLAIM,
+    GUARDED,
+    JOINT_CLAIM,
+    MARKER,
+    NODE,
+    NONCE,
+    NVIDIACTL,
+    UID,
+    VERBS0,
+    VOID,
+    bind,
+    claim_json,
+    container,
+    gpu_json,
+    guarded_json,
+    markers,
+    rules_for,
+    write,
+)
+
+GRANTED_ENV = ((MARKER, "granted"), (f"{MARKER}_0", "granted"), ("CUDA_VISIBLE_DEVICES", "GPU-0"), VOID)
+GRANTED = Granted(
+    pod_uid="u",
+    env=GRANTED_ENV,
+    numbers=frozenset({GPU0.number, NVIDIACTL.number}),
+    devices=granted_devices(Grants(held=(Grant(GPU_CLAIM, GPU_CLAIM.devices[0]),))),
+)
+HELD = container(GPU0, NVIDIACTL, env=GRANTED_ENV, id="c1")
+
+
+def kinds(running: Container, **known: Any) -> list[str]:
+    return [drift.kind for drift in drift_of(Running(running), Known(**{"guarded": GUARDED, **known}))]
+
+
+def test_what_is_as_it_should_be_has_no_drift() -> None:
+    assert kinds(HELD, granted=GRANTED) == []
+    assert kinds(container(env=(VOID,))) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"env": (*GRANTED_ENV[:2], ("CUDA_VISIBLE_DEVICES", "GPU-1"), VOID)}, "EnvChanged"),
+        ({"env": (*GRANTED_ENV[:3], ("NVIDIA_VISIBLE_DEVICES", "all"))}, "EnvChanged"),
+        ({"rules": rules_for(GPU0, NVIDIACTL, GPU1)}, "ForeignDevice"),
+        ({"rules": rules_for(NVIDIACTL)}, "DeviceMissing"),
+        ({"mounts": bind("/dev/nvidia1")}, "ForeignMount"),
+        ({"mounts": bind("/run/nri/nri.sock")}, "ForeignMount"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_each_difference_of_a_container_that_the_hook_saw(changed: dict[str, Any], kind: str) -> None:
+    assert kinds(replace(HELD, **changed), granted=GRANTED) == [kind]
+
+
+def test_everything_open_is_one_drift_per_device() -> None:
+    found = kinds(replace(HELD, rules=(ALLOW_ALL,)), granted=GRANTED)
+    assert set(found) == {"ForeignDevice"}
+    assert len(found) == 5
+
+
+def test_a_limit_that_was_not_lifted() -> None:
+    assert kinds(HELD, granted=replace(GRANTED, memlock=True)) == ["LimitMissing"]
+    assert kinds(replace(HELD, rlimits=("RLIMIT_MEMLOCK",)), granted=replace(GRANTED, memlock=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [
+        ((), ["NotAdjusted"]),
+        ((("NVIDIA_VISIBLE_DEVICES", "all"),), ["NotAdjusted"]),
+        ((VOID, (MARKER, "granted")), ["ForgedMarker"]),
+        ((VOID, (MARKER, "0" * 32)), ["ForgedMarker"]),
+        ((VOID, (MARKER, NONCE)), ["HookMissed"]),
+    ],
+)
+def test_a_container_that_no_hook_saw(env: tuple[tuple[str, str], ...], kind: list[str]) -> None:
+    found = drift_of(Running(container(env=env)), Known(claims={MARKER: GPU_CLAIM}, guarded=GUARDED))
+    assert [drift.kind for drift in found] == kind
+    assert all(NONCE not in drift.message for drift in found)
+
+
+def test_a_forged_marker_excuses_no_device() -> None:
+    forged = container(GPU0, env=(VOID, (MARKER, "granted")))
+    assert kinds(forged, claims={MARKER: GPU_CLAIM}) == ["ForgedMarker", "ForeignDevice"]
+
+
+def test_a_genuine_claim_that_the_hook_missed_holds_its_devices() -> None:
+    missed = container(GPU0, NVIDIACTL, VERBS0, env=markers(0, 1))
+    assert kinds(missed, claims={MARKER: JOINT_CLAIM}) == ["HookMissed"]
+
+
+# ----------------------------------------------------------------------------------------- what really runs
+
+
+def spec(*, env: Sequence[str] = (), kind: str = "container", devices: Sequence[Any] = ()) -> dict[str, Any]:
+    return {
+        "process": {"env": list(env), "rlimits": [{"type": "RLIMIT_NOFILE"}]},
+        "mounts": [{"destination": "/data", "source": "/srv", "options": ["rbind"]}],
+        "linux": {
+            "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}],
+            "resources": {"devices": [{"allow": False, "access": "rwm"}, *devices]},
+        },
+        "annotations": {
+            "io.kubernetes.cri.container-type": kind,
+            "io.kubernetes.cri.sandbox-namespace": "team",
+            "io.kubernetes.cri.sandbox-name": "train-0",
+            "io.kubernetes.cri.sandbox-uid": "u",
+            "io.kubernetes.cri.container-name": "main",
+        },
+    }
+
+
+class FakeNode:
+    """Bundles, proc and cgroups of a node in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bundles = Bundles(folder / "bundles", proc=folder / "proc", cgroups=folder / "cgroup")
+
+    def run(self, name: str, document: dict[str, Any], *, pid: int = 7, kernel: str | None = None) -> None:
+        write(self.folder / "bundles" / name / "config.json", document)
+        write(self.folder / "bundles" / name / "init.pid", str(pid))
+        write(self.folder / "proc" / str(pid) / "cgroup", f"4:devices:/k8s.io/{name}\n0::/\n")
+        if kernel is not None:
+            write(self.folder / "cgroup" / "devices" / "k8s.io" / name / "devices.list", kernel)
+
+
+def test_the_spec_of_a_container() -> None:
+    rule = {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"}
+    found = container_of_spec("c1", spec(env=["A=1=2"], devices=[rule]))
+    assert (str(found), found.id, found.pod_uid) == ("container main of pod team/train-0", "c1", "u")
+    assert found.env == (("A", "1=2"),)
+    assert found.devices == (GPU0,)
+    assert found.rules == (DeviceRule(False), DeviceRule(True, "c", 195, 0, "rw"))
+    assert found.mounts[0].bind
+    assert found.rlimits == ("RLIMIT_NOFILE",)
+
+
+def test_the_kernels_rules_stand_before_the_specs(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.run("closed", spec(), pid=7, kernel="c *:* m\nc 1:3 rwm\nc 195:1 rw\n")
+    node.run("open", spec(), pid=8, kernel="a *:* rwm\n")
+    node.run("pause", spec(kind="sandbox"), pid=9)
+    (tmp_path / "bundles" / "half").mkdir()
+    closed, everything = node.bundles.containers()
+    assert closed.from_kernel
+    assert DeviceRule(True, "c", 195, 1, "rw") in closed.container.rules
+    # Somebody wrote to devices.allow: the spec opens nothing, the kernel everything.
+    assert everything.from_kernel
+    assert "ForeignDevice" in kinds(everything.container)
+
+
+def test_a_privileged_containers_spec_stands_before_a_list_without_exceptions(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    denied = {"allow": False, "type": "c", "major": 195, "minor": 0, "access": "rw"}
+    node.run("c1", spec(devices=[{"allow": True, "access": "rwm"}, denied]), kernel="a *:* rwm\n")
+    (running,) = node.bundles.containers()
+    assert not running.from_kernel
+    assert DeviceRule(False, "c", 195, 0, "rw") in running.container.rules
+
+
+def test_the_rules_of_another_container_with_a_reused_pid_are_not_believed(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.run("ended", spec(), pid=7)
+    write(tmp_path / "proc" / "7" / "cgroup", "4:devices:/k8s.io/holder\n")
+    write(tmp_path / "cgroup" / "devices" / "k8s.io" / "holder" / "devices.list", "c 195:0 rw\n")
+    (running,) = node.bundles.containers()
+    assert not running.from_kernel
+    assert running.container.rules == (DeviceRule(False),)
+
+
+class Told:
+    """A reporter whose server may be away."""
+
+    def __init__(self) -> None:
+        self.found_kinds: list[str] = []
+        self.gone_kinds: list[str] = []
+        self.found_devices: list[list[str]] = []
+        self.gone_devices: list[list[str]] = []
+        self.away = False
+
+    def found(self, finding: Finding, /) -> None:
+        if self.away:
+            raise ApiUnreachable("away")
+        self.found_kinds.append(finding.drift.kind)
+        self.found_devices.append([device.device for device in finding.drift.devices])
+
+    def gone(self, finding: Finding, /) -> None:
+        self.gone_kinds.append(finding.drift.kind)
+        self.gone_devices.append([device.device for device in finding.drift.devices])
+
+
+def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_path: Path) -> None:
+    node, told, metrics = FakeNode(tmp_path / "node"), Told(), Metrics()
+    state = tmp_path / "state"
+    write(state / "guarded.json", guarded_json())
+    write(state / "prepared" / f"{UID}.json", claim_json(gpu_json()))
+    verification = Verification(
+        NodeState(state, node_name=NODE),
+        ledger=Ledger(state),
+        bundles=node.bundles,
+        metrics=metrics,
+        exempt=frozenset({"kube-system"}),
+        reporter=told,
+    )
+    node.run("good", spec(env=["NVIDIA_VISIBLE_DEVICES=void"]), pid=1)
+    opened = {"allow": True, "type": "c", "major": 195, "minor": 1, "access": "rw"}
+    node.run("bad", spec(env=["NVIDIA_VISIBLE_DEVICES=void"], devices=[opened]), pid=2)
+    node.run("early", spec(), pid=3)
+    exempt = spec(devices=[opened])
+    exempt["annotations"]["io.kubernetes.cri.sandbox-namespace"] = "kube-system"
+    node.run("exempt", exempt, pid=4)
+
+    told.away = True
+    assert sorted(finding.drift.kind for finding in verification.once()) == ["ForeignDevice", "NotAdjusted"]
+    assert told.found_kinds == []
+    told.away = False
+    verification.once()
+    verification.once()
+    assert told.found_kinds == ["ForeignDevice"]
+    assert metrics.value("koordra_nri_drift", {"kind": "ForeignDevice"}) == 1
+    assert metrics.value("koordra_nri_drift_found_total", {"kind": "ForeignDevice"}) == 1
+    assert metrics.value("koordra_nri_verified_containers") == 3
+
+    (tmp_path / "node" / "bundles" / "bad" / "config.json").unlink()
+    (tmp_path / "node" / "bundles" / "bad" / "init.pid").unlink()
+    (tmp_path / "node" / "bundles" / "bad").rmdir()
+    verification.once()
+    assert told.gone_kinds == ["ForeignDevice"]
+    assert metrics.value("koordra_nri_drift", {"kind": "ForeignDevice"}) == 0
+
+
+def test_the_ledger_forgets_what_the_runtime_no_longer_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.add("old", GRANTED)
+    ledger.add("../escape", GRANTED)
+    assert ledger.get("../escape") is None
+    ledger.keep(["other"])
+    assert ledger.get("old") == GRANTED  # it may be being created right now
+    again = Ledger(tmp_path)
+    assert again.get("old") == GRANTED
+    assert again.holds_claim("u")
+    again.keep(["other"])
+    assert again.get("old") is None
+    assert not again.holds_claim("u")
+
+
+def test_a_ledger_that_somebody_else_wrote_is_not_believed(tmp_path: Path) -> None:
+    folder = tmp_path / "nri-granted"
+    folder.mkdir()
+    target = write(tmp_path / "real.json", {"schema": "koordra.io/nri-granted/v1"})
+    (folder / "link.json").symlink_to(target)
+    write(folder / "torn.json", "{")
+    write(folder / "other.json", json.dumps({"schema": "x"}))
+    ledger = Ledger(tmp_path)
+    assert [ledger.get(name) for name in ("link", "torn", "other")] == [None, None, None]
+
+
+# ------------------------------------------------------------------------------- what must not be taken for a breach
+
+
+def verification_of(
+    folder: Path,
+    node: FakeNode,
+    ledger: Ledger,
+    told: Told,
+    *,
+    since: float = 0.0,
+    clock: Callable[[], float] = time.time,
+) -> Verification:
+    write(folder / "guarded.json", guarded_json())
+    return Verification(
+        NodeState(folder, node_name=NODE),
+        ledger=ledger,
+        bundles=node.bundles,
+        metrics=Metrics(),
+        reporter=told,
+        since=since,
+        clock=clock,
+    )
+
+
+def test_a_container_that_ends_while_it_is_looked_at_is_no_forger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, told = FakeNode(tmp_path / "node"), Told()
+    ledger = Ledger(tmp_path)
+    ledger.add("c1", replace(GRANTED, env=((MARKER, "granted"),), numbers=frozenset()))
+    verification = verification_of(tmp_path, node, ledger, told)
+    node.run("c1", spec(env=[f"{MARKER}=granted"]))
+    assert verification.once() == ()
+
+    def removed(_seconds: float) -> None:
+        (tmp_path / "node" / "bundles" / "c1" / "config.json").unlink()
+        ledger.remove("c1")
+
+    monkeypatch.setattr("koordra.nri.verify.verification.time.sleep", removed)
+    assert verification.once() == ()
+    assert told.found_kinds == []
+
+
+def test_an_entry_is_kept_while_the_bundle_is_there_though_the_runtime_does_not_list_it(
+    tmp_path: Path,
+) -> None:
+    Ledger(tmp_path).add("c1", GRANTED)
+    again = Ledger(tmp_path, runs=lambda name: name == "c1")
+    again.keep([])
+    assert again.get("c1") == GRANTED
+
+
+def test_an_entry_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    (tmp_path / "nri-granted").rmdir()
+    ledger.add("c1", GRANTED)
+    ledger.add("c2", GRANTED)
+    ledger.remove("c2")
+    assert Ledger(tmp_path).get("c1") is None  # makes the folder again
+    ledger.flush()
+    again = Ledger(tmp_path)
+    assert again.get("c1") == GRANTED
+    assert again.get("c2") is None
+
+
+def test_a_container_older_than_the_first_hook_is_marked_so(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "node")
+    node.run("old", spec(devices=[{"allow": True, "access": "rwm"}]), pid=1)
+    node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=2)
+    os.utime(tmp_path / "node" / "bundles" / "old" / "config.json", (1000, 1000))
+    findings = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=2000).once()
+    earlier = {finding.container.id: finding.earlier for finding in findings}
+    assert earlier == {"old": True, "new": False}
+
+
+def test_a_clock_that_was_set_back_makes_no_container_older_than_the_hook(tmp_path: Path) -> None:
+    node = FakeNode(tmp_path / "node")
+    node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=1)
+    verification = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=4e9, clock=lambda: 3000.0)
+    os.utime(tmp_path / "node" / "bundles" / "new" / "config.json", (3100, 3100))
+    findings = verification.once()
+    assert findings
+    assert not any(finding.earlier for finding in findings)
+
+
+def test_an_unreadable_record_makes_no_forger(tmp_path: Path) -> None:
+    node, told = FakeNode(tmp_path / "node"), Told()
+    write(tmp_path / "prepared" / f"{UID}.json", json.dumps({"schema": "koordra.io/prepared/v2"}))
+    node.run("c1", spec(env=[f"{MARKER}={NONCE}"]))
+    (finding,) = verification_of(tmp_path, node, Ledger(tmp_path), told).once()
+    assert (finding.drift.kind, finding.drift.breach) == ("Unverified", False)
+    assert told.found_kinds == []
+
+
+@pytest.mark.parametrize(
+    ("name", "mounts", "rules"),
+    [
+        ("kube-proxy, after the hook", ("/lib/modules", "/run/xtables.lock"), (ALLOW_ALL,)),
+        ("network plugin", ("/opt/cni/bin", "/etc/cni/net.d", "/run/netns", "/sys/fs/bpf"), None),
+        ("node exporter", ("/", "/proc", "/sys"), None),
+        ("log shipper", ("/var/log", "/var/lib/kubelet/pods"), None),
+        ("CSI node plugin", ("/var/lib/kubelet", "/dev", "/sys"), (ALLOW_ALL,)),
+        ("runtime user", ("/run", "/run/containerd"), None),
+    ],
+)
+def test_ordinary_daemons_of_a_node_are_no_breach(
+    name: str, mounts: tuple[str, ...], rules: tuple[DeviceRule, ...] | None
+) -> None:
+    daemon = container(env=(VOID,), mounts=tuple(each for path in mounts for each in bind(path)), pod=name)
+    if rules is not None:
+        deny = tuple(DeviceRule(False, *number, "rw") for number in sorted(guarded_numbers(GUARDED)))
+        daemon = replace(daemon, rules=(*rules, *deny))
+    assert kinds(daemon) == []
+
+
+# --------------------------------------------------------------------------------------------- isolation of a share
+
+LIMITS = Mount("/var/lib/kubelet/plugins/koordra.io/limiter/claims/u/policy", "/run/koordra/p", True, True)
+
+
+def test_a_mount_of_the_isolation_that_is_missing_or_writable_is_a_breach() -> None:
+    granted = replace(GRANTED, mounts=(LIMITS,))
+    held = {device.claim_uid for device in GRANTED.devices}
+    mine = replace(LIMITS, source=LIMITS.source.replace("/u/", f"/{held.pop()}/"))
+    granted = replace(GRANTED, mounts=(mine,))
+    assert kinds(replace(HELD, mounts=(mine,)), granted=granted) == []
+    assert kinds(HELD, granted=granted) == ["MountChanged"]
+    assert "MountChanged" in kinds(replace(HELD, mounts=(replace(mine, read_only=False),)), granted=granted)
+
+
+def test_a_limiter_that_does_not_enforce_is_told_and_no_reason_to_evict() -> None:
+    uid = GRANTED.devices[0].claim_uid
+    (drift,) = drift_of(Running(HELD), Known(granted=GRANTED, guarded=GUARDED, unlimited=frozenset({uid})))
+    assert (drift.kind, drift.breach) == ("NotLimited", False)
