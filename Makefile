@@ -8,11 +8,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test native e2e e2e-long test-cluster bench soak check generate image clean
+.PHONY: help setup demo test test-long native e2e e2e-long test-cluster bench soak check generate image clean
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
-	@echo "make test      unit, property and conformance tests"
+	@echo "make test      unit, property and conformance tests: under 5 minutes on two cores"
+	@echo "make test-long the rest of them: long explorations, processes, demos; property tests with all examples"
 	@echo "make native    the memory limiter: build it and run its C tests"
 	@echo "make check     ruff, mypy --strict, layering, generated code"
 	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
@@ -35,6 +36,9 @@ demo: setup
 
 test: setup
 	scripts/test unit
+
+test-long: setup
+	scripts/test long
 
 e2e: setup
 	scripts/test e2e

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 # The programs that tests start find the checkout's packages where this process finds them (`pythonpath` in pyproject.toml).
@@ -16,45 +17,41 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 GOLDEN = Path(__file__).resolve().parent / "golden"
 
-# Deterministic in CI and on a laptop alike; no deadline, since a machine under load is not a bug.
-# `make soak` asks for many more examples, and for other ones each time.
+# Deterministic in CI and on a laptop alike; no deadline, since a machine under load is not a bug. `make test` takes the
+# profile "fast", `make test-long` runs the same tests with "full", and `make soak` with many more examples, drawn anew;
+# `make mutants` only wants to know that a test fails, and looks for no smaller example.
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
-settings.register_profile(
-    "koordra",
-    deadline=None,
-    derandomize=EXAMPLES is None,
-    max_examples=int(EXAMPLES or 100),
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
-)
-settings.load_profile("koordra")
-
-
-# Tests with processes, sockets and other people's clocks get a second try: a busy machine may starve one of them for
-# seconds. The summary names every rerun ("R"); each is a defect to look into, not noise.
-LIVE = (
-    "cluster",
-    "demo",
-    "e2e",
-    "unit/controller",
-    "unit/deploy",
-    "unit/devcluster",
-    "unit/elastic",
-    "unit/kube",
-    "unit/kubelet_plugin",
-    "unit/legacy",
-    "unit/limiter",
-    "unit/nri",
-    "unit/peers",
-    "unit/webhook",
-)
+for profile, examples, phases in (
+    ("fast", 20, tuple(Phase)),
+    ("full", 100, tuple(Phase)),
+    ("mutants", 20, (Phase.explicit, Phase.generate)),
+):
+    settings.register_profile(
+        profile,
+        deadline=None,
+        derandomize=EXAMPLES is None,
+        max_examples=int(EXAMPLES or examples),
+        phases=phases,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+    )
+settings.load_profile("fast")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    folders = tuple(ROOT / "tests" / name for name in LIVE)
+    """A second try for the tests marked `second_try(reason=...)`; the summary names every one that needed it ("R")."""
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in folders):
+        for mark in item.iter_markers("second_try"):
+            if not mark.kwargs.get("reason"):
+                raise pytest.UsageError(f"{item.nodeid}: second_try needs a reason")
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the run cost, its workers and every other process that it has waited for included."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(usage.ru_utime + usage.ru_stime for usage in spent)
+    terminalreporter.write_line(f"CPU time: {seconds / 60:.1f} minutes ({seconds:.0f} s)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

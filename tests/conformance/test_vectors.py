@@ -13,6 +13,7 @@ import pytest
 
 from koordra.placement import PlanError, plan
 from tests.conformance import checker, vectors
+from tests.long import mostly_long
 
 Dict = dict[str, Any]
 
@@ -81,6 +82,7 @@ def test_upstreams_table_other_policies(shared_data: Path, policy: str) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 def test_random_cases_first_fit(shared_data: Path) -> None:
     """Feasibility is the exhaustive answer's; results are upstream's wherever upstream is right."""
     wrong = []
@@ -105,7 +107,7 @@ def test_upstreams_known_defects_are_all_named(shared_data: Path) -> None:
     assert differing == set(KNOWN_UPSTREAM_DEFECTS)
 
 
-@pytest.mark.parametrize("policy", [*SCORED, "FirstFit"])
+@pytest.mark.parametrize("policy", mostly_long(["FirstFit", *SCORED]))
 def test_random_cases_are_legal(shared_data: Path, policy: str) -> None:
     wrong = []
     for case in vectors.cases(shared_data, "random-joint-cases.json"):

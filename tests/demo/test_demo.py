@@ -26,6 +26,8 @@ from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra_devcluster.demo import report
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 60.0
 PROGRAMS = {
     "control plane": ("devcluster", "control-plane"),

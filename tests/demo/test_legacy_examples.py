@@ -31,6 +31,8 @@ from tests.cluster.installation import Installation, free_port
 from tests.cluster.waiting import eventually
 from tests.unit.limiter.native_build import build
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = manifests.deploy_folder() / "examples"
 FOLDERS = sorted(path.name for path in EXAMPLES.glob("legacy-*"))
 LONG = 120.0

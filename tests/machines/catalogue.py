@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from koordra.topology import overlay, presets
@@ -15,6 +16,7 @@ NAMES = sorted(
 SERIAL = "node-a"
 
 
+@cache
 def load(name: str) -> Preset:
     """The description in the folder, or the preset of the folder's name."""
     described = HERE / name / "machine.yaml"

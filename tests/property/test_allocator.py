@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from koordra.placement import plan
 from tests.conformance import checker, objective
+from tests.long import examples
 from tests.unit.allocator import machines
 
 Dict = dict[str, Any]
@@ -24,11 +24,6 @@ CONSTRAINED = (
 )
 LINKS = ("none", "hopper", "hopper", "switch", "bridges", "crossed", "mesh")
 SCOPES = ("PCIeSwitch", "PCIeRoot", "NUMANode", "Node")
-
-
-def examples(number: int) -> settings:
-    """That many, or as many as `make soak` asks for."""
-    return settings(max_examples=max(number, int(os.environ.get("KOORDRA_EXAMPLES") or 0)))
 
 
 POLICIES = ("Honor", "Prefer")

@@ -14,6 +14,7 @@ from tests.fakes.joint_cluster import claim, gpu_slice, node, pod
 from tests.fakes.model_api import Killed, Request
 from tests.fakes.model_planner import results_of
 from tests.fakes.model_world import WATCHED, Controller, World
+from tests.long import mostly_long
 
 NODES_NUMBER = 125
 CARDS = 8
@@ -57,7 +58,7 @@ class Failovers(World):
         )
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", mostly_long(range(2), fast=0))
 def test_a_thousand_claims_outlive_their_leaders(seed: int) -> None:
     world, leaders = Failovers(seed, kills=6), set()
     for _ in range(60):

@@ -27,6 +27,7 @@ from koordra.simulation.policies import policy_named
 from koordra.simulation.replay import Cluster
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
+from tests.long import mostly_long
 from tests.unit.placement.fleets import mig_layout
 
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
@@ -89,7 +90,7 @@ def _slice(generator: np.random.Generator) -> Slice:
     return Slice(tuple(sorted(names)), min(place.milli for place in H100.places if place.profile in names))
 
 
-@pytest.mark.parametrize("chapter", range(FIRST, FIRST + CHAPTERS))
+@pytest.mark.parametrize("chapter", mostly_long(range(FIRST, FIRST + CHAPTERS)))
 def test_a_long_life_leaves_no_drift(chapter: int) -> None:
     print(f"chapter {chapter}")
     generator = np.random.default_rng(chapter)

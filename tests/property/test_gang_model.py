@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.gang_world import GangWorld
 from tests.fakes.model_planner import plan_model, read_model_inventory
+from tests.long import mostly_long
 
 SCHEDULES = 250
 BLOCKS = 10
@@ -36,7 +37,7 @@ def one_schedule(seed: int) -> GangWorld:
 
 
 @pytest.mark.skipif(SEED is not None, reason="one seed is replayed")
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", mostly_long(range(BLOCKS), fast=2))
 def test_no_schedule_holds_half_a_gang(block: int) -> None:
     size = SCHEDULES // BLOCKS
     for seed in range(block * size, (block + 1) * size):

@@ -29,6 +29,7 @@ from koordra.placement.gang.score import Count, NodeCounts, Rules
 from koordra.placement.gang.topology.distribution import read_off
 from koordra.placement.gang.topology.packing import Packing
 from koordra.placement.gang.topology.tree import domains_at, tree_of
+from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
     claim,
@@ -178,7 +179,7 @@ def packed(case: Case) -> tuple[tuple[int, ...] | None, dict[str, Count]]:
     return (best[0], *order), packing.places(best[4], best[5], best[3])
 
 
-@pytest.mark.parametrize("hundred", range(20 * HUNDREDS))
+@pytest.mark.parametrize("hundred", mostly_long(range(20 * HUNDREDS), fast=4))
 def test_no_spread_is_better_and_none_is_missed(hundred: int) -> None:
     for number in range(100):
         draw = random.Random(100 * hundred + number)
@@ -397,7 +398,7 @@ SORTS = (
 )
 
 
-@pytest.mark.parametrize("twenty", range(10 * HUNDREDS))
+@pytest.mark.parametrize("twenty", mostly_long(range(10 * HUNDREDS), fast=3))
 def test_gangs_get_what_trying_everything_finds(twenty: int) -> None:
     for number in range(20):
         draw = random.Random(20 * twenty + number)

@@ -23,6 +23,7 @@ import pytest
 
 from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
 from koordra.placement.gang.manifests import gang_nodes
+from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
     claim,
@@ -202,7 +203,7 @@ def score_of(answer: GangAnswer) -> tuple[int, ...] | None:
     )
 
 
-@pytest.mark.parametrize("thirty", range(2 * HUNDREDS))
+@pytest.mark.parametrize("thirty", mostly_long(range(2 * HUNDREDS)))
 def test_members_go_into_the_fewest_racks_and_on_the_fewest_rails(thirty: int) -> None:
     for number in range(30):
         draw = random.Random(30 * thirty + number)
@@ -225,7 +226,7 @@ def seats_of(one: Any) -> list[Seat]:
     return [(one.node, tuple(gpus))]
 
 
-@pytest.mark.parametrize("thirty", range(HUNDREDS))
+@pytest.mark.parametrize("thirty", mostly_long(range(HUNDREDS), fast=0))
 def test_the_order_of_input_changes_nothing_and_names_change_no_score(thirty: int) -> None:
     for number in range(30):
         draw = random.Random(1_000_000 + 30 * thirty + number)

@@ -24,6 +24,7 @@ from koordra.placement.gang.manifests import gang_nodes
 from koordra.placement.gang.table_fit import Tabled
 from koordra.placement.gang.topology.packing import Costs, Packing
 from koordra.placement.gang.topology.rail_bound import Room
+from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
     claim,
@@ -154,7 +155,7 @@ def members_of(draw: random.Random) -> list[Member]:
     return found
 
 
-@pytest.mark.parametrize("twenty", range(5 * HUNDREDS))
+@pytest.mark.parametrize("twenty", mostly_long(range(5 * HUNDREDS), fast=0))
 def test_the_fast_way_gives_the_answer_of_the_plain_one(twenty: int) -> None:
     by_table = 0
     for number in range(20):

@@ -14,6 +14,7 @@ import pytest
 
 from koordra.placement import PlanError, plan
 from tests.conformance.exhaustive import Exhaustive
+from tests.long import mostly_long
 
 Dict = dict[str, Any]
 
@@ -268,7 +269,9 @@ DEFAULT = (
 )
 
 
-@pytest.mark.parametrize("hundred", range(max(3, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)))
+@pytest.mark.parametrize(
+    "hundred", mostly_long(range(max(3, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)))
+)
 def test_made_up_cases(hundred: int) -> None:
     fitting = [held_against_exhaustive_search(seed) for seed in range(100 * hundred, 100 * hundred + 100)]
     assert 10 < sum(fitting) < 90, "cases that all fit, or never do, show little"

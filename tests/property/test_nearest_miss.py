@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import event, given
 
 from koordra.placement import plan
-from tests.property.test_allocator import clusters, examples, full_machines, nvlinked
+from tests.long import examples
+from tests.property.test_allocator import clusters, full_machines, nvlinked
 
 Dict = dict[str, Any]
 

@@ -20,6 +20,8 @@ from koordra.errors import NotFound
 from koordra.kube import KubeClient
 from koordra_devcluster.control_plane import ControlPlane
 
+pytestmark = pytest.mark.long
+
 COMMAND = [sys.executable, "-m", "koordra", "controller"]
 
 

@@ -23,6 +23,7 @@ from koordra.placement import plan
 from koordra.quantity import parse
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed
+from tests.long import mostly_long
 
 CARD = parse("80Gi")
 SEEDS = 150
@@ -206,7 +207,7 @@ class Simulation:
             assert missing, f"{objects.name(pod)} would fit and waits"
 
 
-@pytest.mark.parametrize("block", range(5))
+@pytest.mark.parametrize("block", mostly_long(range(5)))
 def test_no_double_use_ever_and_everything_that_fits_is_placed(block: int) -> None:
     for seed in range(block * SEEDS // 5, (block + 1) * SEEDS // 5):
         simulation = Simulation(seed)

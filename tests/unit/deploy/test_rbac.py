@@ -26,6 +26,8 @@ from koordra.kube import KubeClient
 from tests.cluster.installation import Installation, account_kubeconfig, free_port
 from tests.cluster.waiting import eventually
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "controller"
 USER = "system:serviceaccount:koordra-system:koordra-controller"
 UNSEEN = {

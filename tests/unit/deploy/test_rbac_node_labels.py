@@ -20,6 +20,8 @@ from tests.cluster.installation import ROOT, Installation, free_port
 from tests.cluster.test_peers import OWN_NODE, Plugin
 from tests.cluster.waiting import eventually
 
+pytestmark = pytest.mark.long
+
 USER = "system:serviceaccount:koordra-system:koordra-kubelet-plugin"
 LABEL = "nvidia.com/gpu.count"
 

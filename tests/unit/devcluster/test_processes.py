@@ -72,6 +72,7 @@ def processes() -> Iterator[Processes]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_kill_9_of_the_control_plane_loses_nothing_acknowledged(processes: Processes) -> None:
     first = processes.control_plane()
     client = processes.client()
@@ -91,6 +92,7 @@ def test_kill_9_of_the_control_plane_loses_nothing_acknowledged(processes: Proce
     assert int(version) >= max(map(int, acknowledged.values()))
 
 
+@pytest.mark.long
 def test_a_node_joins_runs_a_pod_and_both_end_on_sigterm(processes: Processes) -> None:
     plane = processes.control_plane()
     client = processes.client()

@@ -20,6 +20,8 @@ from tests.cluster.installation import ROOT, account_kubeconfig
 from tests.cluster.waiting import eventually
 from tests.unit.deploy.test_rbac import Cluster, Right
 
+pytestmark = pytest.mark.long
+
 
 def granted(*files: Path) -> set[Right]:
     return {

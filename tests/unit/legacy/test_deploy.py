@@ -158,6 +158,7 @@ def controller(cluster: Cluster) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stderr=log)
 
 
+@pytest.mark.long
 def test_rbac_is_exactly_what_is_used(cluster: Cluster) -> None:
     process = controller(cluster)
     try:

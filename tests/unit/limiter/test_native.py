@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.unit.limiter.native_build import environment
 
 
+@pytest.mark.long
 def test_the_unit_tests_in_c(built: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [str(built / "test" / "limiter-tests")],

@@ -150,6 +150,7 @@ QUIET_TOO = {
 """Call -> codes that are answers of this call ("there is no such link"), besides "not supported"."""
 
 
+@pytest.mark.long
 def test_every_error_of_every_call(fake: FakeNvml) -> None:
     """No error makes a card another card; each is reported, but for those that are answers, and passes again."""
     assert len(ERRORS) > 25

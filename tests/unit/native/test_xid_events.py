@@ -153,6 +153,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.long
 def test_no_error_of_the_library_ends_the_listening(fake: FakeNvml) -> None:
     answers = fake.run(LIBRARY_ERRORS, str(fake.control))
     assert {key: value for key, value in answers.items() if value != [True, False, False]} == {}

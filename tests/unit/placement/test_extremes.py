@@ -187,6 +187,7 @@ def test_nodes_under_new_names_leave_nothing_behind() -> None:
     assert len(sizes - {()}) == 1
 
 
+@pytest.mark.long
 def test_a_pool_is_known_by_a_bounded_number_of_names() -> None:
     """Selectors that read something new each time; and numbers of kinds are never used twice."""
     inventory = read_inventory(mixed.slices(1))

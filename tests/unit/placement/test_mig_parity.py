@@ -19,6 +19,7 @@ from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
 from koordra.topology.machine import Machine
 from koordra.topology.presets.mig import mig_profiles
+from tests.long import mostly_long
 from tests.machines import catalogue
 from tests.unit.placement.test_parity import Clusters
 
@@ -120,7 +121,9 @@ class MigClusters(Clusters):
         self.ask(name, requests, [], cpu=1)
 
 
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "machine", mostly_long(sorted(MACHINES, key=lambda machine: machine != "fixed instances"))
+)
 @pytest.mark.parametrize("case", CASES)
 def test_the_replay_the_plan_and_the_controller_take_the_same_place(case: str, machine: str) -> None:
     clusters = MigClusters([machine, machine], expected(LEARNED, {"A100": 16}))

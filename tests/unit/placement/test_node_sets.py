@@ -343,6 +343,7 @@ def test_a_new_sort_of_node_makes_requests_others(inventory: Inventory, publishe
     assert fleet.ranking.fleet.drifted() == []
 
 
+@pytest.mark.long
 def test_a_kept_fleet_follows_the_nodes(inventory: Inventory) -> None:
     """Labels, taints, cordons and readiness change from plan to plan; a kept fleet plans as a fresh one."""
     kept = KeptFleet(inventory)

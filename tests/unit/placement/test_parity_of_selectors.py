@@ -17,6 +17,7 @@ from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
 from koordra.simulation.openb import read_pods
+from tests.long import mostly_long
 from tests.unit.placement import mixed
 from tests.unit.placement.test_parity import Asked, Clusters
 
@@ -94,7 +95,7 @@ LEARNED = Workload(
 CAPACITY = {"A100": 16, "H100": 16, "V100": 16, "T4": 8}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mostly_long(range(6)))
 def test_constrained_claims_go_the_same_way(seed: int) -> None:
     draw = random.Random(seed)
     table = expected(LEARNED, CAPACITY)
@@ -121,7 +122,7 @@ def test_constrained_claims_go_the_same_way(seed: int) -> None:
     assert clusters.kept.ranking.fleet.drifted() == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_long(range(3), fast=0))
 def test_a_constrained_list_of_openb_goes_the_same_way(seed: int, shared_data: Path) -> None:
     """gpuspec33: shares in steps of ten (what a percentage can say), and the models of the list."""
     lines = (shared_data / "openb" / "openb_pod_list_gpuspec33.csv").read_text().splitlines()

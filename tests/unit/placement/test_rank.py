@@ -138,6 +138,7 @@ def test_a_claim_that_asks_for_spread_is_not_ranked(cluster: list[Object]) -> No
     assert len(set(found.nodes.values())) == 2
 
 
+@pytest.mark.long
 def test_feasibility_is_that_of_the_small_cluster(
     cluster: list[Object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
     assert next(iter(ranking.order_of(request))) == "node-002"
 
 
+@pytest.mark.long
 def test_a_kept_fleet_plans_as_a_fresh_one(cluster: list[Object]) -> None:
     """Claims come and go, a node goes and comes back, slices and classes change: what is kept follows."""
     inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])

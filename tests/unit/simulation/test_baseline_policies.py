@@ -79,6 +79,7 @@ def _experiment(folder: Path, name: str) -> Experiment:
 PUBLISHED = {"best-fit": "05-BestFit", "fgd": "06-FGD"}
 
 
+@pytest.mark.long
 def test_one_seed_of_the_default_list_is_near_the_published_means(shared_data: Path) -> None:
     """One run may be three standard deviations off; all policies and ten seeds are in benchmarks/results/replay-openb.md."""
     experiment = _experiment(shared_data, "default")
@@ -92,6 +93,7 @@ def test_one_seed_of_the_default_list_is_near_the_published_means(shared_data: P
             assert abs(got - want["mean"]) <= max(0.3, 3.2 * want["std"]), (name, at, got)
 
 
+@pytest.mark.long
 def test_koordra_is_above_fgd_known_or_unknown_start(shared_data: Path) -> None:
     """With the table learned at once; the replayed one, all lists and seeds are in benchmarks/results."""
     experiment = _experiment(shared_data, "default")

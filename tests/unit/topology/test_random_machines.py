@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.api.slices import ResourceSlice
@@ -18,6 +18,7 @@ from koordra.topology.machine import Machine, pcie_level
 from koordra.topology.machine import level as level_of_machine
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
+from tests.long import examples
 
 NUMA_NODES = 4
 
@@ -64,7 +65,7 @@ def machines(draw: st.DrawFn) -> Machine:
     return preset(document, name="random").machine(serial="random")
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(machines())
 def test_what_is_written_is_found(machine: Machine) -> None:
     with tempfile.TemporaryDirectory() as directory:

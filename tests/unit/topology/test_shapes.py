@@ -18,6 +18,7 @@ from koordra.topology.shape_search import ShapeSearch
 from koordra.topology.shape_tables import ShapeTables
 from koordra.topology.shapes import Choice, Chooser, Shape, chooser, shape_of_devices, shape_of_machine
 from tests.fakes.best_choice import BestChoice, mask_of, numbers
+from tests.long import mostly_long
 from tests.machines import catalogue
 
 SMALL = [
@@ -59,7 +60,7 @@ def test_tables_and_search_equal_trying_everything(name: str) -> None:
         assert search.best(*question) == expected, question
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", mostly_long(LARGE, fast=0))
 def test_search_equals_trying_everything_on_samples_of_large_machines(name: str) -> None:
     machine = catalogue.machine(name)
     shape, truth = shape_of_machine(machine), BestChoice.of(machine)

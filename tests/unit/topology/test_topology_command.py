@@ -67,6 +67,7 @@ def test_a_root_shows_what_is_there_and_problems_go_to_stderr(tmp_path: Path) ->
     assert "[not offered]" in run("--root", str(tmp_path), "-o", "tree").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("option", ["--machine", "--preset"])
 def test_a_preset_a_folder_of_the_checkout_and_a_path_are_machines(option: str) -> None:
     for name in (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.kubelet_plugin.discovery.reading import discover
@@ -25,6 +25,7 @@ from koordra.topology.matrix import matrix
 from koordra.topology.outline import outline
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
+from tests.long import examples
 
 KIND = preset(
     {
@@ -219,7 +220,7 @@ def test_the_pristine_tree_is_the_machine(pristine: Path) -> None:
     assert not found.problems
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_any_few_broken_entries(pristine: Path, working: Path, data: st.DataObject) -> None:
     breakage = st.tuples(
@@ -239,7 +240,7 @@ def test_every_single_broken_file_under_the_rdma_class_and_dev(
             assert_sane(broken(pristine, working, [(path, how, b"")]))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     document=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=8),

@@ -19,6 +19,7 @@ from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
+from tests.long import mostly_long
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
 FIRST = claim(1, gpu("gpu", GPU_0), nic("nic", NIC_0))
@@ -76,7 +77,9 @@ def check_promises(node: PluginNode) -> None:
     assert uid(2) in node.holders()
 
 
-@pytest.mark.parametrize("operation", [prepare_first, prepare_again, unprepare_first, repair])
+@pytest.mark.parametrize(
+    "operation", mostly_long([prepare_first, unprepare_first, prepare_again, repair], fast=2)
+)
 def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inventory: Inventory) -> None:
     count = steps_of(operation, fresh(tmp_path / "counted", inventory))
     assert count >= 4
@@ -124,8 +127,8 @@ def test_killed_and_asked_again_without_a_repair(
         check_promises(node)
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-@pytest.mark.parametrize("operation", [prepare_first, prepare_again, unprepare_first])
+@pytest.mark.parametrize("error", mostly_long([errno.EIO, errno.ENOSPC]))
+@pytest.mark.parametrize("operation", mostly_long([prepare_first, unprepare_first, prepare_again], fast=2))
 def test_any_one_step_fails(operation: Operation, error: int, tmp_path: Path, inventory: Inventory) -> None:
     for at in range(steps_of(operation, fresh(tmp_path / "counted", inventory))):
         node = fresh(tmp_path / str(at), inventory)
