@@ -15,7 +15,7 @@ help:
 	@echo "make test      unit, property and conformance tests: under 5 minutes on two cores"
 	@echo "make test-long the rest of them: long explorations, processes, demos; property tests with all examples"
 	@echo "make native    the memory limiter: build it and run its C tests"
-	@echo "make check     ruff, mypy --strict, layering, generated code"
+	@echo "make check     ruff, mypy --strict, vulture, layering, generated code; prints size and growth"
 	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
 	@echo "make test-cluster  against the devcluster, or the cluster of KUBECONFIG"
 	@echo "make bench     ratios against plain implementations"

@@ -22,8 +22,21 @@ from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered
 from koordra.api import objects as api
 from koordra.api.claims import Alternative, DeviceClass
-from koordra.cel.selectors import evaluated
+from koordra.cel.selectors import DeviceFacts, _outcome, _program, _values_read
+from koordra.errors import SelectorError
 from koordra.placement.manifests import Cluster
+
+
+def evaluated(expression: str, device: DeviceFacts) -> bool:
+    """`matches` without the cache of results: what the cache saves can be measured against it."""
+    program = _program(expression)
+    if isinstance(program, str):
+        raise SelectorError(f"CEL compile error in {expression.strip()!r}: {program}")
+    outcome = _outcome.__wrapped__(program, _values_read(program, device))
+    if isinstance(outcome, str):
+        raise SelectorError(f"CEL runtime error in {expression.strip()!r}: {outcome}")
+    return outcome
+
 
 LIMIT = 32
 

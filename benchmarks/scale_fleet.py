@@ -31,6 +31,13 @@ from koordra.simulation.replay import Cluster, arrivals, cluster_of, run, shuffl
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
 
+
+def bytes_used(fleet: Fleet) -> int:
+    """Of the arrays that grow with nodes and classes."""
+    kept = sum(column.nbytes for column in fleet._kept.values())
+    return int(fleet._keys.nbytes + fleet.slot_of_node.nbytes + fleet.slots.gpus.nbytes + kept)
+
+
 _EVERY = 30
 
 
@@ -113,7 +120,7 @@ def _openb(folder: Path, scale: int) -> dict[str, Any]:
         **_percentiles(done.decisions),
         "alloc_pct_130": done.curve.percent_allocated(130),
         "slots": fleet.slots.used,
-        "bytes_per_node": fleet.bytes_used // len(cluster.nodes),
+        "bytes_per_node": bytes_used(fleet) // len(cluster.nodes),
     }
 
 
@@ -189,7 +196,7 @@ def _joint(count: int = 10_000) -> dict[str, Any]:
         "release_us_p50": round(float(np.percentile(released, 50)) / 1000, 1),
         "aligned_pct_at_90": round(100 * near / max(sum(levels.values()), 1), 2),
         "slots": fleet.slots.used,
-        "fleet_bytes_per_node": fleet.bytes_used // count,
+        "fleet_bytes_per_node": bytes_used(fleet) // count,
         "process_growth_bytes_per_node": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         * 1024
         // count,

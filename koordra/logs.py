@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 import structlog
 
-LEVELS = ("debug", "info", "warning", "error")
-
 
 class Logger(Protocol):
     """What the rest of koordra knows of a logger."""

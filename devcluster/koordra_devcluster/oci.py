@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-ENDLESS = 2**64 - 1
 """RLIM_INFINITY."""
 
 

@@ -6,7 +6,7 @@ looked up among the objects of the same conversion, never in a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ from koordra.api.devices import Reader
 from koordra.api.objects import Object
 
 GROUP: Final = "resource.k8s.io"
-CLASSIC: Final = (f"{GROUP}/v1alpha1", f"{GROUP}/v1alpha2")
 CLAIM_PARAMETERS: Final = "ResourceClaimParameters"
 CLASS_PARAMETERS: Final = "ResourceClassParameters"
 
@@ -106,10 +105,6 @@ def spelled(reference: Reference) -> str:
     """`ResourceClaimParameters.resource.k8s.io team-a/big` for messages."""
     group, kind, namespace, name = reference
     return f"{kind}.{group} {namespace}/{name}".replace(". ", " ").replace(" /", " ")
-
-
-def without_used(found: Sequence[Object], used: set[Reference]) -> list[Object]:
-    return [obj for obj in found if reference_to(obj) not in used]
 
 
 def _place(obj: Object) -> str:

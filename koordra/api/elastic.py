@@ -34,7 +34,6 @@ from koordra.quantity import canonical, parse
 
 GROUP: Final = "elasticgpu.io"
 VERSION: Final = "v1alpha1"
-README_VERSION: Final = "v1alpha"
 """The README's; served with the same schema."""
 
 ELASTIC_CLASSES: Final = Kind(GROUP, VERSION, "elasticgpuclasses", "ElasticGPUClass", namespaced=False)

@@ -90,7 +90,6 @@ ATTR_IB_DEVICE: Final = DOMAIN + "ibDevice"
 ATTR_NETDEV: Final = DOMAIN + "netdev"
 ATTR_LINK_LAYER: Final = DOMAIN + "linkLayer"
 ATTR_RATE_GBPS: Final = DOMAIN + "rateGbps"
-ATTR_ISOLATION: Final = DOMAIN + "isolation"
 ATTR_PROFILE: Final = DOMAIN + "profile"
 ATTR_PLACEMENT_START: Final = DOMAIN + "placementStart"
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from koordra.api.rdma_network import RdmaNetwork, decode_network, network_schema
+from koordra.api.rdma_network import RdmaNetwork, decode_network
 from koordra.errors import InvalidParameters
 
 API_VERSION: Final = "koordra.io/v1alpha1"
@@ -277,33 +277,3 @@ def _did_you_mean(word: object, known: tuple[str, ...]) -> str:
 
 
 _KINDS_REMEDY: Final = f"write apiVersion {API_VERSION} and a kind of {', '.join(_KINDS)}"
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of every kind, for editors and for the documentation."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"https://{API_VERSION}",
-        "oneOf": [_kind_schema(name, kind) for name, kind in _KINDS.items()],
-    }
-
-
-def _kind_schema(name: str, kind: _Kind) -> dict[str, Any]:
-    properties: dict[str, Any] = {"apiVersion": {"const": API_VERSION}, "kind": {"const": name}}
-    for entry in kind.fields:
-        if entry.network:
-            properties[entry.json] = network_schema()
-        elif entry.words is not None:
-            properties[entry.json] = {"enum": list(entry.allowed())}
-        elif entry.whole is not None:
-            properties[entry.json] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
-        else:
-            properties[entry.json] = {"type": "boolean"}
-    required = ["apiVersion", "kind", *(entry.json for entry in kind.fields if entry.required)]
-    return {
-        "title": name,
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }

@@ -168,36 +168,3 @@ class _Reading:
         if name is None:
             raise self.wrong("attachment.name", "it is missing")
         return Attachment(name, self.matching(found, "namespace", _LABEL, "a namespace"))
-
-
-def network_schema() -> dict[str, Any]:
-    """JSON schema of the `network` object."""
-    text = {"type": "string"}
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {
-            "interface": {"type": "string", "pattern": f"^(?:{_INTERFACE.pattern})$"},
-            "addresses": {"type": "array", "maxItems": 16, "items": text},
-            "routes": {
-                "type": "array",
-                "maxItems": 16,
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["destination"],
-                    "properties": {"destination": text, "gateway": text},
-                },
-            },
-            "mtu": {"type": "integer", "minimum": 68, "maximum": 65535},
-            "vlan": {"type": "integer", "minimum": 1, "maximum": 4094},
-            "guid": {"type": "string", "pattern": f"^(?:{_GUID.pattern})$"},
-            "pkey": {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,4}$"},
-            "attachment": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["name"],
-                "properties": {"name": text, "namespace": text},
-            },
-        },
-    }

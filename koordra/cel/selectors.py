@@ -78,17 +78,6 @@ def matches(expression: str, device: DeviceFacts) -> bool:
     return outcome
 
 
-def evaluated(expression: str, device: DeviceFacts) -> bool:
-    """`matches` without the cache of results: what the cache saves can be measured against it."""
-    program = _program(expression)
-    if isinstance(program, str):
-        raise SelectorError(f"CEL compile error in {expression.strip()!r}: {program}")
-    outcome = _outcome.__wrapped__(program, _values_read(program, device))
-    if isinstance(outcome, str):
-        raise SelectorError(f"CEL runtime error in {expression.strip()!r}: {outcome}")
-    return outcome
-
-
 def compile_error(
     expression: str, *, consumable_capacity: bool = True, list_attributes: bool = True
 ) -> str | None:

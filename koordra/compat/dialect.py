@@ -13,8 +13,6 @@ from koordra.compat.normal import Share, Wish
 from koordra.compat.settings import Settings
 from koordra.compat.vocabulary import Place, Vocabulary
 
-TEXTS: Final = "write it in quotes"
-
 
 @dataclass(frozen=True, slots=True)
 class PodView:

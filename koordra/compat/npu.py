@@ -6,7 +6,7 @@ NPUs; this says which template a pod means, so that the refusal can name it, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from koordra.compat.koordinator_requests import MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP, Amounts
@@ -23,20 +23,6 @@ def matching(templates: Templates, key: str, request: Amounts) -> str | None:
         (name for name, amounts in sorted(templates.get(key, {}).items()) if _counted(amounts) == wanted),
         None,
     )
-
-
-def place(
-    templates: Templates, key: str, request: Amounts, free: Sequence[Amounts]
-) -> tuple[int, str] | None:
-    """(card, template) for a request, given what each card has left; None where none has room or no template fits."""
-    name = matching(templates, key, request)
-    if name is None:
-        return None
-    wanted = _counted(request)
-    for card, left in enumerate(free):
-        if all(left.get(part, 0) >= amount for part, amount in wanted.items()):
-            return card, name
-    return None
 
 
 def _counted(amounts: Amounts) -> dict[str, int]:

@@ -123,15 +123,3 @@ def setting(key: str, meaning: str, becomes: str) -> Name:
 
 def on_nodes(key: str, meaning: str, becomes: str) -> Name:
     return Name(key, Place.NODE, meaning, becomes, sign=False)
-
-
-def table(vocabulary: Vocabulary) -> str:
-    """The names as a Markdown table."""
-    rows = [
-        f"| `{name.key}` | {name.place} | {name.meaning} | {name.becomes} |".replace("||", "\\|\\|")
-        for name in vocabulary.names
-    ]
-    return (
-        "\n".join(["| name | where | what it means | what becomes of it |", "|---|---|---|---|", *rows])
-        + "\n"
-    )

@@ -28,9 +28,9 @@ from koordra.api.objects import Object
 from koordra.controller import guards
 from koordra.controller.happenings import ALLOCATED, Happening
 from koordra.controller.stages import ENCODE, PARTS, WRITE, Stages
-from koordra.controller.writes import MERGE_PATCH, WritingApi
+from koordra.controller.writes import WritingApi
 from koordra.errors import ApiError
-from koordra.kube import encoded
+from koordra.kube import MERGE_PATCH, encoded
 from koordra.metrics import Metrics
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)

@@ -33,9 +33,8 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller import snapshot
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
+from koordra.kube import JSON_PATCH, MERGE_PATCH
 
-MERGE_PATCH: Final = "application/merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
 TOO_MANY_REQUESTS: Final = 429
 
 

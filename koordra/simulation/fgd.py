@@ -23,7 +23,6 @@ from koordra.placement.policy.workload import Popular
 from koordra.simulation.baseline_policies import BaselinePolicy, View
 
 _Floats = npt.NDArray[np.float64]
-_NEVER = 1 << 20
 
 
 class Fgd(BaselinePolicy):

@@ -21,7 +21,6 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from koordra.topology.levels import Level
 from koordra.topology.machine import ROOT_ID, Gpu, Machine, nvlinks_between
 
 if TYPE_CHECKING:
@@ -71,32 +70,6 @@ def tree(graph: nx.Graph[str]) -> nx.Graph[str]:
     import networkx as nx
 
     return nx.subgraph_view(graph, filter_edge=lambda a, b: graph.edges[a, b]["kind"] != "nvlink")
-
-
-def hops(graph: nx.Graph[str], a: str, b: str) -> int:
-    """Edges between two nodes along the tree: a finer distance than the level."""
-    import networkx as nx
-
-    return int(nx.shortest_path_length(tree(graph), a, b))
-
-
-def level(graph: nx.Graph[str], a: str, b: str) -> tuple[Level, int]:
-    """Level between two devices and its number of NVLinks, from the shape of the graph alone."""
-    import networkx as nx
-
-    if a == b:
-        return Level.X, 0
-    if graph.has_edge(a, b) and graph.edges[a, b]["kind"] == "nvlink":
-        return Level.NV, int(graph.edges[a, b]["links"])
-    kinds = [str(graph.nodes[node]["kind"]) for node in nx.shortest_path(tree(graph), a, b)[1:-1]]
-    if "socket" in kinds or "machine" in kinds:
-        return Level.SYS, 0
-    if "numa" in kinds:
-        return Level.NODE, 0
-    if "root" in kinds:
-        return Level.PHB, 0
-    # One bridge on the way is a shared port; three are a switch: down, up, down again.
-    return (Level.PIX if len(kinds) <= 3 and kinds.count("upstream") <= 1 else Level.PXB), 0
 
 
 def nvlink_cliques(graph: nx.Graph[str]) -> list[frozenset[str]]:

@@ -28,6 +28,7 @@ from koordra.simulation.replay import Cluster
 from koordra.topology import presets
 from koordra.topology.shapes import shape_of_machine
 from tests.long import mostly_long
+from tests.unit.placement import fleets
 from tests.unit.placement.fleets import mig_layout
 
 EXAMPLES = os.environ.get("KOORDRA_EXAMPLES")
@@ -159,7 +160,7 @@ class _Story:
         for number, state in list(self.away.items()):
             fleet.set_node(number, state)
         self.away.clear()
-        assert fleet.drifted() == []
+        assert fleets.drifted(fleet) == []
         held = Counter(placement.node for placement in self.held)
         for number, state in enumerate(fleet.nodes):
             assert state is not None

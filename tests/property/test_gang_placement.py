@@ -24,11 +24,11 @@ import numpy as np
 import pytest
 
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
-from koordra.placement.gang.manifests import gang_nodes
 from koordra.placement.gang.score import Count, NodeCounts, Rules
 from koordra.placement.gang.topology.distribution import read_off
 from koordra.placement.gang.topology.packing import Packing
 from koordra.placement.gang.topology.tree import domains_at, tree_of
+from tests.fakes.gang_nodes import gang_nodes
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,

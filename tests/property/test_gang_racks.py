@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
-from koordra.placement.gang.manifests import gang_nodes
+from tests.fakes.gang_nodes import gang_nodes
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from koordra.placement.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
-from koordra.placement.gang.manifests import gang_nodes
 from koordra.placement.gang.table_fit import Tabled
 from koordra.placement.gang.topology.packing import Costs, Packing
 from koordra.placement.gang.topology.rail_bound import Room
+from tests.fakes.gang_nodes import gang_nodes
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,

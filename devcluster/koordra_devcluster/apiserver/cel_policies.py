@@ -43,12 +43,6 @@ def evaluate(expression: str, values: Mapping[str, Any], *, check: Check) -> Any
     return value
 
 
-def compile_error(expression: str) -> str | None:
-    """Why the expression does not compile, None where it does."""
-    program = _program(expression)
-    return program if isinstance(program, str) else None
-
-
 @lru_cache(maxsize=512)
 def _program(expression: str) -> Any:
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
@@ -20,7 +19,6 @@ from koordra_devcluster.apiserver.selectors import label_selector_matches
 from koordra_devcluster.recorder import Recorder
 from koordra_devcluster.workloads import pods as pod_rules
 
-OWNERS_PATCH: Final = "application/json-patch+json"
 Clock = Callable[[], datetime]
 
 

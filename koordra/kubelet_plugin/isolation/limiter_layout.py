@@ -24,7 +24,6 @@ SLOTS_MAX: Final = 1024
 KINDS: Final = ("plain", "managed", "array", "vmm", "pool", "graph", "import", "context")
 
 STRICT: Final = 1
-TRUST_IMPORTS: Final = 2
 
 POLICY: Final = struct.Struct("=QIIIIQ40sQ48x")
 DEVICE: Final = struct.Struct("=16sQQQII16x")

@@ -10,8 +10,6 @@
 It holds no secrets: the nonce by which the NRI hook tells genuine markers from forged ones is replaced everywhere by a
 digest of itself, so that equal ones still look equal; GUIDs, UUIDs and MACs are hardware's names and stay. Environment
 variables are koordra's own. Of the API server nothing is asked.
-
-`claims_of` reads the claims back, with which a test has the node's state again.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +24,7 @@ from koordra.errors import CheckpointError, KoordraError
 from koordra.kubelet_plugin import prepared
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.checkpoint import CheckpointFile
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_from_dict, claim_to_dict
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_to_dict
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.network import network_files
 from koordra.kubelet_plugin.prepare.node_paths import NodePaths
@@ -69,13 +66,6 @@ def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None 
     }
     redacted: dict[str, Any] = without_nonces(result, {record.nonce for record in claims})
     return redacted
-
-
-def claims_of(raw: Mapping[str, Any]) -> tuple[ClaimRecord, ...]:
-    """The claims of a dump. Raises CheckpointError for one of another version."""
-    if raw.get("schema") != SCHEMA:
-        raise CheckpointError(f"schema {raw.get('schema')!r}; this program reads {SCHEMA}")
-    return tuple(claim_from_dict(claim) for claim in raw["claims"])
 
 
 def without_nonces(value: Any, known: set[str]) -> Any:

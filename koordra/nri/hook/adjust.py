@@ -105,12 +105,6 @@ class Decision:
     grants: Grants
 
 
-def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Adjustment | Refusal:
-    """What to change of a container that is being created, or why it may not be."""
-    decision = decide(container, facts, exempt=exempt)
-    return decision.adjustment if isinstance(decision, Decision) else decision
-
-
 def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Decision | Refusal:
     """The whole decision about a container that is being created."""
     grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)

@@ -12,9 +12,8 @@ the pod and tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from koordra._proto.nri import nri_pb2
@@ -256,12 +255,3 @@ class Hook(Plugin):
                 f"{container}: whether its pod has claims of koordra's cannot be told: {error}",
             )
         return None if ours else found
-
-
-def open_hook(state_dir: Path, *, node_name: str, exempt_namespaces: Iterable[str]) -> Hook:
-    """The hook on the kubelet plugin's state directory, with everything optional off."""
-    return Hook(
-        NodeState(state_dir, node_name=node_name),
-        settings=Settings(exempt=frozenset(exempt_namespaces)),
-        ledger=Ledger(state_dir),
-    )

@@ -57,7 +57,7 @@ class Message(Protocol):
     def SerializeToString(self) -> bytes: ...  # noqa: N802 -- protobuf's name
 
     @classmethod
-    def FromString(cls, s: bytes, /) -> Self: ...  # noqa: N802 -- protobuf's name
+    def FromString(cls, _data: bytes, /) -> Self: ...  # noqa: N802 -- protobuf's name
 
 
 Answer = TypeVar("Answer", bound=Message)

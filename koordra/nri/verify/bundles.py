@@ -26,8 +26,6 @@ from typing import Any, Final
 from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount
 from koordra.nri.hook.ungranted_access import is_privileged
 
-CONTAINERD_BUNDLES: Final = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
-
 _TYPE: Final = "io.kubernetes.cri.container-type"
 _KEYS: Final = {
     "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),

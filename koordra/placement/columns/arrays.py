@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.state import WHOLE, Form, Kind, Request, Slice, State
+from koordra.placement.columns.state import Form, Kind, Request, Slice, State
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.int64]
@@ -143,8 +143,3 @@ def fits(state: State, request: Request) -> bool:
     if not request.gpus:
         return True
     return sum(free >= request.milli for free in state.gpus) >= request.gpus
-
-
-def whole(state: State) -> int:
-    """GPUs nobody uses."""
-    return sum(free == WHOLE for free in state.gpus)

@@ -232,23 +232,6 @@ class Fleet:
         for number in range(len(self.classes)):
             self._keys[number, at] = self.policy.row(at, number)
 
-    def drifted(self) -> list[tuple[Request, State]]:
-        """Classes and states whose kept key differs from one computed afresh; empty unless there is a bug."""
-        found: list[tuple[Request, State]] = []
-        for slot, state in enumerate(self.slots.states):
-            if state is None:
-                continue
-            kept = self._keys[: len(self.classes), slot]
-            stale = (self.policy.column(slot, 0) != kept).nonzero()[0]
-            found.extend((self.classes.requests[int(number)], state) for number in stale)
-        return found
-
-    @property
-    def bytes_used(self) -> int:
-        """Of the arrays that grow with nodes and classes."""
-        kept = sum(column.nbytes for column in self._kept.values())
-        return int(self._keys.nbytes + self.slot_of_node.nbytes + self.slots.gpus.nbytes + kept)
-
     # --- slots ------------------------------------------------------------------------------------------------------
 
     def _reset(self) -> None:

@@ -65,9 +65,6 @@ class Admits(NamedTuple):
     enough: bool
 
 
-EVERYTHING: Final = Admits(any=True, enough=True)
-
-
 def keeps_out(taint: Taint) -> bool:
     """Whether the taint keeps requests away that do not tolerate it."""
     return taint.effect in (NO_SCHEDULE, NO_EXECUTE)

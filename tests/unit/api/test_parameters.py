@@ -20,6 +20,7 @@ from koordra.api.parameters import (
     Scope,
 )
 from koordra.errors import InvalidParameters
+from tests.unit.api.parameter_schema import schema
 
 VERSION = {"apiVersion": "koordra.io/v1alpha1"}
 JOINT = {**VERSION, "kind": "JointAllocation", "scope": "PCIeSwitch"}
@@ -102,7 +103,7 @@ field_names = st.sampled_from(
 )
 def test_decoder_and_schema_agree(kind: str, fields: dict[str, Any]) -> None:
     document = {**VERSION, "kind": kind, **fields}
-    valid = jsonschema.Draft202012Validator(parameters.schema()).is_valid(document)
+    valid = jsonschema.Draft202012Validator(schema()).is_valid(document)
     try:
         decode(document)
     except InvalidParameters:

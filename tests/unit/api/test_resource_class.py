@@ -12,6 +12,7 @@ import yaml
 from koordra.api import parameters, resource_class
 from koordra.api.claims import DeviceClass
 from koordra.api.resource_class import CLASS_LABEL, ClassRefused, device_class
+from tests.unit.api.parameter_schema import schema
 
 ROOT = Path(__file__).resolve().parents[3]
 Object = dict[str, Any]
@@ -167,7 +168,7 @@ def test_the_crd_describes_the_policies_as_the_parameters_do() -> None:
     crd = yaml.safe_load((ROOT / "deploy/kustomize/crds/resourceclasses.yaml").read_text())
     properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     assert properties["deviceType"]["enum"] == list(resource_class.DEVICE_TYPES)
-    schemas = {entry["title"]: entry["properties"] for entry in parameters.schema()["oneOf"]}
+    schemas = {entry["title"]: entry["properties"] for entry in schema()["oneOf"]}
     policies = properties["policy"]["properties"]
     assert set(policies) == set(resource_class.POLICIES)
     for name, kind in resource_class.POLICIES.items():

@@ -12,7 +12,20 @@ from click.testing import CliRunner
 from koordra.cli.convert import command
 from koordra.compat.rewrite import DIALECTS
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import table
+from koordra.compat.vocabulary import Vocabulary
+
+
+def table(vocabulary: Vocabulary) -> str:
+    """The names as a Markdown table."""
+    rows = [
+        f"| `{name.key}` | {name.place} | {name.meaning} | {name.becomes} |".replace("||", "\\|\\|")
+        for name in vocabulary.names
+    ]
+    return (
+        "\n".join(["| name | where | what it means | what becomes of it |", "|---|---|---|---|", *rows])
+        + "\n"
+    )
+
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "migrate"
 ABOUT_ALL = {"README.md", "in-the-cluster.md", "quota.md"}

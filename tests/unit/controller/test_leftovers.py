@@ -23,6 +23,7 @@ from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
 from tests.fakes.joint_cluster import gpu_slice, node
 from tests.unit.controller.test_offers import Book, of_kind
+from tests.unit.placement import fleets
 
 GPU = 80
 """GiB of the cards in these tests."""
@@ -190,7 +191,7 @@ def test_sites_that_come_go_and_change_are_followed() -> None:
     fresh.look(book.cluster())
     book.offers.look(book.cluster())
     ours, theirs = leftovers._ranking, fresh.leftovers._ranking
-    assert fleet.drifted() == []
+    assert fleets.drifted(fleet) == []
     for name in book.offers.sites.by_name:
         mine, other = (ranking.fleet.nodes[ranking.number[name]] for ranking in (ours, theirs))
         assert mine is not None

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.placement.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
-from koordra.placement.gang.manifests import gang_nodes
 from koordra.topology.fabric import FabricLevels
+from tests.fakes.gang_nodes import gang_nodes
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 
 Dict = dict[str, Any]

@@ -11,7 +11,7 @@ from koordra.api.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.gang_environment import variables
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang
-from koordra.placement.gang.manifests import gang_nodes
+from tests.fakes.gang_nodes import gang_nodes
 from tests.unit.allocator.machines import device_classes
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
 

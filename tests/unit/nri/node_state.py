@@ -7,9 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from koordra.nri.hook.adjust import NodeFacts, adjust
+from koordra.nri.hook.adjust import Decision, NodeFacts, decide
 from koordra.nri.hook.oci import Adjustment, Container, DeviceNode, DeviceRule, Mount, Refusal
 from koordra.nri.prepared import Guarded, GuardedDevice, PreparedClaim, claim_from, marker_of
+
+
+def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Adjustment | Refusal:
+    """What to change of a container that is being created, or why it may not be."""
+    decision = decide(container, facts, exempt=exempt)
+    return decision.adjustment if isinstance(decision, Decision) else decision
+
 
 NODE = "node-a"
 UID = "11111111-2222-3333-4444-555555555555"

@@ -8,6 +8,7 @@ import numpy as np
 
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
+from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import node_devices
 from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
@@ -16,6 +17,18 @@ from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
+
+
+def drifted(fleet: Fleet) -> list[tuple[Request, State]]:
+    """Classes and states whose kept key differs from one computed afresh; empty unless there is a bug."""
+    found: list[tuple[Request, State]] = []
+    for slot, state in enumerate(fleet.slots.states):
+        if state is None:
+            continue
+        kept = fleet._keys[: len(fleet.classes), slot]
+        stale = (fleet.policy.column(slot, 0) != kept).nonzero()[0]
+        found.extend((fleet.classes.requests[int(number)], state) for number in stale)
+    return found
 
 
 def mig_layout(card: str) -> Layout:

@@ -21,7 +21,7 @@ from koordra.placement.node_filter import node_sets
 from koordra.placement.node_filter.node_sets import NodeSets
 from koordra.placement.policy.workload_table import MOST_PER_GPU
 from koordra.placement.ranked_nodes import RANKED_FROM, KeptFleet
-from tests.unit.placement import mixed
+from tests.unit.placement import fleets, mixed
 
 Object = dict[str, Any]
 COUNT = RANKED_FROM + 6
@@ -74,7 +74,7 @@ def test_a_bound_pod_that_asks_for_more_than_any_number_fills_its_node_alone(
         found = plan([*objects, *there], inventory=inventory, fleet=kept, report_errors=True)
         assert ("d/pinned" in found.nodes) is not bool(there)
         assert "d/sane" in found.nodes
-    assert kept.ranking.fleet.drifted() == []
+    assert fleets.drifted(kept.ranking.fleet) == []
 
 
 @pytest.mark.parametrize("of_class", ["gpu.koordra.io", "mig.koordra.io", "nic.koordra.io"])
@@ -145,7 +145,7 @@ def test_taints_that_differ_on_every_node_make_a_crowd(
         nodes = [{**node, "metadata": {**node["metadata"], "annotations": {}}} for node in nodes]
     assert len(divided) <= 6
     assert len(kept.ranking.sets._cells) <= 20 + len(mixed.MACHINES)
-    assert kept.ranking.fleet.drifted() == []
+    assert fleets.drifted(kept.ranking.fleet) == []
 
 
 def test_nodes_under_new_names_leave_nothing_behind() -> None:

@@ -116,7 +116,7 @@ def test_it_learns_from_what_arrives() -> None:
         assert policy.table.pods == 0 or policy.table.pods >= 32
     assert changes >= 5
     assert policy.table.holes[19] > 0
-    assert fleet.drifted() == []
+    assert fleets.drifted(fleet) == []
 
 
 def test_the_table_survives_writing_and_reading() -> None:

@@ -21,6 +21,7 @@ from koordra.topology.machine import Machine
 from koordra.topology.presets.mig import mig_profiles
 from tests.long import mostly_long
 from tests.machines import catalogue
+from tests.unit.placement import fleets
 from tests.unit.placement.test_parity import Clusters
 
 Object = dict[str, Any]
@@ -140,7 +141,7 @@ def test_the_replay_the_plan_and_the_controller_take_the_same_place(case: str, m
         if clusters.placed and draw.random() < 0.3:
             clusters.end(draw.choice(sorted(clusters.placed)))
     assert slices > 3
-    assert clusters.ranking.fleet.drifted() == []
+    assert fleets.drifted(clusters.ranking.fleet) == []
 
 
 def test_the_mix_that_was_learned_decides_the_place() -> None:

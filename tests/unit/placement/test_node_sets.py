@@ -20,7 +20,7 @@ from koordra.placement.node_filter import node_sets
 from koordra.placement.node_filter.node_sets import MOST_SETS, NOWHERE
 from koordra.placement.plan import _Planning
 from koordra.placement.ranked_nodes import KeptFleet
-from tests.unit.placement import mixed
+from tests.unit.placement import fleets, mixed
 
 Object = dict[str, Any]
 COUNT = 80
@@ -340,7 +340,7 @@ def test_a_new_sort_of_node_makes_requests_others(inventory: Inventory, publishe
     assert fleet.request(selector=selector).models == ("A100", "H100")
     assert fleet.ranking.key(new.name, fleet.request(selector=selector)) is None
     assert fleet.ranking.key(new.name, fleet.request(selector=mixed.of_model("T4"))) is not None
-    assert fleet.ranking.fleet.drifted() == []
+    assert fleets.drifted(fleet.ranking.fleet) == []
 
 
 @pytest.mark.long
@@ -366,7 +366,7 @@ def test_a_kept_fleet_follows_the_nodes(inventory: Inventory) -> None:
         found = plan([*shown, *mixed.classes(), *wanted], inventory=inventory, fleet=kept, report_errors=True)
         fresh = plan([*shown, *mixed.classes(), *wanted], inventory=inventory, report_errors=True)
         assert found.to_dict() == fresh.to_dict(), turn
-    assert kept.ranking.fleet.drifted() == []
+    assert fleets.drifted(kept.ranking.fleet) == []
 
 
 def test_a_class_of_an_administrator_says_type_and_models(

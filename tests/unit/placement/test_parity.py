@@ -32,6 +32,7 @@ from koordra.placement.policy.workload_table import Table
 from koordra.placement.ranked_nodes import KeptFleet
 from tests.long import mostly_long
 from tests.machines import catalogue
+from tests.unit.placement import fleets
 
 Object = dict[str, Any]
 LEARNED = Workload(
@@ -228,4 +229,4 @@ def test_the_replay_the_plan_and_the_controller_take_the_same_devices(case: str,
         clusters.take(name, allocation)
         if clusters.placed and draw.random() < 0.3:
             clusters.end(draw.choice(sorted(clusters.placed)))
-    assert clusters.ranking.fleet.drifted() == []
+    assert fleets.drifted(clusters.ranking.fleet) == []

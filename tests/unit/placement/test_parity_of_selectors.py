@@ -18,7 +18,7 @@ from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
 from koordra.simulation.openb import read_pods
 from tests.long import mostly_long
-from tests.unit.placement import mixed
+from tests.unit.placement import fleets, mixed
 from tests.unit.placement.test_parity import Asked, Clusters
 
 Object = dict[str, Any]
@@ -118,8 +118,8 @@ def test_constrained_claims_go_the_same_way(seed: int) -> None:
         if clusters.placed and draw.random() < 0.2:
             clusters.end(draw.choice(sorted(clusters.placed)))
     assert placed > 15
-    assert clusters.ranking.fleet.drifted() == []
-    assert clusters.kept.ranking.fleet.drifted() == []
+    assert fleets.drifted(clusters.ranking.fleet) == []
+    assert fleets.drifted(clusters.kept.ranking.fleet) == []
 
 
 @pytest.mark.parametrize("seed", mostly_long(range(3), fast=0))
@@ -144,4 +144,4 @@ def test_a_constrained_list_of_openb_goes_the_same_way(seed: int, shared_data: P
         clusters.add_restricted(name, share, models=request.models, tolerated=draw.random() < 0.5)
         clusters.decide(name)
     assert len(clusters.placed) > 15
-    assert clusters.ranking.fleet.drifted() == []
+    assert fleets.drifted(clusters.ranking.fleet) == []

@@ -19,6 +19,7 @@ from koordra.placement.node_filter.node_sets import NodeSets
 from koordra.placement.ranked_nodes import KeptFleet
 from koordra.placement.result_cache import Solved
 from koordra.topology import presets
+from tests.unit.placement import fleets
 
 Object = dict[str, Any]
 COUNT = 70
@@ -195,7 +196,7 @@ def test_a_kept_fleet_plans_as_a_fresh_one(cluster: list[Object]) -> None:
         if turn == 7:
             inventory.kinds = {}
             inventory.likes.clear()
-    assert kept.ranking.fleet.drifted() == []
+    assert fleets.drifted(kept.ranking.fleet) == []
 
 
 def _held(pending: list[Object], found: Any) -> list[Object]:

@@ -16,7 +16,7 @@ from koordra.topology import Level, level_between
 from koordra.topology.concluded import inferred_parts, nvlink_domains, rails
 from koordra.topology.document import document
 from koordra.topology.dot import dot
-from koordra.topology.graph import build, hops, level, nvlink_cliques, tree
+from koordra.topology.graph import build, nvlink_cliques, tree
 from koordra.topology.machine import NumaNode, inferred_attribute, number_ranges, pcie_level
 from koordra.topology.machine import level as level_of_machine
 from koordra.topology.matrix import matrix
@@ -24,6 +24,7 @@ from koordra.topology.outline import outline
 from koordra.topology.presets import write_machine
 from koordra.topology.svg import svg
 from tests.machines import catalogue
+from tests.unit.topology.graph_levels import hops, level
 
 machine = catalogue.machine
 

@@ -13,12 +13,13 @@ from koordra.api.slices import ResourceSlice
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import SCOPES, level_between, scope_key, worst_level
-from koordra.topology.graph import build, level
+from koordra.topology.graph import build
 from koordra.topology.machine import Machine, pcie_level
 from koordra.topology.machine import level as level_of_machine
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.long import examples
+from tests.unit.topology.graph_levels import level
 
 NUMA_NODES = 4
 

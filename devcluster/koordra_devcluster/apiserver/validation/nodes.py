@@ -9,7 +9,6 @@ from koordra.api.objects import Object
 from koordra_devcluster.apiserver.status import FieldErrors
 from koordra_devcluster.apiserver.validation import names
 
-OPERATORS: Final = ("DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn")
 NODE_TAINT_EFFECTS: Final = ("NoExecute", "NoSchedule", "PreferNoSchedule")
 
 

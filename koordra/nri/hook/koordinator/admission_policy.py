@@ -3,7 +3,7 @@
 The annotation `device-allocated` decides what a container may open, and any author of a pod can write annotations. So a
 ValidatingAdmissionPolicy lets only the configured scheduler's ServiceAccount set, change or remove it: on pods, on
 bindings (whose annotations the API server copies to the pod), and on every subresource through which metadata can be
-written. `policy` and `binding` are what deploy/kustomize/nri/koordinator ships; `unprotected` compares the cluster's
+written. `policy` is what deploy/kustomize/nri/koordinator ships; `unprotected` compares the cluster's
 objects with them, and says what is missing.
 """
 
@@ -84,16 +84,6 @@ def policy(scheduler: str = DEFAULT_SCHEDULER) -> Object:
                 }
             ],
         },
-    }
-
-
-def binding() -> Object:
-    """The binding as it is shipped: every namespace, and refusing."""
-    return {
-        "apiVersion": BINDINGS.api_version,
-        "kind": BINDINGS.kind,
-        "metadata": {"name": NAME},
-        "spec": {"policyName": NAME, "validationActions": ["Deny"]},
     }
 
 

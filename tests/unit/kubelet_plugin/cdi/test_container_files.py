@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,12 +15,20 @@ from click.testing import CliRunner
 from koordra.cli.debug import command
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.cdi.nccl_topology import cpu_mask, topology_file
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_from_dict
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.kubelet_plugin.status.dump import claims_of, dump
+from koordra.kubelet_plugin.status.dump import SCHEMA, dump
 from koordra.topology import overlay
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
+
+
+def claims_of(raw: Mapping[str, Any]) -> tuple[ClaimRecord, ...]:
+    """The claims of a dump. Raises CheckpointError for one of another version."""
+    if raw.get("schema") != SCHEMA:
+        raise CheckpointError(f"schema {raw.get('schema')!r}; this program reads {SCHEMA}")
+    return tuple(claim_from_dict(claim) for claim in raw["claims"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.nri.hook.adjust import NodeFacts, adjust
+from koordra.nri.hook.adjust import NodeFacts
 from koordra.nri.hook.oci import (
     Adjustment,
     DeviceNode,
@@ -37,6 +37,7 @@ from tests.unit.nri.node_state import (
     UMAD0,
     VERBS0,
     VOID,
+    adjust,
     adjusted,
     bind,
     container,

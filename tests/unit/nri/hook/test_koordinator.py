@@ -16,7 +16,13 @@ from koordra.errors import ApiUnreachable, Forbidden, KoordraError, NotFound, Re
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
 from koordra.nri.hook.koordinator import admission_policy
-from koordra.nri.hook.koordinator.admission_policy import DEFAULT_SCHEDULER, binding, policy, unprotected
+from koordra.nri.hook.koordinator.admission_policy import (
+    BINDINGS,
+    DEFAULT_SCHEDULER,
+    NAME,
+    policy,
+    unprotected,
+)
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices
 from koordra.nri.hook.koordinator.pod_claims import ApiPodClaims
 from koordra.nri.hook.ledger import Ledger
@@ -36,6 +42,17 @@ from tests.unit.nri.node_state import (
     markers,
     write,
 )
+
+
+def binding() -> dict[str, Any]:
+    """The binding as it is shipped: every namespace, and refusing."""
+    return {
+        "apiVersion": BINDINGS.api_version,
+        "kind": BINDINGS.kind,
+        "metadata": {"name": NAME},
+        "spec": {"policyName": NAME, "validationActions": ["Deny"]},
+    }
+
 
 ROOT = Path(__file__).resolve().parents[4]
 CALL = Call("nri.pkg.api.v1alpha1.Plugin", "CreateContainer")

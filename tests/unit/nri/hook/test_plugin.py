@@ -19,7 +19,8 @@ from koordra.kubelet_plugin.network.network_files import (
 )
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount, container_of
-from koordra.nri.hook.plugin import Hook, open_hook
+from koordra.nri.hook.plugin import Hook, Settings
+from koordra.nri.prepared import NodeState
 from koordra.nri.transport.ttrpc import Call, Code
 from tests.unit.nri.node_state import (
     GPU0,
@@ -61,7 +62,11 @@ def request(
 def hook(tmp_path: Path) -> Hook:
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json(), nic_json(), memlock=True))
     write(tmp_path / "guarded.json", guarded_json())
-    return open_hook(tmp_path, node_name=NODE, exempt_namespaces=["monitoring"])
+    return Hook(
+        NodeState(tmp_path, node_name=NODE),
+        settings=Settings(exempt=frozenset(["monitoring"])),
+        ledger=Ledger(tmp_path),
+    )
 
 
 def test_a_claims_container_is_adjusted(hook: Hook) -> None:

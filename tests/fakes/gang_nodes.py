@@ -1,4 +1,4 @@
-"""A cluster's plain objects as `place_gang` sees them, for who does not keep a view of nodes: the command line and tests."""
+"""A cluster's plain objects as `place_gang` sees them,, without a view of nodes kept from change to change."""
 
 from __future__ import annotations
 

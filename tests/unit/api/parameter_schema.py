@@ -1,0 +1,71 @@
+"""The opaque parameters as a JSON schema, made from the decoder's own table of fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from koordra.api.parameters import _KINDS, API_VERSION, _Kind
+from koordra.api.rdma_network import _GUID, _INTERFACE
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of every kind, for editors and for the documentation."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"https://{API_VERSION}",
+        "oneOf": [_kind_schema(name, kind) for name, kind in _KINDS.items()],
+    }
+
+
+def _kind_schema(name: str, kind: _Kind) -> dict[str, Any]:
+    properties: dict[str, Any] = {"apiVersion": {"const": API_VERSION}, "kind": {"const": name}}
+    for entry in kind.fields:
+        if entry.network:
+            properties[entry.json] = network_schema()
+        elif entry.words is not None:
+            properties[entry.json] = {"enum": list(entry.allowed())}
+        elif entry.whole is not None:
+            properties[entry.json] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
+        else:
+            properties[entry.json] = {"type": "boolean"}
+    required = ["apiVersion", "kind", *(entry.json for entry in kind.fields if entry.required)]
+    return {
+        "title": name,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def network_schema() -> dict[str, Any]:
+    """JSON schema of the `network` object."""
+    text = {"type": "string"}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "interface": {"type": "string", "pattern": f"^(?:{_INTERFACE.pattern})$"},
+            "addresses": {"type": "array", "maxItems": 16, "items": text},
+            "routes": {
+                "type": "array",
+                "maxItems": 16,
+                "items": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "required": ["destination"],
+                    "properties": {"destination": text, "gateway": text},
+                },
+            },
+            "mtu": {"type": "integer", "minimum": 68, "maximum": 65535},
+            "vlan": {"type": "integer", "minimum": 1, "maximum": 4094},
+            "guid": {"type": "string", "pattern": f"^(?:{_GUID.pattern})$"},
+            "pkey": {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,4}$"},
+            "attachment": {
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["name"],
+                "properties": {"name": text, "namespace": text},
+            },
+        },
+    }
