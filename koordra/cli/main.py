@@ -18,39 +18,45 @@ DEMO_DISTRIBUTION = "koordra_devcluster"
 """The import package of the distribution koordra-devcluster, which koordra's extra `demo` installs; production has none of it."""
 
 COMMANDS = {
-    "claims": ("koordra.cli.claims", "Which claims have which devices, and why the others wait."),
+    "claims": ("koordra.cli.cluster.claims", "Which claims have which devices, and why the others wait."),
     "controller": (
-        "koordra.cli.controller",
+        "koordra.cli.processes.controller",
         "Allocate claims ahead of the scheduler (one replica is active).",
     ),
     "convert": (
-        "koordra.cli.convert",
+        "koordra.cli.manifests.convert",
         "Older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1.",
     ),
-    "cordon-device": ("koordra.cli.cordon_device", "Keep new claims off devices of a node."),
-    "debug": ("koordra.cli.debug", "What a node's driver knows, what the controller has learned."),
+    "cordon-device": ("koordra.cli.cluster.cordon_device", "Keep new claims off devices of a node."),
+    "debug": ("koordra.cli.debug.command", "What a node's driver knows, what the controller has learned."),
     "demo": (
         f"{DEMO_DISTRIBUTION}.demo",
         "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
     ),
     "devcluster": (f"{DEMO_DISTRIBUTION}.cli", "The development double of a Kubernetes cluster."),
     "devices": (
-        "koordra.cli.devices",
+        "koordra.cli.cluster.devices",
         "The devices of a cluster, what is free of them, and who has the rest.",
     ),
-    "explain": ("koordra.cli.explain", "Why a claim waits: per node and device, the clause that failed."),
+    "explain": (
+        "koordra.cli.manifests.explain",
+        "Why a claim waits: per node and device, the clause that failed.",
+    ),
     "kubelet-plugin": (
-        "koordra.cli.kubelet_plugin",
+        "koordra.cli.processes.kubelet_plugin",
         "The DRA driver on a node: publishes and prepares devices.",
     ),
-    "nri": ("koordra.cli.nri", "The NRI hook on a node: isolation for every container."),
-    "plan": ("koordra.cli.plan", "What-if: which devices would these manifests get?"),
+    "nri": ("koordra.cli.processes.nri", "The NRI hook on a node: isolation for every container."),
+    "plan": ("koordra.cli.manifests.plan", "What-if: which devices would these manifests get?"),
     "replay": (
-        "koordra.cli.replay",
+        "koordra.cli.replay.command",
         "How much of a cluster can be given out: a trace, replayed with any policy.",
     ),
-    "top": ("koordra.cli.top", "GPU memory that the limited claims of this node use, now."),
-    "topology": ("koordra.cli.topology", "A machine's GPUs and NICs and how near they are to each other."),
+    "top": ("koordra.cli.machine.top", "GPU memory that the limited claims of this node use, now."),
+    "topology": (
+        "koordra.cli.machine.topology",
+        "A machine's GPUs and NICs and how near they are to each other.",
+    ),
 }
 
 

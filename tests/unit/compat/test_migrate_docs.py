@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koordra.cli.convert import command
+from koordra.cli.manifests.convert import command
 from koordra.compat.rewrite import DIALECTS
 from koordra.compat.settings import Settings
 from koordra.compat.vocabulary import Vocabulary

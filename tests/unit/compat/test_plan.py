@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.templates import with_template_claims
-from koordra.cli import convert
-from koordra.cli import plan as plan_command
+from koordra.cli.manifests import convert
+from koordra.cli.manifests import plan as plan_command
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.publish.resource_slices import build_slices

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from koordra.api import classic, names, objects
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.api.classic import Notes, convert
-from koordra.cli.convert import command
+from koordra.cli.manifests.convert import command
 from koordra.errors import InvalidManifest
 
 CASES = Path(__file__).parent / "cases"

@@ -161,7 +161,7 @@ def test_claims_of_an_earlier_plugin_are_served_again(tmp_path: Path, installed:
 
 @pytest.mark.parametrize("text", ["banana", "-1", "1.5", "2Ti"])
 def test_a_context_of_no_size_is_refused(text: str) -> None:
-    from koordra.cli.kubelet_plugin import command
+    from koordra.cli.processes.kubelet_plugin import command
 
     result = CliRunner().invoke(command, ["--node-name", "n", "--limiter-context", text])
     assert result.exit_code == 2

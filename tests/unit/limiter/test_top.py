@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from koordra.cli.top import command, mebibytes
+from koordra.cli.machine.top import command, mebibytes
 from koordra.kubelet_plugin.isolation import limiter_region
 from koordra.kubelet_plugin.isolation.limiter_region import Allowance
 

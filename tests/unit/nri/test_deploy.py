@@ -8,7 +8,7 @@ from typing import Any
 import click
 import yaml
 
-from koordra.cli.nri import command
+from koordra.cli.processes.nri import command
 from koordra.nri.hook.koordinator import admission_policy
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "kustomize" / "nri"

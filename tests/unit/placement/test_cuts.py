@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from koordra.cli import leftover_table
+from koordra.cli.debug import leftover_table
 from koordra.errors import InvalidManifest
 from koordra.placement.columns.state import Request, Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of

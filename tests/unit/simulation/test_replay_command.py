@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from koordra.cli.leftover_table import command as table_command
-from koordra.cli.replay import command
+from koordra.cli.debug.leftover_table import command as table_command
+from koordra.cli.replay.command import command
 from koordra.errors import KoordraError
 
 DLRM = "instance_sn,role,app_name,cpu_request,gpu_request,rdma_request,memory_request,creation_time,deletion_time"

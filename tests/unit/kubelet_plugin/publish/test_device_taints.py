@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from koordra import kube
 from koordra.api import kinds
 from koordra.api.kinds import Kind
-from koordra.cli.cordon_device import command
+from koordra.cli.cluster.cordon_device import command
 from koordra.errors import ApiUnreachable, InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
 from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, known_to_kubelet, look

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def read_legacy_settings(place: str | None, *, grace: float) -> LegacySettings:
     """Raises InvalidManifest."""
-    from koordra.cli.convert import settings_from
+    from koordra.cli.manifests.convert import settings_from
     from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 
     files = [place] if place else []

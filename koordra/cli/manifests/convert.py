@@ -57,7 +57,7 @@ def command(
     that cannot be converted is left out and told, and the exit code is 2.
     """
     from koordra.api.classic import convert
-    from koordra.cli.manifests import read_manifests
+    from koordra.cli.manifests.files import read_manifests
     from koordra.compat.translator import LegacyPods
     from koordra.errors import InvalidManifest
 

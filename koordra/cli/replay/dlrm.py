@@ -17,8 +17,8 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
     import numpy as np
 
-    from koordra.cli.machine_sources import of_kind
-    from koordra.cli.replay import progress, seeds_of
+    from koordra.cli.machine.machine_sources import of_kind
+    from koordra.cli.replay.command import progress, seeds_of
     from koordra.placement.columns.fleet import Fleet
     from koordra.placement.policy.expected_waste import ExpectedLeftover
     from koordra.placement.policy.workload import Workload

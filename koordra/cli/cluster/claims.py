@@ -30,7 +30,7 @@ def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output
     `wide` adds the reason; `koordra explain` tells it per node and device.
     """
     from koordra.api import kinds
-    from koordra.cli.cluster_objects import connect
+    from koordra.cli.cluster.cluster_objects import connect
 
     client = connect(kubeconfig)
     claims, pods, classes, events = (

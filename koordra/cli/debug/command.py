@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from koordra.cli import leftover_table, options
+from koordra.cli import options
+from koordra.cli.debug import leftover_table
 
 
 @click.group("debug")

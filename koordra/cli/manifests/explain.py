@@ -51,8 +51,8 @@ def command(
     kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and affinity between pods.
     What the controller said last is told beside it.
     """
-    from koordra.cli.cluster_objects import connect, read_cluster
-    from koordra.cli.manifests import read_objects
+    from koordra.cli.cluster.cluster_objects import connect, read_cluster
+    from koordra.cli.manifests.files import read_objects
     from koordra.placement import plan
 
     client = None if files else connect(kubeconfig)
@@ -74,7 +74,7 @@ def command(
 
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
     """Gangs in which somebody waits, and how many of each would fit (docs/gangs.md)."""
-    from koordra.cli.cluster_objects import as_cluster, read_around
+    from koordra.cli.cluster.cluster_objects import as_cluster, read_around
     from koordra.controller.gangs.forecast import gangs_ahead
     from koordra.controller.gangs.marks import mark_of
     from koordra.placement import plan, read_inventory
@@ -144,7 +144,7 @@ def _foretell(
     told: Iterable[dict[str, Any]], manifests: list[Object], events: Iterable[Object], client: KubeClient
 ) -> None:
     """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
-    from koordra.cli.cluster_objects import as_cluster, read_around
+    from koordra.cli.cluster.cluster_objects import as_cluster, read_around
     from koordra.controller.claims import consumers
     from koordra.controller.forecast import forecast, refusals
     from koordra.placement import plan, read_inventory
@@ -179,7 +179,7 @@ def _add_last_words(
 ) -> None:
     """What the controller's newest Event says of each claim."""
     from koordra.api import objects
-    from koordra.cli.claims import last_words
+    from koordra.cli.cluster.claims import last_words
 
     words = last_words(events)
     uids = {objects.key(obj): objects.uid(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}

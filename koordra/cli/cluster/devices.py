@@ -34,7 +34,7 @@ def command(kubeconfig: str | None, node: str | None, type_: str | None, free: b
     Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are in use leave no
     room. Tainted: kept from new claims.
     """
-    from koordra.cli.cluster_objects import connect, read_devices
+    from koordra.cli.cluster.cluster_objects import connect, read_devices
 
     rows = [
         row

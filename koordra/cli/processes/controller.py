@@ -128,7 +128,7 @@ def command(
 
     legacy = None
     if legacy_pods:
-        from koordra.cli.legacy_settings import read_legacy_settings
+        from koordra.cli.processes.legacy_settings import read_legacy_settings
 
         legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace)
     logs.configure(level=log_level, json=log_json, process="controller")

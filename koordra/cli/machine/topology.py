@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from koordra.cli.machine_sources import Sight
+    from koordra.cli.machine.machine_sources import Sight
     from koordra.topology.fabric_job import Job
 
 _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
@@ -82,7 +82,7 @@ def command(
 
     Without an option it is this machine. What could not be read with certainty is reported on stderr.
     """
-    from koordra.cli import machine_sources as sources
+    from koordra.cli.machine import machine_sources as sources
     from koordra.errors import InvalidInput
 
     sources_given = (("--machine", machine), ("--root", root), ("--node", node), ("--job", job))
@@ -150,11 +150,11 @@ def _jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> lis
     from koordra.topology.fabric_job import jobs_of
 
     if files:
-        from koordra.cli.manifests import read_objects
+        from koordra.cli.manifests.files import read_objects
 
         claims = [entry for entry in read_objects(files) if entry.get("kind") == "ResourceClaim"]
     else:
-        from koordra.cli.cluster_objects import connect
+        from koordra.cli.cluster.cluster_objects import connect
 
         claims = list(connect(kubeconfig).list(kinds.RESOURCE_CLAIMS)[0])
     found = jobs_of(claims)

@@ -45,13 +45,13 @@ def command(
     Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned. Nothing is written
     anywhere.
     """
-    from koordra.cli.manifests import read_objects
-    from koordra.cli.workload_pods import with_workload_pods
+    from koordra.cli.manifests.files import read_objects
+    from koordra.cli.manifests.workload_pods import with_workload_pods
     from koordra.placement import plan
 
     manifests = read_objects(files)
     if defragment is not None:
-        from koordra.cli.defragment import show
+        from koordra.cli.manifests.defragment import show
 
         show(manifests, defragment, output)
         return

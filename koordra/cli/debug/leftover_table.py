@@ -32,7 +32,7 @@ def command(file: Path | None, kubeconfig: str | None, namespace: str, output: s
 
 def _of_cluster(kubeconfig: str | None, namespace: str) -> Table:
     from koordra.api.resource_class import CONFIG_MAPS
-    from koordra.cli.cluster_objects import connect
+    from koordra.cli.cluster.cluster_objects import connect
     from koordra.controller.leftover_store import NAME, learned_of
     from koordra.placement.policy.workload_table import Table
 

@@ -79,7 +79,7 @@ def command(**options: Any) -> None:
     """
     lines = _lines(options["pods"])
     if lines and "rdma_request" in lines[0].split(","):
-        from koordra.cli.replay_dlrm import replay_dlrm
+        from koordra.cli.replay.dlrm import replay_dlrm
 
         replay_dlrm(lines, options)
         return

@@ -1,0 +1,1 @@
+"""`koordra debug`: the group with dump (command), and leftover_table."""

@@ -1,0 +1,1 @@
+"""`koordra topology` and `koordra top`; machine_sources is where topology gets a machine from."""

@@ -1,0 +1,1 @@
+"""`koordra replay`: command reads OpenB lists, dlrm the DLRM trace."""
