@@ -101,6 +101,8 @@ TYPE_GPU: Final = "gpu"
 TYPE_MIG: Final = "mig"
 TYPE_NIC: Final = "nic"
 TYPE_VF: Final = "vf"
+GPU_TYPES: Final = frozenset({TYPE_GPU, TYPE_MIG})
+NIC_TYPES: Final = frozenset({TYPE_NIC, TYPE_VF})
 
 CAPACITY_MEMORY: Final = "memory"
 CAPACITY_CORES: Final = "cores"

@@ -56,7 +56,7 @@ from koordra.kubelet_plugin.network.moved_nics import with_moved
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
 from koordra.kubelet_plugin.prepare.claim_source import ApiClaims, ApiConsumers
-from koordra.kubelet_plugin.prepare.device_guard import GuardedFile
+from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.allocation_mode import ModeSwitch
 from koordra.kubelet_plugin.publish.inventory import InventorySource
@@ -114,7 +114,7 @@ class Driver:
             driver_root=settings.driver_root,
             driver_root_on_host=settings.driver_root_on_host,
         )
-        self._guarded = GuardedFile(paths.guarded, node=settings.node, disk=disk)
+        self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
         contexts = Contexts(
             paths.state / "limiter" / "contexts.json",
@@ -304,7 +304,7 @@ class Driver:
             if self._settings.pod_network and self._inventory.known:
                 before = self._inventory.current().machine
                 found = replace(found, machine=with_moved(found.machine, before, self._moved()))
-            self._guarded.hold(found.machine)
+            self._guarded.update(found.machine)
             self._inventory.set(found)
             self._tell_health()
         except KoordraError as error:

@@ -21,6 +21,7 @@ from typing import Final
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook import numa
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.koordinator import admission_policy
@@ -32,7 +33,6 @@ from koordra.nri.hook.rdma_limits import RdmaLimit, has_controller
 from koordra.nri.hook.sandboxes import SandboxNetworks
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.instance_lock import first_start, only_one
-from koordra.nri.prepared import NodeState
 from koordra.nri.stub import Stub
 from koordra.nri.transport.instrumentation import Counted
 from koordra.nri.verify.api_reporter import ApiReporter
@@ -90,7 +90,7 @@ def run(options: Options, stop: threading.Event) -> None:
 
 
 def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, counted: Counted) -> None:
-    state = NodeState(options.state_dir, node_name=options.node_name)
+    state = StateReader(options.state_dir, node_name=options.node_name)
     bundles = options.bundles
     ledger = Ledger(
         options.state_dir, runs=lambda name: bundles is not None and (bundles / name / "config.json").exists()
@@ -132,7 +132,7 @@ def _verify(
         reporter = ApiReporter(options.client, node=options.node_name, evict=options.evict)
     verification = Verification(
         # A state of its own: its cache is not made for two threads.
-        NodeState(options.state_dir, node_name=options.node_name),
+        StateReader(options.state_dir, node_name=options.node_name),
         ledger=ledger,
         bundles=Bundles(options.bundles, proc=options.proc, cgroups=options.cgroups),
         metrics=metrics,

@@ -50,14 +50,22 @@ class BridgeKind(StrEnum):
     OTHER = "bridge"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class DeviceNode:
-    """A character device: its path as a container sees it, and the numbers the kernel knows it by."""
+    """A device node: its path as a container sees it, the numbers the kernel knows it by, and "c" or "b"."""
 
     path: str
     major: int
     minor: int
     type: str = "c"
+
+    @property
+    def number(self) -> tuple[str, int, int]:
+        """What identifies the device, wherever its node lies: the kernel goes by it alone."""
+        return self.type, self.major, self.minor
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.type} {self.major}:{self.minor})"
 
     def to_dict(self) -> dict[str, str | int]:
         return {"path": self.path, "type": self.type, "major": self.major, "minor": self.minor}

@@ -21,11 +21,11 @@ import pytest
 from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
 from koordra.metrics import Metrics
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, NodeDevices
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.numa import numbers
 from koordra.nri.hook.plugin import Hook, Settings
-from koordra.nri.prepared import NodeState
 from koordra.nri.stub import Plugin, Stub
 from koordra.nri.transport.instrumentation import Counted
 from koordra.nri.transport.ttrpc import Call
@@ -541,7 +541,7 @@ def test_a_pod_of_koordinators_scheduler(
     theirs = {"minor": 0, "id": nic.location.bus_id, "resources": {"koordinator.sh/rdma": "1"}}
     text = json.dumps({"gpu": [mine], "rdma": [theirs]})
     settings = Settings(koordinator=NodeDevices(node.root))
-    state = NodeState(node.state, node_name=NODE)
+    state = StateReader(node.state, node_name=NODE)
     hook = Hook(state, settings=settings, ledger=Ledger(node.state))
     node.hook.stop()
     pod = containerd.cri.run_pod(dns_label(request), annotations={ANNOTATION: text})

@@ -35,8 +35,6 @@ ATTRIBUTES: Final[Mapping[Scope, str]] = {
 }
 """Scope -> the attribute that devices of one scope share; Node needs none."""
 
-_GPUS: Final = frozenset({names.TYPE_GPU, names.TYPE_MIG})
-_NICS: Final = frozenset({names.TYPE_NIC, names.TYPE_VF})
 _TYPE: Final = re.compile(r"""\.\s*type\s*==\s*["'](\w+)["']""")
 _JOINT_REMEDY: Final = "use a node pool in joint mode (koordra.io/allocation-mode), or leave it out"
 MOST_REQUESTS: Final = 32
@@ -244,7 +242,9 @@ def _kind_of_class(name: str, classes: Mapping[str, Object]) -> str:
     types = {name.removesuffix(f".{names.DRIVER}")} if name.endswith(f".{names.DRIVER}") else set()
     for selector in objects.spec_of(device_class or {}).get("selectors") or ():
         types |= set(_TYPE.findall(str((selector.get("cel") or {}).get("expression") or "")))
-    return "gpu" if types and types <= _GPUS else "nic" if types and types <= _NICS else ""
+    return (
+        "gpu" if types and types <= names.GPU_TYPES else "nic" if types and types <= names.NIC_TYPES else ""
+    )
 
 
 def _with_devices(obj: Object, devices: Object) -> Object:

@@ -21,8 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from koordra.kubelet_plugin.cdi import validation
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, is_claim_uid
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
+from koordra.node_state.claim_ref import is_claim_uid
 
 VENDOR: Final = "koordra.io"
 CLASS: Final = "claim"

@@ -3,7 +3,7 @@
     <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: what the devices are
     <state>/claims/<uid>/nccl-topology.xml           how they are connected, for NCCL (nccl_topology.py)
     <state>/claims/<uid>/hostfile                    the members of the job, by rank (gang_environment.py)
-    <state>/claims/<uid>/network.json                what the pod's network is, once it is there (network_files.py)
+    <state>/claims/<uid>/network.json                what the pod's network is, once it is there (network_gate.py)
 
 Device metadata appears in the container where every DRA driver puts it:
 
@@ -26,19 +26,15 @@ from koordra.kubelet_plugin.cdi import nccl_topology
 from koordra.kubelet_plugin.cdi.gang_environment import job_documents
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
-from koordra.kubelet_plugin.network.network_files import claim_folder
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
+from koordra.node_state.layout import claim_folder
 from koordra.topology.machine import Device as MachineDevice
 
-DIRECTORY: Final = "claims"
 MODE: Final = 0o644
 TOPOLOGY: Final = "nccl-topology.xml"
 API_VERSIONS: Final = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 METADATA_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
-
-
-folder = claim_folder
 
 
 def main_request(device: DeviceRecord) -> str:
@@ -60,7 +56,7 @@ def metadata_edits(record: ClaimRecord, request: str, *, state: Path) -> Contain
     return ContainerEdits(
         mounts=(
             Mount(
-                str(folder(state, record.ref.uid) / metadata_name(request)),
+                str(claim_folder(state, record.ref.uid) / metadata_name(request)),
                 f"{METADATA_ROOT}/{place}/{request}/{names.DRIVER}-metadata.json",
             ),
         )
@@ -74,7 +70,7 @@ def topology_edits(record: ClaimRecord, *, inventory: Inventory, state: Path) ->
     path = f"{nccl_topology.IN_CONTAINER}/{record.ref.uid}.xml"
     return ContainerEdits(
         env=((nccl_topology.VARIABLE, path),),
-        mounts=(Mount(str(folder(state, record.ref.uid) / TOPOLOGY), path),),
+        mounts=(Mount(str(claim_folder(state, record.ref.uid) / TOPOLOGY), path),),
     )
 
 

@@ -2,7 +2,7 @@
 
 Per device: its own nodes (those of a MIG instance are the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>` with
 its name, and what the isolation backend adds; for a NIC whose network interface comes with the sandbox also the mounts that
-hold the container back until it is there, and from every pod that does not have it (network_files.py). Per request: the nodes and files that every holder of such a
+hold the container back until it is there, and from every pod that does not have it (network_gate.py). Per request: the nodes and files that every holder of such a
 device needs (nvidiactl, nvidia-uvm and the driver's libraries for a GPU, rdma_cm for a NIC), the device metadata, and the
 variables by which CUDA, NCCL and UCX keep to the devices they were given:
 
@@ -23,15 +23,13 @@ from pathlib import Path
 
 from koordra.api import names
 from koordra.kubelet_plugin.cdi.container_files import main_request, metadata_edits, topology_edits
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, environment_name
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.isolation.limiter_mounts import in_front
-from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.node_state.claim_ref import environment_name
 from koordra.topology.machine import Nic
-
-GPU_TYPES = frozenset({names.TYPE_GPU, names.TYPE_MIG})
-NIC_TYPES = frozenset({names.TYPE_NIC, names.TYPE_VF})
 
 
 def with_edits(
@@ -57,9 +55,9 @@ def with_edits(
         )
         edits += _environment(siblings, inventory=inventory)
         if device.network is not None:
-            edits += ContainerEdits(mounts=(network_files.gate(state, record.ref.uid),))
+            edits += ContainerEdits(mounts=(network_gate.gate(state, record.ref.uid),))
             if device.network.host_interface and not own_users:
-                gate = network_files.interface_gate(record.ref.uid, device.network.interface)
+                gate = network_gate.interface_gate(record.ref.uid, device.network.interface)
                 edits += ContainerEdits(mounts=(gate,))
         if device is siblings[0]:
             edits += _needed_once(siblings, inventory=inventory) + topology
@@ -77,7 +75,9 @@ def _environment(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> Co
     uuids = list(dict.fromkeys(device.uuid for device in devices if device.uuid))
     ports = list(
         dict.fromkeys(
-            f"{device.ib_device}:{_port(device, inventory)}" for device in devices if device.type in NIC_TYPES
+            f"{device.ib_device}:{_port(device, inventory)}"
+            for device in devices
+            if device.type in names.NIC_TYPES
         )
     )
     env: list[tuple[str, str]] = []
@@ -96,8 +96,8 @@ def _port(device: DeviceRecord, inventory: Inventory) -> int:
 def _needed_once(devices: Sequence[DeviceRecord], *, inventory: Inventory) -> ContainerEdits:
     types = {device.type for device in devices}
     edits = NO_EDITS
-    if types & GPU_TYPES:
+    if types & names.GPU_TYPES:
         edits += ContainerEdits(device_nodes=inventory.machine.gpu_control, mounts=inventory.driver_files)
-    if types & NIC_TYPES:
+    if types & names.NIC_TYPES:
         edits += ContainerEdits(device_nodes=inventory.machine.rdma_control)
     return edits

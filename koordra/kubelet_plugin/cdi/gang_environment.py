@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api.gang_member import GangMember
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, environment_name
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
-from koordra.kubelet_plugin.network.network_files import claim_folder
+from koordra.node_state.claim_ref import environment_name
+from koordra.node_state.layout import claim_folder
 
 HOSTFILE: Final = "hostfile"
 IN_CONTAINER: Final = "/run/koordra.io/job"

@@ -1,6 +1,6 @@
 """What the plugin remembers of one claim: its decision, complete enough to make every file of the claim again.
 
-The CDI spec (claim_spec.py) and the record for the NRI hook (prepared.py) are pure functions of a `ClaimRecord`; the checkpoint
+The CDI spec (claim_spec.py) and the record for the NRI hook (node_state/prepared_claim.py) are pure functions of a `ClaimRecord`; the checkpoint
 stores nothing else. The types are koordra's own: nothing of the claim object or of another driver's results is kept.
 
 A record belongs to one boot of the machine. Records of another boot hold nothing, since no container has survived; they
@@ -9,21 +9,19 @@ are kept until the kubelet unprepares the claim, only so that a different card u
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from koordra.errors import CheckpointError, PrepareError
+from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits, Hook, Mount
+from koordra.node_state.claim_ref import ClaimRef, marker_of
 from koordra.node_state.network_plan import NetworkPlan, plan_from_dict, plan_to_dict
 from koordra.topology.machine import DeviceNode
 
 NO_BOOT: Final = ""
 """`boot_id` of a record that was rolled back: remembered, but not prepared in any boot."""
-
-_UID: Final = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,62}[0-9a-z])?")
 
 
 class State(StrEnum):
@@ -33,31 +31,6 @@ class State(StrEnum):
     STARTED = "PrepareStarted"
     COMPLETED = "PrepareCompleted"
     RECOVERED = "Recovered"
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
-    """A claim as the kubelet names it. The uid ends up in file names, so nothing but a Kubernetes UID will do."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"ResourceClaim {self.namespace}/{self.name}"
-
-    @property
-    def valid(self) -> bool:
-        return bool(self.namespace and self.name and is_claim_uid(self.uid))
-
-    def require_valid(self) -> None:
-        """Raises PrepareError unless namespace, name and uid can be a claim's."""
-        if not self.valid:
-            raise PrepareError(f"{self}: uid {self.uid[:80]!r}, name or namespace cannot be a claim's")
-
-
-def is_claim_uid(text: str) -> bool:
-    return _UID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +94,7 @@ class ClaimRecord:
     @property
     def marker(self) -> str:
         """Environment variable by which the claim's CDI edits are recognised."""
-        return "KOORDRA_CLAIM_" + environment_name(self.ref.uid)
+        return marker_of(self.ref.uid)
 
     def cdi_name(self, index: int) -> str:
         """CDI device name of devices[index]: unique in the claim, and never used by another claim."""
@@ -137,10 +110,6 @@ class ClaimRecord:
 
     def rolled_back(self) -> ClaimRecord:
         return replace(self, state=State.STARTED, boot_id=NO_BOOT)
-
-
-def environment_name(text: str) -> str:
-    return text.upper().replace("-", "_")
 
 
 # Checkpoint forms. Version 1 is what the version before this one wrote; it lacks what is done to networks, and for whom.

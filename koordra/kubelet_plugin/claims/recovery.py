@@ -17,13 +17,11 @@ unprepares them, or as orphans (claim_audit.py).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from koordra.kubelet_plugin import prepared
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
-from koordra.topology.machine import DeviceNode
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
+from koordra.node_state import prepared_claim
+from koordra.node_state.claim_ref import ClaimRef
 
 
 def accounted_for(
@@ -42,43 +40,31 @@ def accounted_for(
 def recovered(uid: str, data: bytes, *, pool: str, boot_id: str) -> ClaimRecord | None:
     """The claim behind a record for the hook; None when the record is damaged too."""
     try:
-        document = json.loads(data)
-        claim = document["claim"]
-        if document["schema"] != prepared.SCHEMA or claim["uid"] != uid:
-            return None
-        record = ClaimRecord(
-            ref=ClaimRef(namespace=str(claim["namespace"]), name=str(claim["name"]), uid=uid),
-            pool=pool,
-            nonce=str(document["nonce"]),
-            boot_id=boot_id,
-            state=State.RECOVERED,
-            devices=tuple(_device(device) for device in document["devices"]),
-            memlock=bool(document["memlock"]),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError):
+        claim = prepared_claim.decode(data)
+    except ValueError:
         return None
-    return record if record.ref.valid and record.devices else None
-
-
-def _device(raw: Mapping[str, Any]) -> DeviceRecord:
-    return DeviceRecord(
-        request=str(raw["request"]),
-        device=str(raw["device"]),
-        type=str(raw["type"]),
-        identity=str(raw["uuid"] or ""),
-        share_id=raw["shareID"],
-        uuid=raw["uuid"],
-        ib_device=raw["ibDevice"],
-        netdev=raw["netdev"],
-        numa_node=raw["numaNode"],
-        cpus=raw["cpus"],
-        nodes=tuple(
-            DeviceNode(
-                path=str(node["path"]),
-                major=int(node["major"]),
-                minor=int(node["minor"]),
-                type=str(node["type"]),
+    record = ClaimRecord(
+        ref=ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+        pool=pool,
+        nonce=claim.nonce,
+        boot_id=boot_id,
+        state=State.RECOVERED,
+        devices=tuple(
+            DeviceRecord(
+                request=device.request,
+                device=device.device,
+                type=device.type,
+                identity=device.uuid or "",
+                share_id=device.share_id,
+                uuid=device.uuid,
+                ib_device=device.ib_device,
+                netdev=device.netdev,
+                numa_node=device.numa_node,
+                cpus=device.cpus,
+                nodes=device.nodes,
             )
-            for node in raw["deviceNodes"]
+            for device in claim.devices
         ),
+        memlock=claim.memlock,
     )
+    return record if claim.uid == uid and record.ref.valid and record.devices else None

@@ -16,11 +16,11 @@ from typing import Any, Final, TypeVar
 
 from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from koordra.errors import KoordraError
-from koordra.kubelet_plugin.claims.claim_record import ClaimRef
 from koordra.kubelet_plugin.dra.health_service import HEALTH_VERSIONS
 from koordra.kubelet_plugin.prepare.device_state import DeviceState, PreparedDevice
 from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
+from koordra.node_state.claim_ref import ClaimRef
 
 log = get_logger(__name__)
 

@@ -30,7 +30,6 @@ from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.topology.machine import Nic
 
-_NIC_TYPES = frozenset({names.TYPE_NIC, names.TYPE_VF})
 _ETHERNET = "Ethernet"
 
 
@@ -133,7 +132,7 @@ def _plan(
 
 def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
     """The name in the pod where the claim gives none. If the NIC's own interface stays on the host it is another: by its name
-    a container is held back that is in a pod without it, and some runtimes look on the host too (network_files.py). Every pod
+    a container is held back that is in a pod without it, and some runtimes look on the host too (network_gate.py). Every pod
     has an eth0 of its own."""
     if device.netdev and (kind is not NetworkKind.MOVE or device.netdev == "eth0"):
         # Two ports of a card differ at the end: nothing of that is cut off (enp193s0f0np0, enp193s0f0np1).
@@ -164,4 +163,4 @@ def _kind(
 
 
 def _is_nic(device: DeviceRecord) -> bool:
-    return device.type in _NIC_TYPES and not device.admin_access
+    return device.type in names.NIC_TYPES and not device.admin_access

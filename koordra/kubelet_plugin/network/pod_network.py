@@ -3,7 +3,7 @@
 The NRI hook calls (`koordra nri --pod-network` puts the two together): NRI's RunPodSandbox is the first moment at which the
 pod's network namespace exists and the last before its containers; a CDI `createRuntime` hook would come as late, once per
 container instead of once per pod, and needs a program on every host. What the claim's Prepare decided is in a file
-(network_files.py), so nothing is decided or asked here.
+(node_state/claim_network.py), so nothing is decided or asked here.
 
 In:   1. the network interface moves into the pod (or a macvlan is made there)
       2. the RDMA link follows, where RDMA devices belong to namespaces
@@ -30,11 +30,19 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from koordra.errors import CheckpointError, KoordraError, NodeError
-from koordra.kubelet_plugin.network import cni, network_files
+from koordra.kubelet_plugin.network import cni, network_gate
 from koordra.kubelet_plugin.network.netlink_links import LinkState, NetlinkLinks
-from koordra.kubelet_plugin.network.network_files import Attached, AttachedClaim, ClaimNetwork
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.logs import get_logger
+from koordra.node_state import layout
+from koordra.node_state.claim_network import (
+    AttachedDevice,
+    AttachedNetwork,
+    ClaimNetwork,
+    encode_attached,
+    read_attached,
+    read_networks,
+)
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 
@@ -119,19 +127,19 @@ class PodNetworks:
 
     def attach(self, sandbox: Sandbox) -> None:
         """The sandbox exists: give it what its claims' networks say."""
-        for network in network_files.read_networks(self._state, self._disk):
+        for network in read_networks(self._state, self._disk):
             if sandbox.pod_uid in network.pods:
                 self._attach(network, sandbox)
 
     def detach(self, sandbox: Sandbox) -> None:
         """The sandbox is being stopped, or is gone: take everything back."""
-        for claim in network_files.read_attached(self._state, self._disk):
+        for claim in read_attached(self._state, self._disk):
             if claim.pod == sandbox.pod_uid and (not sandbox.id or claim.sandbox == sandbox.id):
                 self.release(claim)
 
-    def release(self, claim: AttachedClaim) -> None:
+    def release(self, claim: AttachedNetwork) -> None:
         """Take one claim's NICs back from its pod; used by Unprepare too, when no sandbox was ever stopped."""
-        networks = network_files.read_networks(self._state, self._disk, uid=claim.uid)
+        networks = read_networks(self._state, self._disk, uid=claim.uid)
         plans = dict(networks[0].plans) if networks else {}
         self._close_gate(claim.uid)
         for attached in claim.devices:
@@ -143,16 +151,16 @@ class PodNetworks:
 
     def release_claim(self, uid: str) -> None:
         """Take back whatever a pod still has of the claim: its sandbox was never stopped, or nobody saw it."""
-        for claim in network_files.read_attached(self._state, self._disk, uid=uid):
+        for claim in read_attached(self._state, self._disk, uid=uid):
             self.release(claim)
 
-    def ready(self) -> tuple[AttachedClaim, ...]:
+    def ready(self) -> tuple[AttachedNetwork, ...]:
         """What is in pods now, complete."""
         return tuple(claim for claim in self.attached() if self._gate(claim.uid).exists())
 
-    def attached(self) -> tuple[AttachedClaim, ...]:
+    def attached(self) -> tuple[AttachedNetwork, ...]:
         """What is in pods now, or on its way."""
-        return network_files.read_attached(self._state, self._disk)
+        return read_attached(self._state, self._disk)
 
     # In.
 
@@ -162,7 +170,7 @@ class PodNetworks:
                 f"{network.ref}: the pod is on the host's network, and the claim was prepared for its own"
             )
         uid = network.ref.uid
-        for earlier in network_files.read_attached(self._state, self._disk, uid=uid):
+        for earlier in read_attached(self._state, self._disk, uid=uid):
             if earlier.sandbox == sandbox.id and self._gate(uid).exists():
                 return
             if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():
@@ -173,9 +181,9 @@ class PodNetworks:
                 )
             # Half done, or of a sandbox that died without a Stop: from the start.
             self.release(earlier)
-        done: list[Attached] = []
+        done: list[AttachedDevice] = []
 
-        def note(device: Attached) -> None:
+        def note(device: AttachedDevice) -> None:
             # Before anything leaves the host, so that it is found again after a kill.
             self._write(network, sandbox, [*done, device])
 
@@ -196,9 +204,9 @@ class PodNetworks:
         )
 
     def _give(
-        self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, note: Callable[[Attached], None]
-    ) -> Attached:
-        given = Attached(device=device, interface=plan.interface)
+        self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, note: Callable[[AttachedDevice], None]
+    ) -> AttachedDevice:
+        given = AttachedDevice(device=device, interface=plan.interface)
         if plan.kind is NetworkKind.ATTACH:
             note(given)
             return replace(given, addresses=cni.add(_cni_request(plan, sandbox), bin_dirs=self._cni_dirs))
@@ -283,7 +291,7 @@ class PodNetworks:
 
     # Out.
 
-    def _take_back(self, attached: Attached, plan: NetworkPlan, claim: AttachedClaim) -> None:
+    def _take_back(self, attached: AttachedDevice, plan: NetworkPlan, claim: AttachedNetwork) -> None:
         netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
         if plan.kind is NetworkKind.ATTACH:
             sandbox = Sandbox(claim.sandbox, claim.pod, "", "", netns)
@@ -302,7 +310,7 @@ class PodNetworks:
         elif netns:
             self._links.delete_in(netns, base)
 
-    def _restore(self, attached: Attached, plan: NetworkPlan, base: str, *, netns: str) -> None:
+    def _restore(self, attached: AttachedDevice, plan: NetworkPlan, base: str, *, netns: str) -> None:
         before = dict(attached.before)
         if netns and self._links.state_in(netns, base) is not None:
             self._links.move_back(base, netns=netns, as_name=plan.host_interface)
@@ -322,19 +330,21 @@ class PodNetworks:
     # Files.
 
     def _gate(self, uid: str) -> Path:
-        return network_files.gate_file(self._state, uid)
+        return network_gate.gate_file(self._state, uid)
 
-    def _write(self, network: ClaimNetwork, sandbox: Sandbox, done: Sequence[Attached]) -> AttachedClaim:
-        claim = AttachedClaim(network.ref.uid, sandbox.pod_uid, sandbox.id, sandbox.netns, tuple(done))
-        path = network_files.attached_file(self._state, network.ref.uid)
+    def _write(
+        self, network: ClaimNetwork, sandbox: Sandbox, done: Sequence[AttachedDevice]
+    ) -> AttachedNetwork:
+        claim = AttachedNetwork(network.ref.uid, sandbox.pod_uid, sandbox.id, sandbox.netns, tuple(done))
+        path = layout.attached_file(self._state, network.ref.uid)
         with _reported(path, "written"):
-            self._disk.replace(path, network_files.encode_attached(claim), mode=network_files.MODE)
+            self._disk.replace(path, encode_attached(claim), mode=layout.MODE)
         return claim
 
-    def _open_gate(self, claim: AttachedClaim) -> None:
+    def _open_gate(self, claim: AttachedNetwork) -> None:
         with _reported(self._gate(claim.uid), "written"):
             self._disk.put(
-                self._gate(claim.uid), network_files.encode_gate(claim), mode=network_files.GATE_MODE
+                self._gate(claim.uid), network_gate.encode_gate(claim), mode=network_gate.GATE_MODE
             )
 
     def _close_gate(self, uid: str) -> None:
@@ -342,7 +352,7 @@ class PodNetworks:
             self._disk.unlink(self._gate(uid))
 
     def _remove(self, uid: str) -> None:
-        path = network_files.attached_file(self._state, uid)
+        path = layout.attached_file(self._state, uid)
         with _reported(path, "removed"):
             self._disk.remove(path)
 

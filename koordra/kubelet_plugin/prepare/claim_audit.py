@@ -34,9 +34,10 @@ from typing import Final, Protocol
 from koordra.api import names
 from koordra.api.allocation import Allocation
 from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.prepare.claim_source import ClaimSource
 from koordra.logs import get_logger
+from koordra.node_state.claim_ref import ClaimRef
 
 log = get_logger(__name__)
 

@@ -1,8 +1,8 @@
 """The files of one claim, and where the node keeps them.
 
     <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology (container_files.py)
-    <state>/network/<uid>.json               read when the pod's sandbox is made (network_files.py)
-    <state>/prepared/<uid>.json              read by the NRI hook (prepared.py)
+    <state>/network/<uid>.json               read when the pod's sandbox is made (node_state/claim_network.py)
+    <state>/prepared/<uid>.json              read by the NRI hook (node_state/prepared_claim.py)
     <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (claim_spec.py)
 
 They are written in this order and removed in the other, so that no container is given a device of which the hook knows nothing.
@@ -17,15 +17,59 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from koordra.errors import CDIError, CheckpointError, NodeError
-from koordra.kubelet_plugin import prepared
-from koordra.kubelet_plugin.cdi import claim_spec, container_files
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, is_claim_uid
-from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.cdi import claim_spec, container_files, nccl_topology
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.logs import get_logger
+from koordra.node_state import claim_network, layout, prepared_claim
+from koordra.node_state.claim_network import ClaimNetwork
+from koordra.node_state.claim_ref import is_claim_uid
 from koordra.node_state.disk import TEMPORARY, Disk
+from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 
 log = get_logger(__name__)
+
+
+def for_hook(record: ClaimRecord) -> PreparedClaim:
+    """The record for the NRI hook. NCCL_TOPO_FILE is left out of the variables: nothing can be merged in the name of a file, and
+    what one claim's file does not say NCCL finds out by itself."""
+    ids = claim_spec.device_ids(record)
+    return PreparedClaim(
+        namespace=record.ref.namespace,
+        name=record.ref.name,
+        uid=record.ref.uid,
+        nonce=record.nonce,
+        marker=record.marker,
+        memlock=record.memlock,
+        devices=tuple(
+            PreparedDevice(
+                request=device.request,
+                device=device.device,
+                type=device.type,
+                share_id=device.share_id,
+                cdi_devices=(ids[index],),
+                uuid=device.uuid,
+                ib_device=device.ib_device,
+                netdev=device.netdev,
+                numa_node=device.numa_node,
+                cpus=device.cpus,
+                nodes=device.nodes,
+                env=tuple(
+                    (name, value) for name, value in device.edits.env if name != nccl_topology.VARIABLE
+                ),
+            )
+            for index, device in enumerate(record.devices)
+        ),
+    )
+
+
+def network_of(record: ClaimRecord) -> ClaimNetwork:
+    """What is done to the network of the claim's pod."""
+    planned = ((device.device, device.network) for device in record.devices)
+    return ClaimNetwork(
+        record.ref, record.pods, tuple((name, plan) for name, plan in planned if plan is not None)
+    )
 
 
 class ClaimFiles:
@@ -45,10 +89,12 @@ class ClaimFiles:
         if record.networked:
             with _reported(CheckpointError, self._paths.network_file(uid), "written"):
                 self._disk.replace(
-                    self._paths.network_file(uid), network_files.encode(record), mode=network_files.MODE
+                    self._paths.network_file(uid), claim_network.encode(network_of(record)), mode=layout.MODE
                 )
         with _reported(CheckpointError, self._paths.prepared_file(uid), "written"):
-            self._disk.replace(self._paths.prepared_file(uid), prepared.encode(record), mode=prepared.MODE)
+            self._disk.replace(
+                self._paths.prepared_file(uid), prepared_claim.encode(for_hook(record)), mode=layout.MODE
+            )
         with _reported(CDIError, self._paths.cdi_file(uid), "written"):
             self._disk.replace(self._paths.cdi_file(uid), spec, mode=claim_spec.MODE)
 
@@ -73,14 +119,14 @@ class ClaimFiles:
             for device in record.devices
             for mount in device.edits.mounts
             if Path(mount.host_path).parent == self._paths.documents(uid)
-            and Path(mount.host_path) != network_files.gate_file(self._paths.state, uid)
+            and Path(mount.host_path) != network_gate.gate_file(self._paths.state, uid)
         }
         needed = {self._paths.cdi_file(uid), self._paths.prepared_file(uid), *mounted}
         if record.networked:
             needed.add(self._paths.network_file(uid))
         return all(path.is_file() for path in needed)
 
-    def for_hook(self) -> dict[str, bytes]:
+    def hook_records(self) -> dict[str, bytes]:
         """The records for the hook, by claim uid."""
         found = {}
         with _reported(CheckpointError, self._paths.prepared, "read"):
@@ -102,19 +148,18 @@ class ClaimFiles:
     def recorded(self) -> set[str]:
         """The uids of all claims that have a record for the hook; unlike the CDI directory it survives a reboot."""
         with _reported(CheckpointError, self._paths.prepared, "listed"):
-            found = {prepared.claim_of_file(name) for name in self._disk.names(self._paths.prepared)}
+            found = {layout.claim_of_file(name) for name in self._disk.names(self._paths.prepared)}
         return {uid for uid in found if uid is not None}
 
     def remove_stale(self, keep: set[str]) -> None:
         """Remove our files of claims that are not in `keep`, and what a kill left half written. One that cannot be removed
         keeps no other; the first such error is raised at the end."""
-        networks = self._paths.state / network_files.DIRECTORY
         failed: list[NodeError] = []
         for kind, folder, claim_of in (
             (CDIError, self._paths.cdi, claim_spec.claim_of_file),
-            (CheckpointError, self._paths.prepared, prepared.claim_of_file),
-            (CheckpointError, networks, network_files.claim_of_file),
-            (CheckpointError, networks / network_files.ATTACHED, network_files.claim_of_file),
+            (CheckpointError, self._paths.prepared, layout.claim_of_file),
+            (CheckpointError, self._paths.state / layout.NETWORK, layout.claim_of_file),
+            (CheckpointError, self._paths.state / layout.ATTACHED, layout.claim_of_file),
         ):
             with _collected(failed), _reported(kind, folder, "cleaned up"):
                 for name in self._disk.names(folder):
@@ -123,7 +168,7 @@ class ClaimFiles:
                         with _collected(failed), _reported(kind, folder / name, "removed"):
                             self._disk.remove(folder / name)
                             log.info("stale_file_removed", path=str(folder / name))
-        documents = self._paths.state / container_files.DIRECTORY
+        documents = self._paths.state / layout.CLAIMS
         with _collected(failed), _reported(CheckpointError, documents, "cleaned up"):
             for name in self._disk.names(documents):
                 if is_claim_uid(name) and name not in keep:

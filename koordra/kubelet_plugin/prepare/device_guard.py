@@ -1,4 +1,4 @@
-"""guarded.json, kept as the machine is: the device nodes that the NRI hook keeps from containers without a claim.
+"""The guard of the node's devices: guarded.json, the device nodes that the NRI hook keeps from containers without a claim.
 
 It is written before a new device is published, and only when it says something new, so that a full disk does not keep a
 fault from being published.
@@ -11,21 +11,20 @@ is back. An old node is forgotten when another device has its numbers, and with 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from koordra.api import names
 from koordra.errors import CheckpointError
-from koordra.kubelet_plugin import prepared
 from koordra.kubelet_plugin.publish import partitions
+from koordra.node_state import device_guard, layout
+from koordra.node_state.device_guard import DeviceGuard, GuardedDevice
 from koordra.node_state.disk import Disk
 from koordra.topology.machine import Device, DeviceNode, Gpu, Machine
 
-Document = Mapping[str, Any]
 
-
-class GuardedFile:
+class DeviceGuardFile:
     """The file at `path`. Safe to call from several threads."""
 
     def __init__(self, path: Path, *, node: str, disk: Disk) -> None:
@@ -33,16 +32,16 @@ class GuardedFile:
         self._node = node
         self._disk = disk
         self._lock = threading.Lock()
-        self._written: Document | None = None
+        self._written: DeviceGuard | None = None
 
-    def hold(self, machine: Machine) -> None:
+    def update(self, machine: Machine) -> None:
         """Guard what the machine has. Raises CheckpointError, after which the call is to be repeated."""
         with self._lock:
-            document: Document = guarded(machine, node_name=self._node)
+            guard = guard_of(machine, node_name=self._node)
             if self._written is not None:
-                document = with_absent(document, self._written)
-            if document != self._written:
-                self._write(document)
+                guard = with_absent(guard, self._written)
+            if guard != self._written:
+                self._write(guard)
 
     def ensure(self) -> None:
         """Write it again if somebody took it away. Raises CheckpointError."""
@@ -50,60 +49,50 @@ class GuardedFile:
             if self._written is not None and not self._path.exists():
                 self._write(self._written)
 
-    def _write(self, document: Document) -> None:
+    def _write(self, guard: DeviceGuard) -> None:
         try:
-            self._disk.replace(self._path, prepared.encode_guarded(document), mode=prepared.MODE)
+            self._disk.replace(self._path, device_guard.encode(guard), mode=layout.MODE)
         except OSError as error:
             raise CheckpointError(
                 f"{self._path} cannot be written: {error.strerror}; check the state directory"
             ) from error
-        self._written = document
+        self._written = guard
 
 
-def with_absent(now: Document, before: Document) -> Document:
+def with_absent(now: DeviceGuard, before: DeviceGuard) -> DeviceGuard:
     """`now`, and the device nodes of `before` whose numbers no device or control node has any more."""
-    present = {_number(node) for entry in now["devices"] for node in entry["nodes"]}
-    present |= {_number(node) for node in now["control"]}
-    entries = {entry["name"]: entry for entry in now["devices"]}
-    for name, kind, node in _device_nodes(before):
-        if _number(node) not in present:
-            entry = entries.get(name, {"name": name, "type": kind, "nodes": []})
-            entries[name] = {**entry, "nodes": [*entry["nodes"], node]}
-    return {**now, "devices": list(entries.values())}
+    present = {node.number for node in now.nodes}
+    devices = {device.name: device for device in now.devices}
+    for device in before.devices:
+        absent = tuple(node for node in device.nodes if node.number not in present)
+        if absent:
+            known = devices.get(device.name, GuardedDevice(device.name, device.type, ()))
+            devices[device.name] = replace(known, nodes=(*known.nodes, *absent))
+    return replace(now, devices=tuple(devices.values()))
 
 
-def _device_nodes(document: Document) -> Iterator[tuple[str, str, Document]]:
-    return ((entry["name"], entry["type"], node) for entry in document["devices"] for node in entry["nodes"])
-
-
-def _number(node: Document) -> tuple[str, int, int]:
-    return node["type"], node["major"], node["minor"]
-
-
-GUARDED_SCHEMA = "koordra.io/guarded/v1"
-
-
-def guarded(machine: Machine, *, node_name: str) -> dict[str, Any]:
-    """Every device node that belongs to a GPU or NIC, offered or not, as ``guarded.json`` holds it.
+def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
+    """Every device node that belongs to a GPU or NIC, offered or not.
 
     A device's first node is what a holder is given; the others (DRM, umad, issm) are given to nobody. A MIG instance
     has its two capability nodes; what partitions cards, and sub-functions of NICs, are entries that nobody holds.
-    ``control`` nodes are open to any holder of a GPU or NIC.
     """
-    entries = [
-        _entry(device.name, names.TYPE_GPU if isinstance(device, Gpu) else names.TYPE_NIC, _nodes(device))
+    devices = [
+        GuardedDevice(
+            device.name, names.TYPE_GPU if isinstance(device, Gpu) else names.TYPE_NIC, _nodes(device)
+        )
         for device in machine.devices()
     ]
-    entries += [
-        _entry(_instance_name(gpu, index), names.TYPE_GPU, instance.nodes)
+    devices += [
+        GuardedDevice(_instance_name(gpu, index), names.TYPE_GPU, instance.nodes)
         for gpu in machine.gpus
         for index, instance in enumerate(gpu.mig_instances)
         if instance.nodes
     ]
     if machine.gpu_management:
-        entries.append(_entry("gpu-management", names.TYPE_GPU, machine.gpu_management))
-    entries += [
-        _entry(
+        devices.append(GuardedDevice("gpu-management", names.TYPE_GPU, machine.gpu_management))
+    devices += [
+        GuardedDevice(
             f"{names.pci_device_name(names.TYPE_NIC, part.location.bus_id)}-{part.name}",
             names.TYPE_NIC,
             part.nodes,
@@ -111,12 +100,9 @@ def guarded(machine: Machine, *, node_name: str) -> dict[str, Any]:
         for part in machine.sub_functions
         if part.nodes
     ]
-    return {
-        "schema": GUARDED_SCHEMA,
-        "node": node_name,
-        "devices": entries,
-        "control": [node.to_dict() for node in (*machine.gpu_control, *machine.rdma_control)],
-    }
+    return DeviceGuard(
+        node=node_name, devices=tuple(devices), control=(*machine.gpu_control, *machine.rdma_control)
+    )
 
 
 def _instance_name(gpu: Gpu, index: int) -> str:
@@ -126,11 +112,10 @@ def _instance_name(gpu: Gpu, index: int) -> str:
     return device.name if device else f"{gpu.name}-mig-instance-{instance.gpu_instance}"
 
 
-def _entry(name: str, kind: str, nodes: Sequence[DeviceNode]) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nodes": [node.to_dict() for node in nodes]}
-
-
-def _nodes(device: Device) -> list[DeviceNode]:
+def _nodes(device: Device) -> tuple[DeviceNode, ...]:
+    nodes: Sequence[DeviceNode | None]
     if isinstance(device, Gpu):
-        return [node for node in (device.node, *device.graphics_nodes) if node]
-    return [node for node in (device.verbs, *device.management_nodes) if node]
+        nodes = (device.node, *device.graphics_nodes)
+    else:
+        nodes = (device.verbs, *device.management_nodes)
+    return tuple(node for node in nodes if node)

@@ -43,7 +43,7 @@ from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, Pr
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims import recovery
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, State
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.isolation import Backends
 from koordra.kubelet_plugin.network.network_decision import Consumers
@@ -53,6 +53,7 @@ from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.logs import get_logger
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 
 log = get_logger(__name__)
@@ -343,7 +344,7 @@ class DeviceState:
     def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
         """A new checkpoint from what is left; raises `error` while some claim with a file is not accounted for."""
         records = recovery.accounted_for(
-            intact, for_hook=self._files.for_hook(), pool=self._node, boot_id=self._inventory().boot_id
+            intact, for_hook=self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id
         )
         lost = self._files.claims() - {record.ref.uid for record in records}
         if lost:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordra.kubelet_plugin import prepared
-from koordra.kubelet_plugin.cdi import claim_spec, container_files
-from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.cdi import claim_spec
+from koordra.node_state import layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +23,11 @@ class NodePaths:
 
     @property
     def guarded(self) -> Path:
-        return self.state / prepared.GUARDED_FILE
+        return layout.guarded_file(self.state)
 
     @property
     def prepared(self) -> Path:
-        return self.state / prepared.DIRECTORY
+        return self.state / layout.PREPARED
 
     @property
     def lock(self) -> Path:
@@ -38,10 +37,10 @@ class NodePaths:
         return self.cdi / claim_spec.file_name(uid)
 
     def prepared_file(self, uid: str) -> Path:
-        return self.prepared / prepared.file_name(uid)
+        return layout.prepared_file(self.state, uid)
 
     def network_file(self, uid: str) -> Path:
-        return network_files.network_file(self.state, uid)
+        return layout.network_file(self.state, uid)
 
     def documents(self, uid: str) -> Path:
-        return container_files.folder(self.state, uid)
+        return layout.claim_folder(self.state, uid)

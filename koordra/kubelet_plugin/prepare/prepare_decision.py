@@ -26,10 +26,10 @@ from koordra.api.gang_member import is_gang_member
 from koordra.api.objects import Object
 from koordra.api.parameters import GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
-from koordra.kubelet_plugin.cdi.device_edits import NIC_TYPES, with_edits
+from koordra.kubelet_plugin.cdi.device_edits import with_edits
 from koordra.kubelet_plugin.cdi.gang_environment import with_member
 from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.isolation import DEFAULT, Backend, Backends, Share
@@ -38,7 +38,9 @@ from koordra.kubelet_plugin.prepare.overcommit import refuse_overcommit
 from koordra.kubelet_plugin.prepare.scope_check import unmet
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.quantity import canonical, parse
 from koordra.topology.machine import DeviceNode, Gpu, Nic
 from koordra.topology.partitions import MigInstance
@@ -97,7 +99,9 @@ def decide(
         boot_id=node.inventory.boot_id,
         state=State.STARTED,
         devices=devices,
-        memlock=any(device.type in NIC_TYPES and config.rdma(device.request).memlock for device in devices),
+        memlock=any(
+            device.type in names.NIC_TYPES and config.rdma(device.request).memlock for device in devices
+        ),
         pods=node.consumers.pods if node.consumers else (),
         pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
     )
@@ -265,7 +269,7 @@ def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
     """The variable by which the NRI hook knows that the container's processors are to be near this GPU."""
     if device.uuid is None or not config.gpu(device.request).numa_affinity:
         return NO_EDITS
-    return ContainerEdits(env=(("KOORDRA_NUMA_AFFINITY", "true"),))
+    return ContainerEdits(env=((NUMA_AFFINITY, "true"),))
 
 
 def _isolated(

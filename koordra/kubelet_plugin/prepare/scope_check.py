@@ -24,9 +24,6 @@ from koordra.topology.scopes import scope_key, together
 Placed = tuple[str, Mapping[str, Any]]
 """A device's name and its published attributes as plain values."""
 
-_GPUS = frozenset({names.TYPE_GPU, names.TYPE_MIG})
-_NICS = frozenset({names.TYPE_NIC, names.TYPE_VF})
-
 
 def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
     """Why these devices do not meet the demand; None when they do, or when there is nothing to compare."""
@@ -39,8 +36,8 @@ def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
         )
         return f"the devices are not in one {wanted.scope}: {where}"
     # What is in the claim twice, with two shares, is one GPU, or one NIC.
-    gpus = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in _GPUS)
-    nics = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in _NICS)
+    gpus = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.GPU_TYPES)
+    nics = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.NIC_TYPES)
     if not gpus or not nics:
         return None
     served: dict[str, int] = {}

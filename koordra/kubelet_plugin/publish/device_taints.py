@@ -103,7 +103,7 @@ def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tup
     if not resources:
         return {}
     taint = Taint(FOREIGN_TAINT, label_value(resources[0]))
-    return {name: (taint,) for name, kind in offered.items() if kind in (names.TYPE_GPU, names.TYPE_MIG)}
+    return {name: (taint,) for name, kind in offered.items() if kind in names.GPU_TYPES}
 
 
 def _related(one: str, other: str) -> bool:

@@ -31,9 +31,9 @@ from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter_report import Verdict
-from koordra.kubelet_plugin.network.network_files import Attached, AttachedClaim
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.logs import get_logger
+from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork
 from koordra.topology.machine import Nic
 
 log = get_logger(__name__)
@@ -46,7 +46,6 @@ PAUSE: Final = 1.0
 """Seconds from one writing to the next: what a program can change of its limiter's condition costs the API server no more."""
 
 _OURS: Final = frozenset({READY, GID_READY, LIMITED})
-_NIC_TYPES: Final = frozenset({names.TYPE_NIC, names.TYPE_VF})
 
 
 class StatusClient(Protocol):
@@ -68,14 +67,14 @@ def device_statuses(
     record: ClaimRecord,
     *,
     inventory: Inventory,
-    attached: Mapping[str, Attached],
+    attached: Mapping[str, AttachedDevice],
     limited: Verdict | None = None,
 ) -> list[dict[str, Any]]:
     """The entries for one claim, without times. `attached`: what is in the pod, by device; `limited`: what is to be said of
     the claim's limiter."""
     entries = []
     for device in record.devices:
-        if device.type in _NIC_TYPES:
+        if device.type in names.NIC_TYPES:
             entries.append(
                 _nic_entry(record, device, inventory=inventory, attached=attached.get(device.device))
             )
@@ -100,7 +99,7 @@ def _entry(record: ClaimRecord, device: DeviceRecord) -> dict[str, Any]:
 
 
 def _nic_entry(
-    record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: Attached | None
+    record: ClaimRecord, device: DeviceRecord, *, inventory: Inventory, attached: AttachedDevice | None
 ) -> dict[str, Any]:
     entry = _entry(record, device)
     if device.network is None:
@@ -128,7 +127,7 @@ def _nic_entry(
 
 
 def _gid_condition(
-    device: DeviceRecord, *, inventory: Inventory, attached: Attached | None
+    device: DeviceRecord, *, inventory: Inventory, attached: AttachedDevice | None
 ) -> list[dict[str, Any]]:
     nic = inventory.device(device.device)
     if not isinstance(nic, Nic) or nic.port is None or nic.port.link_layer != "Ethernet":
@@ -191,7 +190,7 @@ class ClaimStatusWriter:
         client: StatusClient,
         *,
         records: Callable[[], Iterable[ClaimRecord]],
-        attached: Callable[[], Iterable[AttachedClaim]],
+        attached: Callable[[], Iterable[AttachedNetwork]],
         inventory: Callable[[], Inventory],
         limited: Callable[[str], Verdict | None] = lambda _uid: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),

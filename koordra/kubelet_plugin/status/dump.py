@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import CheckpointError, KoordraError
-from koordra.kubelet_plugin import prepared
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.checkpoint import CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_to_dict
 from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.network import network_files
 from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.node_state import layout
+from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.disk import Disk
 from koordra.topology.document import document
 
@@ -54,12 +54,12 @@ def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None 
         "claims": [claim_to_dict(record) for record in claims],
         "files": {
             "cdi": _files(paths.cdi, disk, of=claim_spec.claim_of_file),
-            "prepared": _files(paths.prepared, disk, of=prepared.claim_of_file),
-            "network": _files(paths.state / network_files.DIRECTORY, disk, of=network_files.claim_of_file),
+            "prepared": _files(paths.prepared, disk, of=layout.claim_of_file),
+            "network": _files(paths.state / layout.NETWORK, disk, of=layout.claim_of_file),
             "attached": _files(
-                paths.state / network_files.DIRECTORY / network_files.ATTACHED,
+                paths.state / layout.ATTACHED,
                 disk,
-                of=network_files.claim_of_file,
+                of=layout.claim_of_file,
             ),
         },
         "guarded": _json(paths.guarded, disk),
@@ -77,7 +77,7 @@ def without_nonces(value: Any, known: set[str]) -> Any:
         }
     if isinstance(value, list):
         return [without_nonces(item, known) for item in value]
-    if isinstance(value, str) and ("KOORDRA_CLAIM_" in value or value in known):
+    if isinstance(value, str) and (MARKER_PREFIX in value or value in known):
         return _NONCE.sub(lambda match: _digest(match[0]), value)
     return value
 

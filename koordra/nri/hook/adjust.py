@@ -33,9 +33,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from koordra.node_state.claim_network import AttachedNetwork
+from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.nri.hook import numa, rdma_limits
 from koordra.nri.hook.grants import Grant, Grants, check_network, check_nodes, granted_env, grants_of
-from koordra.nri.hook.oci import Adjustment, Container, DeviceNode, Mount, Refusal
+from koordra.nri.hook.oci import Adjustment, Container, Mount, Refusal
 from koordra.nri.hook.rdma_limits import RdmaLimit
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
@@ -44,7 +47,7 @@ from koordra.nri.hook.ungranted_access import (
     check_mounts,
     control_nodes,
 )
-from koordra.nri.prepared import AttachedNetwork, Guarded, PreparedClaim
+from koordra.topology.machine import DeviceNode
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING_VISIBLE: Final = "void"
@@ -89,7 +92,7 @@ class NodeFacts:
 
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    guarded: Guarded | None = None
+    guarded: DeviceGuard | None = None
     guarded_problem: str = ""
     rules_apply: bool = True
     shape: NodeShape = field(default_factory=NodeShape)

@@ -23,15 +23,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.nri.hook.oci import Container, DeviceNode, Refusal
-from koordra.nri.prepared import (
-    GPU_TYPES,
-    MARKER_PREFIX,
-    NIC_TYPES,
-    AttachedNetwork,
-    PreparedClaim,
-    PreparedDevice,
-)
+from koordra.api import names
+from koordra.node_state.claim_network import AttachedNetwork
+from koordra.node_state.claim_ref import MARKER_PREFIX
+from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
+from koordra.nri.hook.oci import Container, Refusal
+from koordra.topology.machine import DeviceNode
 
 GRANTED: Final = "granted"
 """What a container sees as the value of its markers."""
@@ -59,16 +56,16 @@ class Grants:
 
     @property
     def gpu(self) -> bool:
-        return any(grant.device.type in GPU_TYPES for grant in self.held)
+        return any(grant.device.type in names.GPU_TYPES for grant in self.held)
 
     @property
     def nic(self) -> bool:
-        return any(grant.device.type in NIC_TYPES for grant in self.held)
+        return any(grant.device.type in names.NIC_TYPES for grant in self.held)
 
     @property
     def memlock(self) -> bool:
         """Whether RDMA memory registration needs the memlock limit lifted."""
-        return any(grant.claim.memlock and grant.device.type in NIC_TYPES for grant in self.held)
+        return any(grant.claim.memlock and grant.device.type in names.NIC_TYPES for grant in self.held)
 
     @property
     def claims(self) -> frozenset[str]:
@@ -83,8 +80,8 @@ class Grants:
 def claim_markers(container: Container) -> tuple[str, ...]:
     """The marker variables that stand for claims, in the order in which they were set (a name counts
     once)."""
-    names = dict.fromkeys(name for name, _ in container.env if name.startswith(MARKER_PREFIX))
-    return tuple(name for name in names if _device_index(name, names) is None)
+    variables = dict.fromkeys(name for name, _ in container.env if name.startswith(MARKER_PREFIX))
+    return tuple(name for name in variables if _device_index(name, variables) is None)
 
 
 def grants_of(
@@ -92,10 +89,10 @@ def grants_of(
 ) -> Grants | Refusal:
     """What the container's markers prove. `claims` and `unreadable` (why) are by claim marker."""
     env = [(name, value) for name, value in container.env if name.startswith(MARKER_PREFIX)]
-    names = dict.fromkeys(name for name, _ in env)
+    variables = dict.fromkeys(name for name, _ in env)
     held: dict[str, list[tuple[int, Grant]]] = {}
     for name, value in env:
-        index = _device_index(name, names)
+        index = _device_index(name, variables)
         marker = name if index is None else name.rpartition("_")[0]
         if marker in unreadable:
             return Refusal(
@@ -114,7 +111,7 @@ def grants_of(
         if index is not None:
             devices.append((index, Grant(claim, claim.devices[index])))
     in_order = (dict(sorted(devices, key=lambda item: item[0])).values() for devices in held.values())
-    return Grants(held=tuple(grant for claim in in_order for grant in claim), markers=tuple(names))
+    return Grants(held=tuple(grant for claim in in_order for grant in claim), markers=tuple(variables))
 
 
 def check_nodes(container: Container, grants: Grants) -> Refusal | None:

@@ -9,13 +9,10 @@ kubelet's choice stands: it made promises to other containers too. Memory follow
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
+from koordra.api import names
+from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.nri.hook.grants import Grants
-from koordra.nri.prepared import GPU_TYPES
-
-ASKED: Final = "KOORDRA_NUMA_AFFINITY"
-"""Variable of a device whose claim asks for processors near it; its value is `true`."""
 
 
 def near(grants: Grants, *, chosen: str, online: frozenset[int], nodes: frozenset[int]) -> tuple[str, str]:
@@ -26,7 +23,9 @@ def near(grants: Grants, *, chosen: str, online: frozenset[int], nodes: frozense
     asking = [
         grant.device
         for grant in grants.held
-        if grant.device.type in GPU_TYPES and (ASKED, "true") in grant.device.env and grant.device.cpus
+        if grant.device.type in names.GPU_TYPES
+        and (NUMA_AFFINITY, "true") in grant.device.env
+        and grant.device.cpus
     ]
     wanted = frozenset().union(*(numbers(device.cpus or "") for device in asking)) & online
     if chosen:

@@ -13,26 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
+from koordra.topology.machine import DeviceNode
 
 RLIM_INFINITY: Final = 2**64 - 1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceNode:
-    """A device node: its path, "c" or "b", and its numbers. The numbers are what the kernel goes by."""
-
-    path: str
-    type: str
-    major: int
-    minor: int
-
-    @property
-    def number(self) -> tuple[str, int, int]:
-        """What identifies the device, wherever its node lies."""
-        return self.type, self.major, self.minor
-
-    def __str__(self) -> str:
-        return f"{self.path} ({self.type} {self.major}:{self.minor})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +92,7 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
         pod=pod.name,
         name=container.name,
         env=tuple((name, value) for name, _, value in (entry.partition("=") for entry in container.env)),
-        devices=tuple(DeviceNode(node.path, node.type, node.major, node.minor) for node in linux.devices),
+        devices=tuple(DeviceNode(node.path, node.major, node.minor, node.type) for node in linux.devices),
         rules=tuple(_rule_of(rule) for rule in linux.resources.devices),
         mounts=tuple(_mount_of(mount) for mount in container.mounts),
         annotations=dict(container.annotations),

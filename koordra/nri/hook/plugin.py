@@ -20,6 +20,10 @@ from koordra._proto.nri import nri_pb2
 from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.node_state.claim_network import AttachedNetwork
+from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook import sandboxes
 from koordra.nri.hook.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import Grants, claim_markers, grants_of
@@ -30,7 +34,6 @@ from koordra.nri.hook.oci import Container, Refusal, adjustment_message, contain
 from koordra.nri.hook.sandboxes import SandboxNetworks
 from koordra.nri.hook.ungranted_access import claim_mounts, control_nodes
 from koordra.nri.hook.validator import validate
-from koordra.nri.prepared import AttachedNetwork, Guarded, NodeState, PreparedClaim
 from koordra.nri.stub import Plugin
 from koordra.nri.transport.events import EventMethod, applies_device_rules
 from koordra.nri.transport.ttrpc import Call, Code
@@ -56,7 +59,7 @@ class Hook(Plugin):
 
     def __init__(
         self,
-        state: NodeState,
+        state: StateReader,
         *,
         settings: Settings | None = None,
         ledger: Ledger,
@@ -222,7 +225,7 @@ class Hook(Plugin):
                 attached[marker] = network
         guarded, problem = None, ""
         try:
-            guarded = self._state.guarded()
+            guarded = self._state.guard()
         except CheckpointError as error:
             problem = str(error)
         held: Annotated | Refusal | None = None
@@ -241,7 +244,7 @@ class Hook(Plugin):
         )
 
     def _annotated(
-        self, container: Container, guarded: Guarded | None, node: NodeDevices
+        self, container: Container, guarded: DeviceGuard | None, node: NodeDevices
     ) -> Annotated | Refusal | None:
         """What the pod's annotation gives; nothing to a pod with a claim of koordra's, whichever container has it."""
         found, claims = annotated(container, guarded=guarded, node=node), self._settings.pod_claims

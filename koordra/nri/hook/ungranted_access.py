@@ -28,9 +28,10 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
+from koordra.node_state.device_guard import DeviceGuard
 from koordra.nri.hook.grants import Grants
-from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount, Refusal, can_open
-from koordra.nri.prepared import Guarded
+from koordra.nri.hook.oci import Container, DeviceRule, Mount, Refusal, can_open
+from koordra.topology.machine import DeviceNode
 
 TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
 """Volumes mounted below it name GPUs to NVIDIA's toolkit."""
@@ -97,7 +98,7 @@ def check_mounts(
     *,
     gpu: bool,
     claims: frozenset[str],
-    guarded: Guarded | None,
+    guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
 ) -> Refusal | None:
     """Refuse mounts that bring devices; `gpu`: the container holds a GPU, with which sockets of its driver come.
@@ -164,10 +165,9 @@ def _brings_devices(mount: Mount, container: Container, reaching: frozenset[str]
 
 
 @functools.lru_cache(maxsize=4)
-def _reaching(guarded: Guarded) -> frozenset[str]:
+def _reaching(guarded: DeviceGuard) -> frozenset[str]:
     """The guarded nodes and all folders above them but the root."""
-    nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
-    paths = (PurePosixPath(host_path(node.path)) for node in nodes)
+    paths = (PurePosixPath(host_path(node.path)) for node in guarded.nodes)
     return frozenset(str(each) for path in paths for each in (path, *path.parents)) - {"/"}
 
 
@@ -183,7 +183,7 @@ def _below(path: str, folder: str) -> bool:
 
 
 def check_devices(
-    container: Container, *, grants: Grants, guarded: Guarded | None
+    container: Container, *, grants: Grants, guarded: DeviceGuard | None
 ) -> tuple[DeviceRule, ...] | Refusal:
     """The rules to append, or why the container is refused."""
     held = {node.number for node in grants.nodes}
@@ -222,22 +222,21 @@ def _opens(grants: Grants, control: DeviceNode) -> bool:
     return grants.nic if _below(control.path, "/dev/infiniband") else grants.gpu
 
 
-def control_nodes(guarded: Guarded | None, grants: Grants) -> frozenset[DeviceNode]:
+def control_nodes(guarded: DeviceGuard | None, grants: Grants) -> frozenset[DeviceNode]:
     """The nodes of no single device that go with what is held: nvidiactl with a GPU, rdma_cm with a NIC."""
     return frozenset(node for node in (guarded.control if guarded else ()) if _opens(grants, node))
 
 
-def guarded_numbers(guarded: Guarded) -> frozenset[tuple[str, int, int]]:
+def guarded_numbers(guarded: DeviceGuard) -> frozenset[tuple[str, int, int]]:
     """Every number that a container may open only by holding something."""
-    nodes = (*guarded.control, *(node for device in guarded.devices for node in device.nodes))
-    return frozenset(node.number for node in nodes)
+    return frozenset(node.number for node in guarded.nodes)
 
 
 class _Refused:
     """The guarded nodes that holding a device does not open as well: a GPU opens its control nodes, a NIC
     those of RDMA."""
 
-    def __init__(self, guarded: Guarded | None, grants: Grants) -> None:
+    def __init__(self, guarded: DeviceGuard | None, grants: Grants) -> None:
         nodes = [node for device in guarded.devices for node in device.nodes] if guarded else []
         nodes += [node for node in (guarded.control if guarded else ()) if not _opens(grants, node)]
         self.numbers = {node.number for node in nodes}

@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
+from koordra.node_state.claim_ref import MARKER_PREFIX
+from koordra.node_state.device_guard import DeviceGuard
 from koordra.nri.hook.adjust import VISIBLE_DEVICES
 from koordra.nri.hook.grants import Grants
 from koordra.nri.hook.oci import Container, Refusal, container_of
 from koordra.nri.hook.ungranted_access import PRIVATE, check_devices, check_mounts, names_foreign_device
-from koordra.nri.prepared import MARKER_PREFIX, Guarded
 
 DEVICES: Final = 4
 CDI_DEVICES: Final = 5
@@ -34,7 +35,7 @@ def validate(
     *,
     name: str,
     grants: Grants,
-    guarded: Guarded | None,
+    guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
 ) -> str | None:
     """Why the adjustment is rejected, or None. `name` is that of this plugin, `grants` what the container holds."""

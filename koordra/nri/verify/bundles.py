@@ -23,8 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount
+from koordra.nri.hook.oci import Container, DeviceRule, Mount
 from koordra.nri.hook.ungranted_access import is_privileged
+from koordra.topology.machine import DeviceNode
 
 _TYPE: Final = "io.kubernetes.cri.container-type"
 _KEYS: Final = {
@@ -152,7 +153,7 @@ def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
             (name, value) for name, _, value in (entry.partition("=") for entry in process.get("env") or ())
         ),
         devices=tuple(
-            DeviceNode(node["path"], node["type"], int(node.get("major", 0)), int(node.get("minor", 0)))
+            DeviceNode(node["path"], int(node.get("major", 0)), int(node.get("minor", 0)), node["type"])
             for node in linux.get("devices") or ()
         ),
         rules=tuple(_spec_rule(rule) for rule in resources.get("devices") or ()),

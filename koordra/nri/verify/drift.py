@@ -30,19 +30,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from koordra.api import names
+from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
+from koordra.node_state.claim_ref import MARKER_PREFIX
+from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.nri.hook.adjust import MEMLOCK, NOTHING_VISIBLE, VISIBLE_DEVICES
 from koordra.nri.hook.grants import GRANTED, claim_markers, grants_of
 from koordra.nri.hook.ledger import Granted, GrantedDevice, granted_devices
 from koordra.nri.hook.oci import Refusal, can_open
 from koordra.nri.hook.ungranted_access import PRIVATE, check_mounts, control_nodes, guarded_numbers, host_path
-from koordra.nri.prepared import (
-    GPU_TYPES,
-    MARKER_PREFIX,
-    AttachedNetwork,
-    Guarded,
-    PlannedNetwork,
-    PreparedClaim,
-)
 from koordra.nri.verify.bundles import Running
 
 BREACHES = frozenset(
@@ -79,7 +76,7 @@ class Interfaces:
     have, and where they are; claims by uid. `problems`: what could not be read."""
 
     there: frozenset[str]
-    planned: Mapping[str, PlannedNetwork]
+    planned: Mapping[str, ClaimNetwork]
     attached: Mapping[str, AttachedNetwork]
     problems: tuple[str, ...] = ()
 
@@ -92,7 +89,7 @@ class Known:
     granted: Granted | None = None
     claims: Mapping[str, PreparedClaim] | None = None
     unreadable: Mapping[str, str] | None = None
-    guarded: Guarded | None = None
+    guarded: DeviceGuard | None = None
     private: tuple[str, ...] = PRIVATE
     unlimited: frozenset[str] = frozenset()
     interfaces: Interfaces | None = None
@@ -115,7 +112,7 @@ def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
     if known.interfaces is not None:
         found += _interfaces(running, known.interfaces, devices)
     if known.guarded is not None:
-        gpu = any(device.type in GPU_TYPES for device in devices)
+        gpu = any(device.type in names.GPU_TYPES for device in devices)
         found += _foreign(running, known.guarded, numbers=numbers)
         refusal = check_mounts(
             running.container,
@@ -212,7 +209,7 @@ def _unseen(running: Running, known: Known) -> tuple[list[Drift], _Numbers, tupl
     return [], frozenset(), ()
 
 
-def _foreign(running: Running, guarded: Guarded, *, numbers: _Numbers) -> Iterator[Drift]:
+def _foreign(running: Running, guarded: DeviceGuard, *, numbers: _Numbers) -> Iterator[Drift]:
     container = running.container
     where = "the kernel lets it" if running.from_kernel else "its device rules let it"
     for kind, major, minor in sorted(guarded_numbers(guarded) - numbers):

@@ -28,10 +28,13 @@ from typing import Final, Protocol
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
+from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import PreparedClaim
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container
 from koordra.nri.hook.ungranted_access import PRIVATE
-from koordra.nri.prepared import AttachedNetwork, Guarded, NodeState, PlannedNetwork, PreparedClaim
 from koordra.nri.verify.bundles import Bundles, Running
 from koordra.nri.verify.drift import KINDS, LACKS, Drift, Interfaces, Known, drift_of, markers_of
 
@@ -83,7 +86,7 @@ class Verification:
 
     def __init__(
         self,
-        state: NodeState,
+        state: StateReader,
         *,
         ledger: Ledger,
         bundles: Bundles,
@@ -145,7 +148,7 @@ class Verification:
         )
         return tuple(findings.values())
 
-    def _certain(self, running: Running, guarded: Guarded | None) -> tuple[Finding, ...]:
+    def _certain(self, running: Running, guarded: DeviceGuard | None) -> tuple[Finding, ...]:
         """What one container differs in. One that cannot be looked at, whatever it has done for that, keeps no other from being
         looked at, and what was found of it before stays."""
         try:
@@ -159,7 +162,7 @@ class Verification:
                 Finding(running.container, Drift("Unverified", why)),
             )
 
-    def _findings(self, running: Running, guarded: Guarded | None) -> Iterator[Finding]:
+    def _findings(self, running: Running, guarded: DeviceGuard | None) -> Iterator[Finding]:
         """What one container differs in; nothing if it ended meanwhile, since the ledger may have forgotten it first."""
         found = drift_of(running, self._known(running, guarded))
         if any(drift.kind in LACKS for drift in found):
@@ -171,14 +174,14 @@ class Verification:
         for drift in found:
             yield Finding(running.container, drift, earlier=created is None or created < self._since)
 
-    def _guarded(self) -> Guarded | None:
+    def _guarded(self) -> DeviceGuard | None:
         try:
-            return self._state.guarded()
+            return self._state.guard()
         except CheckpointError as error:
             log.warning("verification_incomplete", error=str(error))
             return None
 
-    def _known(self, running: Running, guarded: Guarded | None) -> Known:
+    def _known(self, running: Running, guarded: DeviceGuard | None) -> Known:
         granted = self._ledger.get(running.container.id)
         claims: dict[str, PreparedClaim] = {}
         unreadable: dict[str, str] = {}
@@ -205,7 +208,7 @@ class Verification:
 
     def _interfaces(self, running: Running, claims: Iterable[str]) -> Interfaces | None:
         """None where there is nothing to compare; only containers with a claim that has a network are looked into."""
-        planned: dict[str, PlannedNetwork] = {}
+        planned: dict[str, ClaimNetwork] = {}
         attached: dict[str, AttachedNetwork] = {}
         problems: list[str] = []
         for uid in sorted(claims):

@@ -11,13 +11,13 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
-from koordra.kubelet_plugin.claims.claim_record import ClaimRef
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import StepDisk

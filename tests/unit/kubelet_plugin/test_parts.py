@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery, Problem
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
-from koordra.nri.prepared import claim_from
+from koordra.node_state import prepared_claim
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.presets.tree import MachineWriter
 from tests.fakes.node_claims import NODE, claim, gpu, nic, parameters, result, uid
@@ -98,10 +97,10 @@ def test_the_hook_reads_mig_instances_and_virtual_functions(
     mig_node: PluginNode, vf_node: PluginNode
 ) -> None:
     prepare(mig_node, claim(1, part("gpu", LARGE)))
-    (device,) = claim_from(json.loads(mig_node.paths.prepared_file(uid(1)).read_text())).devices
+    (device,) = prepared_claim.decode(mig_node.paths.prepared_file(uid(1)).read_bytes()).devices
     assert (device.type, len(device.nodes)) == ("mig", 3)
     prepare(vf_node, claim(1, part("nic", VF_3)))
-    (device,) = claim_from(json.loads(vf_node.paths.prepared_file(uid(1)).read_text())).devices
+    (device,) = prepared_claim.decode(vf_node.paths.prepared_file(uid(1)).read_bytes()).devices
     assert (device.type, len(device.nodes)) == ("vf", 1)
 
 

@@ -7,9 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from koordra.node_state import prepared_claim
+from koordra.node_state.claim_ref import marker_of
+from koordra.node_state.device_guard import DeviceGuard, GuardedDevice
+from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.nri.hook.adjust import Decision, NodeFacts, decide
-from koordra.nri.hook.oci import Adjustment, Container, DeviceNode, DeviceRule, Mount, Refusal
-from koordra.nri.prepared import Guarded, GuardedDevice, PreparedClaim, claim_from, marker_of
+from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
+from koordra.topology.machine import DeviceNode
 
 
 def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Adjustment | Refusal:
@@ -26,16 +30,16 @@ OTHER_NONCE = "fedcba9876543210" * 2
 MARKER = marker_of(UID)
 OTHER_MARKER = marker_of(OTHER_UID)
 
-GPU0 = DeviceNode("/dev/nvidia0", "c", 195, 0)
-GPU1 = DeviceNode("/dev/nvidia1", "c", 195, 1)
-DRM0 = DeviceNode("/dev/dri/renderD128", "c", 226, 128)
-VERBS0 = DeviceNode("/dev/infiniband/uverbs0", "c", 231, 192)
-UMAD0 = DeviceNode("/dev/infiniband/umad0", "c", 231, 0)
-NVIDIACTL = DeviceNode("/dev/nvidiactl", "c", 195, 255)
-RDMA_CM = DeviceNode("/dev/infiniband/rdma_cm", "c", 10, 58)
-NULL = DeviceNode("/dev/null", "c", 1, 3)
+GPU0 = DeviceNode("/dev/nvidia0", 195, 0)
+GPU1 = DeviceNode("/dev/nvidia1", 195, 1)
+DRM0 = DeviceNode("/dev/dri/renderD128", 226, 128)
+VERBS0 = DeviceNode("/dev/infiniband/uverbs0", 231, 192)
+UMAD0 = DeviceNode("/dev/infiniband/umad0", 231, 0)
+NVIDIACTL = DeviceNode("/dev/nvidiactl", 195, 255)
+RDMA_CM = DeviceNode("/dev/infiniband/rdma_cm", 10, 58)
+NULL = DeviceNode("/dev/null", 1, 3)
 
-GUARDED = Guarded(
+GUARDED = DeviceGuard(
     node=NODE,
     devices=(
         GuardedDevice("gpu-0000-0f-00-0", "gpu", (GPU0, DRM0)),
@@ -97,7 +101,7 @@ def claim_json(
 
 
 def claim(*devices: dict[str, Any], **fields: Any) -> PreparedClaim:
-    return claim_from(claim_json(*devices, **fields))
+    return prepared_claim.decode(json.dumps(claim_json(*devices, **fields)).encode())
 
 
 def guarded_json() -> dict[str, Any]:

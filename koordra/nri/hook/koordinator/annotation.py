@@ -30,10 +30,12 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.errors import InvalidQuantity
+from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 from koordra.nri.hook.adjust import VISIBLE_DEVICES, Annotated
-from koordra.nri.hook.oci import Container, DeviceNode, Mount, Refusal
-from koordra.nri.prepared import Guarded, PreparedClaim, PreparedDevice
+from koordra.nri.hook.oci import Container, Mount, Refusal
 from koordra.quantity import parse
+from koordra.topology.machine import DeviceNode
 
 ANNOTATION: Final = "scheduling.koordinator.sh/device-allocated"
 ISOLATION_LABEL: Final = "koordinator.sh/gpu-isolation-provider"
@@ -98,7 +100,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def annotated(
-    container: Container, *, guarded: Guarded | None, node: NodeDevices
+    container: Container, *, guarded: DeviceGuard | None, node: NodeDevices
 ) -> Annotated | Refusal | None:
     """What the container holds by its pod's annotation; None where there is none or it names nothing of ours."""
     text = (container.pod_annotations or {}).get(ANNOTATION)
@@ -129,7 +131,7 @@ def annotated(
         nonce="",
         marker="",
         devices=tuple(_with_env(device, env if n == 0 else ()) for n, device in enumerate(devices)),
-        memlock=any(device.type in {names.TYPE_NIC, names.TYPE_VF} for device in devices),
+        memlock=any(device.type in names.NIC_TYPES for device in devices),
     )
     return Annotated(claim, mounts=mounts, taken_over=koordlet_traces(container, devices))
 
@@ -142,7 +144,7 @@ class _MismatchError(Exception):
 class _Node:
     """The guarded nodes by path."""
 
-    guarded: Guarded
+    guarded: DeviceGuard
 
     def at(self, path: str) -> tuple[str, DeviceNode] | None:
         """The device that a path is the first node of, with that node."""
@@ -152,7 +154,7 @@ class _Node:
         return None
 
 
-def _devices(document: Any, *, guarded: Guarded | None, node: NodeDevices) -> Iterator[PreparedDevice]:
+def _devices(document: Any, *, guarded: DeviceGuard | None, node: NodeDevices) -> Iterator[PreparedDevice]:
     if not isinstance(document, dict):
         raise TypeError("it is not an object")
     if guarded is None and (document.get("gpu") or document.get("rdma")):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, decode, encode, intact_claims
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
 from koordra.kubelet_plugin.claims.recovery import recovered
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.topology.machine import DeviceNode

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.prepare.device_guard import guarded
+from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.machine import Gpu, Machine
 from koordra.topology.matrix import matrix
@@ -96,7 +96,7 @@ def assert_sane(found: Discovery) -> None:
     for mode in ("joint", "native"):
         build_slices(found.machine, node_name="n", node_uid=None, mode=mode, generation=1)
     assert_parts_are_true(found.machine)
-    guarded(found.machine, node_name="n")
+    guard_of(found.machine, node_name="n")
     assert matrix(found.machine)
     assert outline(found.machine)
 

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.prepare.device_guard import guarded
+from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology.machine import Nic
 
@@ -245,9 +245,9 @@ def test_sub_functions_are_known_guarded_and_not_offered(tree: Tree) -> None:
     assert (sub.name, sub.number, sub.ib_device, sub.netdev) == ("mlx5_core.sf.2", 88, "mlx5_7", "en5s88")
     assert sub.location.bus_id == "0000:00:05.0"
     assert only(found).ib_device == "mlx5_0"
-    entries = {entry["name"]: entry for entry in guarded(found.machine, node_name="n")["devices"]}
-    nodes = entries["nic-0000-00-05-0-mlx5_core.sf.2"]["nodes"]
-    assert [node["path"] for node in nodes] == ["/dev/infiniband/uverbs1"]
+    entries = {entry.name: entry for entry in guard_of(found.machine, node_name="n").devices}
+    nodes = entries["nic-0000-00-05-0-mlx5_core.sf.2"].nodes
+    assert [node.path for node in nodes] == ["/dev/infiniband/uverbs1"]
     assert len(build_devices(found.machine, mode="native", vfs=True)) == 1
 
 

@@ -16,14 +16,15 @@ from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
-from koordra.kubelet_plugin.network import network_files
+from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.network.moved_nics import with_moved
 from koordra.kubelet_plugin.network.network_decision import Consumers
-from koordra.kubelet_plugin.network.network_files import Attached, AttachedClaim
 from koordra.kubelet_plugin.prepare.claim_source import ApiConsumers
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
+from koordra.node_state import claim_network, layout
+from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind
 from koordra.topology.machine import Machine, Nic
@@ -131,7 +132,7 @@ def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNod
     assert (plan.host_interface, plan.interface, plan.ib_device) == ("ethv3", "rail0", plan.ib_device)
     assert plan.ib_device
     assert (plan.addresses, plan.mtu) == (("192.168.10.5/24",), 4200)
-    (network,) = network_files.read_networks(roce.paths.state, Disk())
+    (network,) = claim_network.read_networks(roce.paths.state, Disk())
     assert network.pods == ("pod-1",)
     assert network.plans == ((VF_3, plan),)
     (device,) = roce.spec(uid(1))["devices"]
@@ -142,7 +143,7 @@ def test_a_virtual_function_moves_and_its_container_waits_for_it(roce: PluginNod
     ]
     assert gates[1]["containerPath"] == f"/run/koordra.io/network/{uid(1)}.in-one-pod-at-a-time/rail0"
     plugin(roce).unprepare(ref_of(claim(1)))
-    assert network_files.read_networks(roce.paths.state, Disk()) == ()
+    assert claim_network.read_networks(roce.paths.state, Disk()) == ()
 
 
 def interface_gates(node: PluginNode) -> list[str]:
@@ -151,14 +152,14 @@ def interface_gates(node: PluginNode) -> list[str]:
         for device in node.spec(uid(1))["devices"]
         for mount in device["containerEdits"].get("mounts", ())
     )
-    return [path for path in mounts if path.startswith(network_files.INTERFACES)]
+    return [path for path in mounts if path.startswith(network_gate.INTERFACES)]
 
 
 def test_every_interface_of_a_pod_holds_its_containers_back(roce: PluginNode) -> None:
     """One in each of two requests, under the name it has in the pod; a VLAN's is the VLAN's."""
     network = [parameters("RdmaConfig", network={"vlan": 7})]
     planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=network))
-    assert interface_gates(roce) == [f"{network_files.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
+    assert interface_gates(roce) == [f"{network_gate.INTERFACES}/{name}" for name in ("ethv0", "ethv3")]
 
 
 def test_what_has_no_interface_or_is_looked_up_from_outside_is_not_held_back(
@@ -274,7 +275,7 @@ def test_a_nic_that_is_eth0_on_its_host_is_not_in_the_pod(roce: PluginNode) -> N
 
 def test_folders_that_cannot_be_read_are_the_nodes_trouble(tmp_path: Path) -> None:
     (tmp_path / "network").write_text("not a folder")
-    for read in (network_files.read_networks, network_files.read_attached):
+    for read in (claim_network.read_networks, claim_network.read_attached):
         with pytest.raises(CheckpointError, match="cannot be read"):
             read(tmp_path, Disk())
 
@@ -376,7 +377,7 @@ def test_the_status_says_what_is_in_the_pod(roce: PluginNode) -> None:
     (pending,) = device_statuses(record, inventory=roce.inventory, attached={})
     assert pending["conditions"][0]["reason"] == "NetworkPending"
     assert "shareID" not in pending
-    attached = {VF_0: Attached(VF_0, "rail0", ("10.0.0.5/24",), "02:00", gid_ready=False)}
+    attached = {VF_0: AttachedDevice(VF_0, "rail0", ("10.0.0.5/24",), "02:00", gid_ready=False)}
     entry = device_statuses(record, inventory=roce.inventory, attached=attached)[0]
     assert entry["networkData"] == {
         "interfaceName": "rail0",
@@ -429,7 +430,7 @@ def test_the_status_is_written_once_and_again_when_it_changes(roce: PluginNode) 
             stored[name]["status"].update(body["status"])
             return stored[name]
 
-    in_pods: list[AttachedClaim] = []
+    in_pods: list[AttachedNetwork] = []
     writer = ClaimStatusWriter(
         Client(),
         records=plugin(roce).records,
@@ -441,7 +442,7 @@ def test_the_status_is_written_once_and_again_when_it_changes(roce: PluginNode) 
     assert writer.sync()
     assert len(writes) == 1
     assert writes[0]["status"]["devices"][0]["conditions"][0]["lastTransitionTime"] == "2026-01-02T03:04:05Z"
-    in_pods.append(AttachedClaim(uid(1), "pod-1", "s", "/n", (Attached(VF_0, "rail0"),)))
+    in_pods.append(AttachedNetwork(uid(1), "pod-1", "s", "/n", (AttachedDevice(VF_0, "rail0"),)))
     assert writer.sync()
     assert writes[1]["status"]["devices"][0]["networkData"] == {"interfaceName": "rail0"}
     # Somebody else has the name now: nothing is written there.
@@ -452,9 +453,9 @@ def test_the_status_is_written_once_and_again_when_it_changes(roce: PluginNode) 
 
 
 def test_bytes_that_are_no_network_file_are_said_to_be(tmp_path: Path) -> None:
-    path = network_files.network_file(tmp_path, uid(1))
+    path = layout.network_file(tmp_path, uid(1))
     path.parent.mkdir(parents=True)
     for text in ("{", "[]", '{"schema": "koordra.io/network/v1"}', '{"schema": "other"}'):
         path.write_text(text)
         with pytest.raises(CheckpointError):
-            network_files.read_networks(tmp_path, Disk())
+            claim_network.read_networks(tmp_path, Disk())

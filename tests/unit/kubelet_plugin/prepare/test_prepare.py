@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.nri.prepared import claim_from
+from koordra.node_state import prepared_claim
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import (
     GPU_0,
@@ -75,7 +74,7 @@ def test_cdi_spec_and_prepared_record(node: PluginNode, golden: Callable[[str, s
 
 def test_the_hook_reads_what_was_prepared(node: PluginNode) -> None:
     prepare(node, pair())
-    read = claim_from(json.loads(node.paths.prepared_file(uid(1)).read_text()))
+    read = prepared_claim.decode(node.paths.prepared_file(uid(1)).read_bytes())
     assert [device.device for device in read.devices] == [GPU_0, NIC_0]
     assert read.memlock
     assert read.devices[0].uuid == node.inventory.attributes(GPU_0)["koordra.io/uuid"]

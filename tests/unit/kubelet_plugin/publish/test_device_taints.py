@@ -14,7 +14,7 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.cli.cluster.cordon_device import command
 from koordra.errors import ApiUnreachable, InvalidInput
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, known_to_kubelet, look
 from koordra.kubelet_plugin.publish.device_taints import (
     Cordon,
@@ -24,6 +24,7 @@ from koordra.kubelet_plugin.publish.device_taints import (
     laid_over,
     merged,
 )
+from koordra.node_state.claim_ref import ClaimRef
 from tests.fakes.node_claims import GPU_0, GPU_1, FakeClaims, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 

@@ -14,7 +14,7 @@ import yaml
 
 from koordra.api.devices import Reader, device_from_dict
 from koordra.api.slices import ResourceSlice
-from koordra.kubelet_plugin.prepare.device_guard import guarded
+from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.partitions import gpu_counters, mig_devices
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
 from koordra.topology.machine import DeviceNode, Gpu, Machine
@@ -264,9 +264,7 @@ def test_instances_of_a_doubtful_card_are_not_offered(change: dict[str, Any]) ->
     machine = node(gpus=1, nics=0, instances=SEVEN)
     doubtful = replace(machine, gpus=(replace(machine.gpus[0], **change),))
     assert published(doubtful, mig=True, mig_placements=True) == {}
-    assert guarded(doubtful, node_name="n")["devices"][-1]["nodes"] == [
-        each.to_dict() for each in machine.gpus[0].mig_instances[-1].nodes
-    ]
+    assert guard_of(doubtful, node_name="n").devices[-1].nodes == machine.gpus[0].mig_instances[-1].nodes
 
 
 def test_an_instance_without_identity_or_nodes_is_not_offered() -> None:
@@ -327,10 +325,10 @@ def test_names_of_instances() -> None:
 def test_what_nobody_is_given_is_guarded() -> None:
     management = (DeviceNode("/dev/nvidia-caps/nvidia-cap1", 511, 1),)
     machine = replace(node(gpus=1, nics=0, instances=MIXED), gpu_management=management)
-    entries = {entry["name"]: entry for entry in guarded(machine, node_name="n")["devices"]}
-    assert [each["path"] for each in entries["gpu-management"]["nodes"]] == ["/dev/nvidia-caps/nvidia-cap1"]
-    assert len(entries["gpu-0000-03-00-0-mig-3g40gb-4"]["nodes"]) == 2
-    assert {entry["type"] for entry in entries.values()} == {"gpu"}
+    entries = {entry.name: entry for entry in guard_of(machine, node_name="n").devices}
+    assert [each.path for each in entries["gpu-management"].nodes] == ["/dev/nvidia-caps/nvidia-cap1"]
+    assert len(entries["gpu-0000-03-00-0-mig-3g40gb-4"].nodes) == 2
+    assert {entry.type for entry in entries.values()} == {"gpu"}
 
 
 class TestGenerations:

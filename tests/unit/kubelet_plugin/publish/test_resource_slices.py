@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from koordra.api import names
-from koordra.kubelet_plugin.prepare.device_guard import guarded
+from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_devices, build_slices
+from koordra.node_state import device_guard
 from koordra.quantity import parse
 from koordra.topology.machine import DeviceNode, Machine, Nic, RdmaPort
 from koordra.topology.presets.facts import preset
@@ -204,7 +205,7 @@ def test_uncertain_devices_are_left_out_and_stay_guarded() -> None:
     found = machine("hgx-h100")
     doubtful = replace(found, gpus=(replace(found.gpus[0], disputed=("uuid",)), *found.gpus[1:]))
     assert found.gpus[0].name not in {device["name"] for device in devices(doubtful)}
-    assert guarded(doubtful, node_name="n") == guarded(found, node_name="n")
+    assert guard_of(doubtful, node_name="n") == guard_of(found, node_name="n")
 
 
 def test_a_chain_of_many_switches_keeps_its_lower_end() -> None:
@@ -237,7 +238,7 @@ def test_names_of_slices_fit_for_the_longest_node_name() -> None:
 
 def test_guarded_lists_every_node_once_and_control_apart() -> None:
     found = machine("hgx-h100")
-    document = guarded(found, node_name="node-a")
+    document = json.loads(device_guard.encode(guard_of(found, node_name="node-a")))
     assert (document["schema"], document["node"]) == ("koordra.io/guarded/v1", "node-a")
     assert document["devices"][0] == {
         "name": "gpu-0000-0f-00-0",
@@ -275,6 +276,6 @@ def test_virtual_functions_and_graphics_nodes_are_guarded_and_not_published() ->
         gpu.name,
         found.nics[0].name,
     ]
-    guards = {device["name"]: device["nodes"] for device in guarded(changed, node_name="n")["devices"]}
-    assert card.to_dict() in guards[gpu.name]
+    guards = {device.name: device.nodes for device in guard_of(changed, node_name="n").devices}
+    assert card in guards[gpu.name]
     assert guards["nic-0000-0c-00-7"]

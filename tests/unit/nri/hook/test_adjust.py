@@ -10,16 +10,10 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordra.node_state.device_guard import DeviceGuard
 from koordra.nri.hook.adjust import NodeFacts
-from koordra.nri.hook.oci import (
-    Adjustment,
-    DeviceNode,
-    DeviceRule,
-    Mount,
-    adjustment_message,
-    can_open,
-)
-from koordra.nri.prepared import Guarded
+from koordra.nri.hook.oci import Adjustment, DeviceRule, Mount, adjustment_message, can_open
+from koordra.topology.machine import DeviceNode
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
     DENY_ALL,
@@ -69,12 +63,12 @@ def test_a_container_without_devices_sees_none_and_nothing_else_is_changed(
         UMAD0,
         NVIDIACTL,
         RDMA_CM,
-        DeviceNode("/dev/harmless", "c", 195, 1),
-        DeviceNode("/dev/nvidia1", "c", 1, 3),
-        DeviceNode("/dev/nvidia7", "c", 509, 0),
-        DeviceNode("/dev/hotplugged", "c", 195, 9),
-        DeviceNode("/dev/infiniband/uverbs9", "c", 511, 9),
-        DeviceNode("/dev/nvidia-caps/nvidia-cap3", "c", 508, 3),
+        DeviceNode("/dev/harmless", 195, 1),
+        DeviceNode("/dev/nvidia1", 1, 3),
+        DeviceNode("/dev/nvidia7", 509, 0),
+        DeviceNode("/dev/hotplugged", 195, 9),
+        DeviceNode("/dev/infiniband/uverbs9", 511, 9),
+        DeviceNode("/dev/nvidia-caps/nvidia-cap3", 508, 3),
     ],
     ids=str,
 )
@@ -87,7 +81,7 @@ def test_a_node_that_no_claim_holds_is_refused(node: DeviceNode) -> None:
 
 @pytest.mark.parametrize(
     "node",
-    [NULL, DeviceNode("/dev/fuse", "c", 10, 229), DeviceNode("/dev/nvidia-modeset", "c", 195, 254)],
+    [NULL, DeviceNode("/dev/fuse", 10, 229), DeviceNode("/dev/nvidia-modeset", 195, 254)],
     ids=str,
 )
 def test_other_nodes_are_nobodys_business(node: DeviceNode) -> None:
@@ -108,7 +102,7 @@ def test_a_rule_that_opens_a_whole_major_is_answered_with_denials() -> None:
 
 
 def test_a_privileged_container_is_denied_every_guarded_node() -> None:
-    everything = privileged(NULL, GPU0, GPU1, VERBS0, DeviceNode("/dev/nvidia9", "c", 195, 9))
+    everything = privileged(NULL, GPU0, GPU1, VERBS0, DeviceNode("/dev/nvidia9", 195, 9))
     answer = adjusted(everything, facts())
     denied = {(rule.type, rule.major, rule.minor) for rule in answer.deny}
     assert denied == {node.number for node in (GPU0, GPU1, DRM0, VERBS0, UMAD0, NVIDIACTL, RDMA_CM)} | {
@@ -260,7 +254,7 @@ def test_a_runtime_that_drops_rules_gets_no_privileged_container_where_something
     assert "--exempt-namespace" in refusal.message
     assert adjusted(privileged(NULL), dropping, exempt=True) == Adjustment()
     assert adjusted(container(NULL), dropping) == Adjustment(env=(VOID,))
-    nothing = Guarded(node="cpu-only", devices=(), control=())
+    nothing = DeviceGuard(node="cpu-only", devices=(), control=())
     assert adjusted(privileged(NULL), facts(rules_apply=False, guarded=nothing)) == Adjustment(env=(VOID,))
     assert adjusted(
         privileged(NULL), NodeFacts(rules_apply=False)

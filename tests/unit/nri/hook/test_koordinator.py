@@ -15,6 +15,7 @@ from koordra._proto.nri import nri_pb2
 from koordra.errors import ApiUnreachable, Forbidden, KoordraError, NotFound, RemoteError
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.koordinator import admission_policy
 from koordra.nri.hook.koordinator.admission_policy import (
     BINDINGS,
@@ -26,10 +27,9 @@ from koordra.nri.hook.koordinator.admission_policy import (
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices
 from koordra.nri.hook.koordinator.pod_claims import ApiPodClaims
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.oci import DeviceNode
 from koordra.nri.hook.plugin import Hook, Settings
-from koordra.nri.prepared import NodeState
 from koordra.nri.transport.ttrpc import Call
+from koordra.topology.machine import DeviceNode
 from tests.unit.nri.node_state import (
     GPU0,
     NODE,
@@ -83,7 +83,7 @@ class KoordinatorNode:
         write(self.state / "prepared" / f"{UID}.json", claim_json(gpu_json()))
         self.metrics = Metrics()
         self.hook = Hook(
-            NodeState(self.state, node_name=NODE),
+            StateReader(self.state, node_name=NODE),
             settings=Settings(koordinator=NodeDevices(folder)),
             ledger=Ledger(self.state),
             metrics=self.metrics,
@@ -314,7 +314,7 @@ class Api:
 def with_api(node: KoordinatorNode, folder: Path, api: Api) -> None:
     claims = ApiPodClaims(cast("KubeClient", api))
     settings = Settings(koordinator=NodeDevices(folder), pod_claims=claims)
-    node.hook = Hook(NodeState(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state))
+    node.hook = Hook(StateReader(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state))
 
 
 def test_the_first_container_of_a_pod_with_a_claim_holds_nothing_by_annotation(

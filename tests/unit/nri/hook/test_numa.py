@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.errors import InvalidInput
+from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.grants import Grant, Grants
-from koordra.nri.hook.numa import ASKED, cpuset, near, numbers
+from koordra.nri.hook.numa import cpuset, near, numbers
 from koordra.nri.hook.oci import adjustment_message
 from koordra.nri.hook.rdma_limits import RdmaLimit, has_controller, unified
 from tests.unit.nri.node_state import (
@@ -27,7 +28,7 @@ from tests.unit.nri.node_state import (
     markers,
 )
 
-ASKING = claim(gpu_json(**{ASKED: "true"}))
+ASKING = claim(gpu_json(**{NUMA_AFFINITY: "true"}))
 GRANTS = Grants(held=(Grant(ASKING, ASKING.devices[0]),))
 ONLINE = frozenset(range(112))
 

@@ -11,17 +11,14 @@ from structlog.testing import capture_logs
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import RemoteError
-from koordra.kubelet_plugin.network.network_files import (
-    Attached,
-    AttachedClaim,
-    attached_file,
-    encode_attached,
-)
+from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, encode_attached
+from koordra.node_state.layout import attached_file
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.oci import Container, DeviceNode, DeviceRule, Mount, container_of
+from koordra.nri.hook.oci import Container, DeviceRule, Mount, container_of
 from koordra.nri.hook.plugin import Hook, Settings
-from koordra.nri.prepared import NodeState
 from koordra.nri.transport.ttrpc import Call, Code
+from koordra.topology.machine import DeviceNode
 from tests.unit.nri.node_state import (
     GPU0,
     MARKER,
@@ -63,7 +60,7 @@ def hook(tmp_path: Path) -> Hook:
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json(), nic_json(), memlock=True))
     write(tmp_path / "guarded.json", guarded_json())
     return Hook(
-        NodeState(tmp_path, node_name=NODE),
+        StateReader(tmp_path, node_name=NODE),
         settings=Settings(exempt=frozenset(["monitoring"])),
         ledger=Ledger(tmp_path),
     )
@@ -106,9 +103,10 @@ def test_a_claim_whose_network_is_in_another_pod_is_refused(tmp_path: Path, hook
     message = request(GPU0, VERBS0, env=markers(0, 1))
     message.pod.uid = "pod-b"
     hook.create_container(message, CALL)
-    attached = Attached("nic-0000-0c-00-0", "net1", before=(("mtu", 1500),))
+    attached = AttachedDevice("nic-0000-0c-00-0", "net1", before=(("mtu", 1500),))
     write(
-        file, encode_attached(AttachedClaim(UID, "pod-a", "sandbox-a", "/run/netns/a", (attached,))).decode()
+        file,
+        encode_attached(AttachedNetwork(UID, "pod-a", "sandbox-a", "/run/netns/a", (attached,))).decode(),
     )
     assert file == attached_file(tmp_path, UID)
     with capture_logs() as lines, pytest.raises(RemoteError) as raised:
@@ -130,7 +128,7 @@ def test_an_unusable_record_of_where_the_network_is_fails_closed(
     tmp_path: Path, hook: Hook, broken: str | dict[str, str]
 ) -> None:
     file = tmp_path / "network" / "attached" / f"{UID}.json"
-    document = json.loads(encode_attached(AttachedClaim(UID, "pod-a", "sandbox-a", "/run/netns/a", ())))
+    document = json.loads(encode_attached(AttachedNetwork(UID, "pod-a", "sandbox-a", "/run/netns/a", ())))
     write(file, broken if isinstance(broken, str) else {**document, **broken})
     message = request(GPU0, VERBS0, env=markers(0, 1))
     message.pod.uid = "pod-a"

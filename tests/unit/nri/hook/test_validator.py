@@ -12,10 +12,10 @@ from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
 from koordra.errors import Conflict, NotFound
 from koordra.metrics import Metrics
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.ledger import GrantedDevice, Ledger
 from koordra.nri.hook.plugin import Hook, Settings
-from koordra.nri.prepared import NodeState
 from koordra.nri.transport.instrumentation import LATE, REGISTERED, Counted
 from koordra.nri.transport.ttrpc import Call
 from koordra.nri.verify.api_reporter import ApiReporter, with_condition
@@ -43,7 +43,7 @@ def hook(tmp_path: Path) -> Hook:
     write(tmp_path / "guarded.json", guarded_json())
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json()))
     settings = Settings(exempt=frozenset({"kube-system"}), validating=True)
-    return Hook(NodeState(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
+    return Hook(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
 
 
 def asked(
@@ -145,7 +145,7 @@ def test_koordras_own_additions_and_held_devices_pass(hook: Hook) -> None:
 
 def test_validating_is_asked_for_only_when_it_is_turned_on(tmp_path: Path, hook: Hook) -> None:
     assert hook.wanted_events() & 1 << 13
-    plain = Hook(NodeState(tmp_path, node_name=NODE), ledger=Ledger(tmp_path))
+    plain = Hook(StateReader(tmp_path, node_name=NODE), ledger=Ledger(tmp_path))
     assert not plain.wanted_events() & 1 << 13
 
 
@@ -248,7 +248,7 @@ def test_counting() -> None:
 def test_another_plugin_may_not_bring_the_state_wherever_the_node_keeps_it(tmp_path: Path) -> None:
     place = "/srv/koordra"
     settings = Settings(validating=True, shape=NodeShape(private=(place,)))
-    hook = Hook(NodeState(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
+    hook = Hook(StateReader(tmp_path, node_name=NODE), settings=settings, ledger=Ledger(tmp_path))
 
     def bring(request: nri_pb2.ValidateContainerAdjustmentRequest) -> None:
         request.adjust.mounts.add(destination="/d", source=f"{place}/prepared", options=["rbind"])

@@ -10,21 +10,24 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, ClaimRef, DeviceRecord, State
-from koordra.kubelet_plugin.network.network_files import (
-    Attached,
-    AttachedClaim,
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
+from koordra.kubelet_plugin.prepare.claim_files import network_of
+from koordra.metrics import Metrics
+from koordra.node_state.claim_network import (
+    AttachedDevice,
+    AttachedNetwork,
+    ClaimNetwork,
     encode,
     encode_attached,
-    network_file,
     read_networks,
 )
-from koordra.metrics import Metrics
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
+from koordra.node_state.layout import network_file
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
-from koordra.nri.prepared import AttachedNetwork, NodeState, PlannedNetwork
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Running
 from koordra.nri.verify.drift import Drift, Interfaces, Known, drift_of
@@ -66,7 +69,7 @@ class Machine:
         device = DeviceRecord(request="nic", device=NIC, type="nic", identity="1", network=plan)
         ref = ClaimRef("team", "train", UID)
         record = ClaimRecord(ref, NODE, NONCE, "boot", State.COMPLETED, (device,), pods=("u",))
-        write(network_file(self.state, UID), encode(record).decode())
+        write(network_file(self.state, UID), encode(network_of(record)).decode())
         assert read_networks(self.state, Disk())[0].plans == ((NIC, plan),)
         self.attached(pod="u")
         ledger = Ledger(self.state)
@@ -78,7 +81,7 @@ class Machine:
         self.node.run("c1", spec(env=env), pid=7)
         self.interfaces(DEV)
         self.verification = Verification(
-            NodeState(self.state, node_name=NODE),
+            StateReader(self.state, node_name=NODE),
             ledger=ledger,
             bundles=self.node.bundles,
             metrics=self.metrics,
@@ -86,7 +89,7 @@ class Machine:
         )
 
     def attached(self, *, pod: str) -> None:
-        where = AttachedClaim(UID, pod, "sandbox", "/run/netns/a", (Attached(NIC, "rail0"),))
+        where = AttachedNetwork(UID, pod, "sandbox", "/run/netns/a", (AttachedDevice(NIC, "rail0"),))
         write(self.state / "network" / "attached" / f"{UID}.json", encode_attached(where).decode())
 
     def interfaces(self, text: str) -> None:
@@ -190,7 +193,8 @@ def test_an_interface_of_the_same_name_in_a_pod_that_the_network_is_not_in_is_an
     machine.attached(pod="another")
     (message,) = machine.missing()
     assert "it is in the pod with uid another" in message
-    planned = {UID: PlannedNetwork(UID, {NIC: "rail0"})}
+    plan = NetworkPlan(NetworkKind.MOVE, "0000:0c:00.0", "ens1", "rail0")
+    planned = {UID: ClaimNetwork(ClaimRef("team", "train", UID), ("u",), ((NIC, plan),))}
     known = Interfaces(frozenset({"rail0"}), planned, {UID: AttachedNetwork(UID, "another")})
     for pod, lacks in (("u", 1), ("", 0)):  # whose pod is not known is not told
         found = drift_of(Running(container(pod_uid=pod)), Known(GRANTED, interfaces=known))

@@ -14,11 +14,11 @@ import pytest
 
 from koordra.errors import ApiUnreachable
 from koordra.metrics import Metrics
+from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
 from koordra.nri.hook.ungranted_access import guarded_numbers
-from koordra.nri.prepared import NodeState
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
 from koordra.nri.verify.drift import Known, drift_of
 from koordra.nri.verify.verification import Finding, Verification
@@ -225,7 +225,7 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
     write(state / "guarded.json", guarded_json())
     write(state / "prepared" / f"{UID}.json", claim_json(gpu_json()))
     verification = Verification(
-        NodeState(state, node_name=NODE),
+        StateReader(state, node_name=NODE),
         ledger=Ledger(state),
         bundles=node.bundles,
         metrics=metrics,
@@ -301,7 +301,7 @@ def verification_of(
 ) -> Verification:
     write(folder / "guarded.json", guarded_json())
     return Verification(
-        NodeState(folder, node_name=NODE),
+        StateReader(folder, node_name=NODE),
         ledger=ledger,
         bundles=node.bundles,
         metrics=Metrics(),

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from koordra.errors import CheckpointError
-from koordra.nri.prepared import NodeState, marker_of
+from koordra.node_state.claim_ref import marker_of
+from koordra.node_state.reader import StateReader
 from tests.unit.nri.node_state import (
     GPU0,
     GUARDED,
@@ -29,11 +30,11 @@ from tests.unit.nri.node_state import (
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> NodeState:
-    return NodeState(tmp_path, node_name=NODE)
+def state(tmp_path: Path) -> StateReader:
+    return StateReader(tmp_path, node_name=NODE)
 
 
-def test_a_claim_is_found_by_its_marker(tmp_path: Path, state: NodeState) -> None:
+def test_a_claim_is_found_by_its_marker(tmp_path: Path, state: StateReader) -> None:
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json(), nic_json(), memlock=True))
     found = state.claim(MARKER)
     assert found == claim(gpu_json(), nic_json(), memlock=True)
@@ -41,16 +42,16 @@ def test_a_claim_is_found_by_its_marker(tmp_path: Path, state: NodeState) -> Non
     assert found.devices[1].ib_device == "mlx5_0"
 
 
-def test_guarded_nodes_are_read(tmp_path: Path, state: NodeState) -> None:
-    assert state.guarded() is None
+def test_guarded_nodes_are_read(tmp_path: Path, state: StateReader) -> None:
+    assert state.guard() is None
     write(tmp_path / "guarded.json", guarded_json())
-    assert state.guarded() == GUARDED
+    assert state.guard() == GUARDED
 
 
 def test_guarded_nodes_of_another_node_are_not_believed(tmp_path: Path) -> None:
     write(tmp_path / "guarded.json", guarded_json())
     with pytest.raises(CheckpointError, match="about node node-a, not node-b"):
-        NodeState(tmp_path, node_name="node-b").guarded()
+        StateReader(tmp_path, node_name="node-b").guard()
 
 
 @pytest.mark.parametrize(
@@ -63,11 +64,13 @@ def test_guarded_nodes_of_another_node_are_not_believed(tmp_path: Path) -> None:
         "KOORDRA_CLAIM_" + "A" * 300,
     ],
 )
-def test_a_marker_without_a_record_is_no_claim(state: NodeState, marker: str) -> None:
+def test_a_marker_without_a_record_is_no_claim(state: StateReader, marker: str) -> None:
     assert state.claim(marker) is None
 
 
-def test_a_replaced_record_is_read_again_and_a_removed_one_is_gone(tmp_path: Path, state: NodeState) -> None:
+def test_a_replaced_record_is_read_again_and_a_removed_one_is_gone(
+    tmp_path: Path, state: StateReader
+) -> None:
     path = write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json()))
     first = state.claim(MARKER)
     assert state.claim(MARKER) is first  # not even decoded again
@@ -117,7 +120,7 @@ def changed(*path: str | int, to: Any) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_a_record_that_is_not_exactly_right_is_not_believed(
-    tmp_path: Path, state: NodeState, change: Callable[[dict[str, Any]], object], text: str
+    tmp_path: Path, state: StateReader, change: Callable[[dict[str, Any]], object], text: str
 ) -> None:
     record = claim_json(gpu_json())
     change(record)
@@ -129,22 +132,22 @@ def test_a_record_that_is_not_exactly_right_is_not_believed(
 @pytest.mark.parametrize(
     "text", ["", "{", "null", "[]", "\x00", "[" * 100_000, '{"schema": "koordra.io/prepared/v1"}']
 )
-def test_a_torn_record_is_not_believed(tmp_path: Path, state: NodeState, text: str) -> None:
+def test_a_torn_record_is_not_believed(tmp_path: Path, state: StateReader, text: str) -> None:
     write(tmp_path / "prepared" / f"{UID}.json", text)
     write(tmp_path / "guarded.json", text)
     with pytest.raises(CheckpointError, match="unusable"):
         state.claim(MARKER)
     with pytest.raises(CheckpointError, match="unusable"):
-        state.guarded()
+        state.guard()
 
 
-def test_a_record_under_the_name_of_another_claim_is_not_believed(tmp_path: Path, state: NodeState) -> None:
+def test_a_record_under_the_name_of_another_claim_is_not_believed(tmp_path: Path, state: StateReader) -> None:
     write(tmp_path / "prepared" / f"{UID}.json", claim_json(gpu_json(), uid=OTHER_UID))
     with pytest.raises(CheckpointError, match=f"is about claim {OTHER_UID}"):
         state.claim(MARKER)
 
 
-def test_links_other_peoples_files_and_folders_are_not_believed(tmp_path: Path, state: NodeState) -> None:
+def test_links_other_peoples_files_and_folders_are_not_believed(tmp_path: Path, state: StateReader) -> None:
     path = tmp_path / "prepared" / f"{UID}.json"
     elsewhere = write(tmp_path / "elsewhere.json", claim_json(gpu_json()))
     path.parent.mkdir()

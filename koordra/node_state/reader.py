@@ -1,0 +1,109 @@
+"""The hook's reads of the plugin's state directory.
+
+What is read decides what a container may open. So a file is believed only when it is a regular file (no symbolic link) of
+this process's own user or root's that nobody else can write, and decodes strictly; anything else is a CheckpointError, on
+which the hook refuses what depends on it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from koordra.errors import CheckpointError
+from koordra.node_state import claim_network, device_guard, layout, prepared_claim
+from koordra.node_state.claim_network import AttachedNetwork, ClaimNetwork
+from koordra.node_state.claim_ref import uid_of_marker
+from koordra.node_state.device_guard import DeviceGuard
+from koordra.node_state.prepared_claim import PreparedClaim
+
+_LARGEST_FILE: Final = 4 << 20
+_CACHED_FILES: Final = 1024
+
+Value = TypeVar("Value")
+OfClaim = TypeVar("OfClaim", AttachedNetwork, ClaimNetwork)
+
+
+class StateReader:
+    """The state directory of one node. A file is decoded again when it was replaced; an unchanged one costs one stat. Not
+    thread-safe."""
+
+    def __init__(self, state_dir: Path, *, node_name: str) -> None:
+        self._state_dir = state_dir
+        self._node_name = node_name
+        self._cache: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+
+    def claim(self, marker: str) -> PreparedClaim | None:
+        """The prepared claim whose marker this is; None when there is none. CheckpointError: its record is unusable."""
+        uid = uid_of_marker(marker)
+        if uid is None:
+            return None
+        claim = self._read(layout.prepared_file(self._state_dir, uid), prepared_claim.decode)
+        if claim is not None and (claim.uid != uid or claim.marker != marker):
+            raise CheckpointError(
+                f"prepared/{uid}.json is about claim {claim.uid} with marker {claim.marker}"
+            )
+        return claim
+
+    def attached(self, uid: str) -> AttachedNetwork | None:
+        """Where the claim's network is; None while it is in no pod. CheckpointError: its record is unusable."""
+        return self._of_claim(uid, layout.attached_file(self._state_dir, uid), claim_network.decode_attached)
+
+    def planned(self, uid: str) -> ClaimNetwork | None:
+        """What the claim's pod gets of network interfaces; None for a claim without. CheckpointError: unusable."""
+        return self._of_claim(uid, layout.network_file(self._state_dir, uid), claim_network.decode)
+
+    def _of_claim(self, uid: str, path: Path, decode: Callable[[bytes], OfClaim]) -> OfClaim | None:
+        found = self._read(path, decode)
+        if found is not None and found.uid != uid:
+            raise CheckpointError(f"{path.relative_to(self._state_dir)} is about claim {found.uid}")
+        return found
+
+    def guard(self) -> DeviceGuard | None:
+        """The guarded device nodes; None while the plugin has not written them. CheckpointError: unusable."""
+        guard = self._read(layout.guarded_file(self._state_dir), device_guard.decode)
+        if guard is not None and guard.node != self._node_name:
+            raise CheckpointError(f"guarded.json is about node {guard.node}, not {self._node_name}")
+        return guard
+
+    def _read(self, path: Path, decode: Callable[[bytes], Value]) -> Value | None:
+        try:
+            cached = self._cache.get(path)
+            if cached is not None and cached[0] == _version(path.lstat()):
+                value: Value = cached[1]
+                return value
+            data, version = _trusted(path)
+        except FileNotFoundError:
+            self._cache.pop(path, None)
+            return None
+        except OSError as error:
+            raise CheckpointError(f"{path.name} cannot be read: {error.strerror or error}") from error
+        try:
+            value = decode(data)
+        except ValueError as error:
+            raise CheckpointError(f"{path.name} is unusable: {error}") from error
+        if len(self._cache) >= _CACHED_FILES:
+            self._cache.clear()
+        self._cache[path] = (version, value)
+        return value
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _trusted(path: Path) -> tuple[bytes, tuple[int, int, int]]:
+    """The file's content and version; CheckpointError when somebody else could have put it there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path.name} is not a regular file")
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise CheckpointError(f"{path.name} belongs to, or can be written by, another user")
+        if status.st_size > _LARGEST_FILE:
+            raise CheckpointError(f"{path.name} has {status.st_size} bytes; {_LARGEST_FILE} is the most")
+        return file.read(_LARGEST_FILE), _version(status)

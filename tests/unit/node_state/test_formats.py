@@ -1,0 +1,93 @@
+"""Files that an earlier version wrote are read and written byte for byte: after an upgrade they are there, and a plugin and a hook of
+different versions share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koordra.kubelet_plugin.claims.claim_record import State
+from koordra.kubelet_plugin.claims.recovery import recovered
+from koordra.node_state import claim_network, device_guard, layout, prepared_claim
+from koordra.node_state.disk import Disk
+from koordra.node_state.network_plan import NetworkKind
+from koordra.node_state.reader import StateReader
+
+UID = "11111111-2222-3333-4444-555555555555"
+WRITTEN = Path(__file__).parent / "written"
+
+
+@pytest.mark.parametrize(
+    ("file", "decode", "encode"),
+    [
+        ("prepared.json", prepared_claim.decode, prepared_claim.encode),
+        ("guarded.json", device_guard.decode, device_guard.encode),
+        ("network.json", claim_network.decode, claim_network.encode),
+        ("attached.json", claim_network.decode_attached, claim_network.encode_attached),
+    ],
+)
+def test_bytes_of_the_version_before_are_read_and_written_again(
+    file: str, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]
+) -> None:
+    data = (WRITTEN / file).read_bytes()
+    assert encode(decode(data)) == data
+    torn = data.replace(b'"schema"', b'"scheme"')
+    with pytest.raises(ValueError, match=r"record\.schema: missing"):
+        decode(torn)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    for file, path in (
+        ("prepared.json", layout.prepared_file(tmp_path, UID)),
+        ("guarded.json", layout.guarded_file(tmp_path)),
+        ("network.json", layout.network_file(tmp_path, UID)),
+        ("attached.json", layout.attached_file(tmp_path, UID)),
+    ):
+        Disk().replace(path, (WRITTEN / file).read_bytes(), mode=layout.MODE)
+    return tmp_path
+
+
+def test_the_hook_finds_what_an_earlier_plugin_wrote(state: Path) -> None:
+    reader = StateReader(state, node_name="node-a")
+    claim = reader.claim("KOORDRA_CLAIM_11111111_2222_3333_4444_555555555555")
+    assert claim is not None
+    assert (str(claim), claim.memlock, [device.type for device in claim.devices]) == (
+        "team/train",
+        True,
+        ["gpu", "nic"],
+    )
+    assert (prepared_claim.NUMA_AFFINITY, "true") in claim.devices[0].env
+    guard, planned, attached = reader.guard(), reader.planned(UID), reader.attached(UID)
+    assert guard is not None
+    assert planned is not None
+    assert attached is not None
+    assert [str(node) for node in guard.nodes] == [
+        "/dev/nvidiactl (c 195:255)",
+        "/dev/nvidia0 (c 195:0)",
+    ]
+    assert planned.interfaces == {"nic-0000-0c-00-0": "rail0"}
+    assert attached.pod == "u"
+
+
+def test_the_plugin_finds_what_an_earlier_hook_and_plugin_wrote(state: Path) -> None:
+    (network,) = claim_network.read_networks(state, Disk())
+    ((device, plan),) = network.plans
+    assert (device, plan.kind, plan.vlan, plan.routes) == (
+        "nic-0000-0c-00-0",
+        NetworkKind.MOVE,
+        7,
+        (("10.1.0.0/16", "10.0.0.1"),),
+    )
+    (attached,) = claim_network.read_attached(state, Disk(), uid=UID)
+    assert dict(attached.devices[0].before)["present"] == "ens1"
+    record = recovered(UID, layout.prepared_file(state, UID).read_bytes(), pool="node-a", boot_id="b")
+    assert record is not None
+    assert (record.state, record.nonce, len(record.devices)) == (
+        State.RECOVERED,
+        "0123456789abcdef" * 2,
+        2,
+    )
