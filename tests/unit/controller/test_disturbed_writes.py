@@ -7,6 +7,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+from koordra.controller.writes import Outcome
 from koordra.errors import ApiUnreachable, Conflict
 from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed, Write
@@ -81,6 +82,37 @@ def test_a_write_in_doubt_keeps_its_devices(when: str) -> None:
     cluster.reconciler.reconcile()
     cluster.settle()
     assert (cluster.node_of("a"), cluster.node_of("b")) == ("n0", None)
+
+
+def test_a_second_write_without_an_answer_keeps_the_devices_too() -> None:
+    """The write that was to end the doubt is lost as well: it is still not known whether the first one landed."""
+    cluster = JointCluster(nodes=1, gpus=1)
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.caches.deliver()
+    for step in (1, 0):
+        cluster.api.before = explode_at(step, lambda: ApiUnreachable("timed out"))
+        with pytest.raises(ApiUnreachable):
+            cluster.reconciler.reconcile()
+    cluster.claim("b")
+    cluster.pod("urgent", "b", priority=100)
+    cluster.caches.deliver()
+    cluster.reconciler.reconcile()
+    assert (cluster.node_of("a"), cluster.node_of("b")) == ("n0", None)
+
+
+def test_a_give_back_takes_nothing_that_was_given_out_since() -> None:
+    """It is planned on an allocation that has come to its end meanwhile; the devices are another's allocation now."""
+    cluster = JointCluster(nodes=1, gpus=1)
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.settle()
+    seen = cluster.api.get(RESOURCE_CLAIMS, "a")
+    cluster.api.edit(RESOURCE_CLAIMS, "a", lambda found: found["status"].update(allocation=None))
+    newer = {**seen["status"]["allocation"], "allocationTimestamp": "2026-11-21T12:00:00Z"}
+    cluster.api.edit(RESOURCE_CLAIMS, "a", lambda found: found["status"].update(allocation=newer))
+    assert cluster.writer.give_back(seen).outcome is Outcome.CONFLICT
+    assert cluster.allocation("a") == newer
 
 
 def test_a_delayed_write_that_lands_after_its_timeout_is_not_a_second_use() -> None:

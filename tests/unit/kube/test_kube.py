@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -207,6 +208,38 @@ def test_an_error_event_ends_the_watch(server: ScriptedServer, client: KubeClien
     server.script = [(200, [line("ERROR", {"kind": "Status", "code": 410, "message": "too old"})])]
     with pytest.raises(errors.Gone, match="too old"):
         list(client.watch(kinds.PODS, resource_version="1"))
+
+
+def test_a_watch_goes_on_after_the_last_event_and_after_410_the_next_request_is_a_list(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.script = [
+        (200, {"metadata": {"resourceVersion": "3"}, "items": [pod("kept", 1)]}),
+        (200, [line("ADDED", pod("new", 4)), line("BOOKMARK", pod("", 7))]),
+        (200, [line("DELETED", pod("new", 8))]),
+        (410, {"message": "too old"}),
+        (200, {"metadata": {"resourceVersion": "20"}, "items": []}),
+        (200, [line("ADDED", pod("other", 21))]),
+    ]
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def on_change(event: str, obj: Object) -> None:
+        seen.append(f"{event} {obj['metadata']['name']}")
+        if obj["metadata"]["name"] == "other":
+            stop.set()
+
+    WatchCache(client, kinds.PODS, on_change=on_change, jitter=lambda: 0.0).run(stop)
+    asked = [parse_qs(urlsplit(path).query) for _, path, _ in server.asked]
+    assert [one["resourceVersion"][0] if "watch" in one else "list" for one in asked] == [
+        "list",
+        "3",
+        "7",
+        "8",
+        "list",
+        "20",
+    ]
+    assert seen == ["ADDED kept", "ADDED new", "DELETED new", "DELETED kept", "ADDED other"]
 
 
 def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(

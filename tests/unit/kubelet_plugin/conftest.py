@@ -11,6 +11,7 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
+from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
@@ -39,7 +40,7 @@ class PluginNode:
         state.repair()
         return state
 
-    def unrepaired(self, disk: Disk | None = None) -> DeviceState:
+    def unrepaired(self, disk: Disk | None = None, *, lock: StateLock | None = None) -> DeviceState:
         return DeviceState(
             node=NODE,
             paths=self.paths,
@@ -47,6 +48,7 @@ class PluginNode:
             inventory=lambda: self.inventory,
             backends=backends(),
             disk=disk or StepDisk(),
+            lock=lock,
             new_nonce=lambda: f"{next(self._nonces):032x}",
         )
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from koordra.errors import CDIError, KoordraError, PrepareError
+from koordra.errors import CDIError, CheckpointError, KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
+from koordra.kubelet_plugin.claims.state_lock import StateLock
+from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk
@@ -108,6 +110,49 @@ def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inve
             assert [device.device for device in plugin.prepare(ref_of(FIRST))] == [GPU_0, NIC_0]
             assert node.holders() == {uid(1), uid(2)}
         check_promises(node)
+
+
+def test_unprepare_holds_the_devices_until_the_last_file_is_gone(
+    tmp_path: Path, inventory: Inventory
+) -> None:
+    """Killed in between, a container that still has the claim's devices must not find them with somebody else."""
+    node = fresh(tmp_path / "counted", inventory)
+    for at in range(steps_of(unprepare_first, node)):
+        node = fresh(tmp_path / str(at), inventory)
+        node.plugin().prepare(ref_of(FIRST))
+        with pytest.raises(Killed):
+            unprepare_first(node.unrepaired(DyingDisk(at)))
+        left = {file for file in node.files() if uid(1) in file}
+        assert not left or uid(1) in node.holders(), (at, left)
+
+
+def test_isolation_is_stopped_while_the_devices_are_still_held(
+    tmp_path: Path, inventory: Inventory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = fresh(tmp_path, inventory)
+    node.plugin().prepare(ref_of(FIRST))
+    stopped: list[tuple[str, set[str]]] = []
+    monkeypatch.setattr(
+        NoIsolation, "stop", lambda self, *, claim_uid, device: stopped.append((device, node.holders()))
+    )
+    unprepare_first(node.unrepaired())
+    assert stopped == [(GPU_0, {uid(1), uid(2)})]
+
+
+@pytest.mark.parametrize("operation", [prepare_first, unprepare_first, repair])
+def test_nothing_happens_while_another_instance_holds_the_state(
+    operation: Operation, tmp_path: Path, inventory: Inventory
+) -> None:
+    node = fresh(tmp_path, inventory)
+    if operation is not prepare_first:
+        node.plugin().prepare(ref_of(FIRST))
+    before, files = node.paths.checkpoint.read_bytes(), node.files()
+    with (
+        StateLock(node.paths.lock).held(),
+        pytest.raises(CheckpointError, match=r"held for 0\.05 s by another instance"),
+    ):
+        operation(node.unrepaired(lock=StateLock(node.paths.lock, timeout=0.05)))
+    assert (node.paths.checkpoint.read_bytes(), node.files()) == (before, files)
 
 
 @pytest.mark.parametrize("operation", [prepare_first, unprepare_first])
