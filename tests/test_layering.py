@@ -77,10 +77,15 @@ def relative(path: Path) -> str:
 
 
 @cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> tuple[str, ...]:
     """Absolute names of everything a module imports, also inside functions."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -154,3 +159,141 @@ def test_files_are_named_after_the_domain() -> None:
     vague = {"utils", "util", "common", "manager", "helper", "helpers", "misc"}
     named = [path for path in sources() if vague & {part.removesuffix(".py") for part in path.parts}]
     assert not named
+
+
+# Cycles, imports inside functions and crowded packages. What is listed here is left from before the rule; a line goes when its
+# module does without, and none is added.
+
+CYCLIC_MODULES = {
+    "koordra.allocator.search",
+    "koordra.allocator.symmetry",
+    "koordra.cli.replay.command",
+    "koordra.cli.replay.dlrm",
+    "koordra.placement.policy.device_sets",
+    "koordra.placement.policy.device_value",
+    "koordra.topology.machine",
+    "koordra.topology.partitions",
+    "koordra.topology.shape_search",
+    "koordra.topology.shape_tables",
+    "koordra.topology.shapes",
+}
+CYCLIC_PACKAGES = {
+    "koordra.controller.legacy",
+    "koordra.controller.webhook",
+    "koordra.placement.columns",
+    "koordra.placement.mig",
+    "koordra.placement.node_filter",
+    "koordra.placement.policy",
+}
+IMPORTS_INSIDE_FUNCTIONS = {
+    "kube.py",
+    "placement/columns/arrays.py",
+    "topology/document.py",
+    "topology/graph.py",
+    "topology/overlay.py",
+    "topology/presets/facts.py",
+    "topology/shapes.py",
+    "topology/svg.py",
+}
+CROWDED_PACKAGES = {
+    "koordra.allocator",
+    "koordra.api",
+    "koordra.compat",
+    "koordra.controller",
+    "koordra.placement.gang",
+    "koordra.topology",
+}
+MOST_ENTRIES = 15
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def import_graph() -> dict[str, frozenset[str]]:
+    """Module -> the modules of koordra that it names in imports, a package standing for its `__init__`."""
+    modules = {module_name(path): path for path in PACKAGE.rglob("*.py") if "_proto" not in path.parts}
+    return {
+        name: frozenset(
+            found
+            for imported in imports(path)
+            for found in (imported if imported in modules else imported.rpartition(".")[0],)
+            if found in modules and found != name
+        )
+        for name, path in modules.items()
+    }
+
+
+def cyclic(graph: dict[str, set[str]]) -> set[str]:
+    """The nodes that reach themselves."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += graph.get(node, ())
+        return seen
+
+    return {node for node in graph if node in reached(node)}
+
+
+def assert_only(found: set[str], known: set[str], rule: str) -> None:
+    assert found <= known, f"{rule}: {', '.join(sorted(found - known))}"
+    assert known <= found, (
+        f"take off the list in this file, it keeps the rule: {', '.join(sorted(known - found))}"
+    )
+
+
+def test_modules_do_not_import_each_other_in_circles() -> None:
+    graph = {name: set(found) for name, found in import_graph().items()}
+    assert_only(cyclic(graph), CYCLIC_MODULES, "modules in an import cycle")
+
+
+def test_sibling_packages_do_not_import_each_other_in_circles() -> None:
+    """A package and what is in it are one; of two packages in the same folder at most one imports the other."""
+    packages = {module_name(path) for path in PACKAGE.rglob("__init__.py") if "_proto" not in path.parts}
+    graph: dict[str, set[str]] = {package: set() for package in packages}
+    for module, found in import_graph().items():
+        for imported in found:
+            ours, theirs = _siblings(module, imported)
+            if ours in packages and theirs in packages:
+                graph[ours].add(theirs)
+    assert_only(cyclic(graph), CYCLIC_PACKAGES, "packages in an import cycle")
+
+
+def _siblings(one: str, other: str) -> tuple[str, str]:
+    """The two ancestors, or the modules themselves, that lie in the same folder; of a module and its own package, the same."""
+    for n, (left, right) in enumerate(zip(one.split("."), other.split("."), strict=False)):
+        if left != right:
+            return ".".join(one.split(".")[: n + 1]), ".".join(other.split(".")[: n + 1])
+    return "", ""
+
+
+def test_imports_stand_at_the_top() -> None:
+    """Only commands import inside functions, so that `--help` stays fast; elsewhere that hides a cycle or a cost."""
+    found = {
+        relative(path)
+        for path in PACKAGE.rglob("*.py")
+        if "_proto" not in path.parts and not relative(path).startswith(COMMANDS)
+        for function in ast.walk(tree(path))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert_only(found, IMPORTS_INSIDE_FUNCTIONS, "imports inside a function")
+
+
+def test_packages_are_small() -> None:
+    found = {
+        module_name(init)
+        for init in PACKAGE.rglob("__init__.py")
+        if init.parent != PACKAGE
+        and "_proto" not in init.parts
+        and sum(each.suffix == ".py" or (each / "__init__.py").exists() for each in init.parent.iterdir()) - 1
+        > MOST_ENTRIES
+    }
+    assert_only(found, CROWDED_PACKAGES, f"packages of more than {MOST_ENTRIES} entries")

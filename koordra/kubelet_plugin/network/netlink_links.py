@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
 from koordra.errors import NodeError
 
 _CLONE_NEWNET: Final = 0x40000000
@@ -204,9 +207,6 @@ class NetlinkLinks:
 
 @contextmanager
 def _route() -> Iterator[Any]:
-    from pyroute2 import IPRoute
-    from pyroute2.netlink.exceptions import NetlinkError
-
     try:
         with IPRoute() as route:
             yield route
@@ -259,8 +259,6 @@ def _state(route: Any, name: str) -> LinkState:
 
 
 def _add_address(route: Any, index: int, address: str) -> None:
-    from pyroute2.netlink.exceptions import NetlinkError
-
     host, _, length = address.partition("/")
     try:
         route.addr("add", index=index, address=host, prefixlen=int(length))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from koordra.kubelet_plugin.discovery.nvml.library import UUID
+from koordra.kubelet_plugin.discovery.nvml.gpu_facts import UUID
 from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 from koordra.topology.machine import BUS_ID
 

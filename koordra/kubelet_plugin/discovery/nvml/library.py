@@ -2,8 +2,8 @@
 
 A GPU fact comes from one of three sources behind one small protocol, :class:`GpuFactsSource`:
 
-* :class:`NvmlLibrary`, the real library through ``nvidia-ml-py`` (imported when first asked, so that machines without
-  GPUs need neither library nor driver);
+* :class:`NvmlLibrary`, the real library through ``nvidia-ml-py`` (which loads it when first asked, so that machines
+  without GPUs need neither library nor driver);
 * :class:`RecordedNvml`, a file ``nvml.json`` beside a captured or made-up machine, in the format of ``recorded``;
 * nothing at all: discovery then falls back to /proc/driver/nvidia, which knows identities but not sizes.
 
@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pynvml
+
 from koordra.kubelet_plugin.discovery.nvml.gpu_facts import (
     UUID,
     GpuFacts,
-    GpuFactsSource,
     NvmlFacts,
     normal_bus_id,
 )
@@ -29,16 +30,6 @@ from koordra.kubelet_plugin.discovery.nvml.links import fabric, nvlinks, peers
 from koordra.kubelet_plugin.discovery.nvml.mig import mig_facts
 from koordra.kubelet_plugin.discovery.nvml.query import CardQuery, NvmlQuery, text
 from koordra.kubelet_plugin.discovery.result import Problem
-
-__all__ = [
-    "UUID",
-    "GpuFacts",
-    "GpuFactsSource",
-    "NvmlFacts",
-    "NvmlLibrary",
-    "NvmlUnavailable",
-    "normal_bus_id",
-]
 
 # nvmlDeviceArchitecture_t; newer numbers are unknown rather than guessed.
 ARCHITECTURES = {
@@ -70,10 +61,6 @@ class NvmlUnavailable(Exception):
 @contextmanager
 def session() -> Iterator[Any]:
     """The library, initialised; NvmlUnavailable where that cannot be."""
-    try:
-        import pynvml
-    except ImportError as error:
-        raise NvmlUnavailable(f"the Python module is missing ({error})", "install nvidia-ml-py") from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
