@@ -63,7 +63,7 @@ def control_plane(
     # Before anything is imported that starts threads (numpy does): they would not have the signals blocked.
     stop = process.stop_on_signals()
     from koordra import logs
-    from koordra.cel.selectors import compile_error
+    from koordra.cel.selectors import admission_error
     from koordra_devcluster.control_plane import ControlPlane
 
     logs.configure(level=log_level, process="devcluster-control-plane")
@@ -72,7 +72,7 @@ def control_plane(
         port=port,
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         # With the gates of 1.37.
-        compile_cel=partial(compile_error, list_attributes=False),
+        compile_cel=partial(admission_error, list_attributes=False),
         audit=Path(audit_log) if audit_log else None,
         gates=frozenset(gates),
     )

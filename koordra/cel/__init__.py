@@ -1,7 +1,11 @@
 """Kubernetes' CEL environment for device selectors, over `cel-expr-python`. Pure.
 
-selectors   whether a device satisfies an expression; the only module that knows the library
-tokens      expressions as lexemes: what they read, how deep they nest
-macros      what Kubernetes' CEL has and the library has not, rewritten
-functions   the functions that Kubernetes adds: lists, addresses, urls, formats, formatting (of strings), semver
+expression ──> syntax        a tree, within the limits of the API server's parser
+           ──> cost          what an evaluation costs at most, as the API server estimates it
+           ──> translation   the expression for the library
+           ──> environment   the library with Kubernetes' declarations, compiled and evaluated
+           ──> selectors     whether a device satisfies it; the door for everybody else
+
+macros      what binds variables      functions    what Kubernetes adds, from lists, addresses, urls, formats,
+                                                   formatting (of strings) and semver
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
@@ -17,12 +18,13 @@ from typing import Any, Final
 from koordra.cel.lists import MOMENT, SPAN, plain
 
 _CLAUSE: Final = re.compile(r"%(?:%|(?:\.([0-9]+))?([a-zA-Z]))")
+_MAX_PRECISION: Final = 100
 _RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
 
 def formatted(text: str, values: Any) -> str:
     """Raises ValueError for a clause that is none, or does not fit its value."""
-    left = plain(values)
+    left = deque(plain(values))
     out: list[str] = []
     at = 0
     while at < len(text):
@@ -40,7 +42,7 @@ def formatted(text: str, values: Any) -> str:
             continue
         if not left:
             raise ValueError("index out of range: more clauses than arguments")
-        out.append(_written(clause.group(2), clause.group(1), left.pop(0)))
+        out.append(_written(clause.group(2), clause.group(1), left.popleft()))
     if left:
         raise ValueError("too many arguments supplied to string.format")
     return "".join(out)
@@ -49,6 +51,8 @@ def formatted(text: str, values: Any) -> str:
 def _written(clause: str, digits: str | None, value: Any) -> str:
     whole = isinstance(value, int) and not isinstance(value, bool)
     precision = 6 if digits is None else int(digits)
+    if precision > _MAX_PRECISION:
+        raise ValueError(f"precision {precision} exceeds maximum allowed precision {_MAX_PRECISION}")
     if clause == "s":
         return text_of(value)
     if clause == "d" and whole:

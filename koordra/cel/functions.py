@@ -26,6 +26,11 @@ from koordra.cel.semver import Semver
 from koordra.errors import InvalidInput
 from koordra.quantity import parse
 
+try:
+    import re2
+except ImportError:  # no wheel for this platform: `find` and `findAll` are refused
+    re2 = None
+
 EXACT_FIELD: Final = "koordra_exact"
 _MAX_INCLUDES: Final = 48
 
@@ -106,27 +111,33 @@ def is_valid(read: Callable[[], object]) -> bool:
 
 def find(text: str, pattern: str) -> str:
     found = _regex(pattern).search(text)
-    return found.group() if found else ""
+    return str(found.group()) if found else ""
 
 
 def find_all(text: str, pattern: str, limit: int = -1) -> list[str]:
-    found = [match.group() for match in _regex(pattern).finditer(text)]
+    """As Go finds them: an empty match right behind another one does not count."""
+    found: list[str] = []
+    last = -1
+    for match in _regex(pattern).finditer(text):
+        if match.end() > match.start() or match.start() != last:
+            found.append(str(match.group()))
+        last = match.end()
     return found if limit < 0 else found[:limit]
 
 
 @lru_cache(maxsize=512)
-def _regex(pattern: str) -> re.Pattern[str]:
-    """RE2 syntax as far as Python's `re` means the same by it; look-around and back-references are not RE2."""
-    if re.search(r"\(\?(?:[=!>(]|<[=!]|P[=>])|\\[1-9]|[*+?}]\+|\\[zZ]|\(\?[a-z]*m", pattern):
-        raise ValueError(f"regular expression {pattern!r} uses a form that cannot be evaluated as RE2 would")
+def _regex(pattern: str) -> Any:
+    """RE2's syntax is Go's but for `\\C`; its time is in proportion to pattern and text, whatever they are."""
+    if re2 is None:
+        raise ValueError("regular expressions need the package google-re2")
+    if re.search(r"(?<!\\)(?:\\\\)*\\C", pattern):
+        raise ValueError("error parsing regexp: invalid escape sequence: `\\C`")
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re.compile(_END.sub(lambda found: found.group(1) or r"\Z", pattern), re.ASCII)
-    except re.error as error:
-        raise ValueError(f"error parsing regexp: {error}") from error
-
-
-_END: Final = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
-"""A `$` that means the end of the text (Python's would also stand before a last line break), escapes and classes apart."""
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise ValueError(f"error parsing regexp: {error.args[0].decode()}") from error
 
 
 def includes(value: Any, wanted: Any) -> bool:
@@ -277,8 +288,8 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "patch": (((_S,), "int", _part(2)),),
     "find": ((("string", "string"), "string", find),),
     "findAll": (
-        (("string", "string"), "strings", find_all),
-        (("string", "string", "int"), "strings", find_all),
+        (("string", "string"), "list:string", find_all),
+        (("string", "string", "int"), "list:string", find_all),
     ),
     "isSorted": _for_each(_COMPARABLE, "bool", lists.is_sorted),
     "sum": _for_each(("int", "uint", "double", "duration"), "*", lists.total),
@@ -295,7 +306,7 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "koordraSortedBy": _for_each(_ELEMENTS, "list:*", lists.sorted_by, "list"),
     "koordraReversed": _for_each(_ELEMENTS, "list:*", lists.backwards),
     "koordraKeys": (
-        (("list",), "ints", lists.indices),
+        (("list",), "list:int", lists.indices),
         ((f"map:dyn:{_FORMAT}",), "list", lists.keys_of),
         *(((f"map:{key}:dyn",), f"list:{key}", None) for key in _KEYS),
     ),
@@ -338,8 +349,8 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "getHostname": (((_URL,), "string", _about_url(lambda url: url.hostname)),),
     "getPort": (((_URL,), "string", _about_url(lambda url: url.port)),),
     "getEscapedPath": (((_URL,), "string", _about_url(lambda url: url.path)),),
-    "getQuery": (((_URL,), "parameters", _about_url(lambda url: url.parameters())),),
-    "validate": (((_FORMAT, "string"), "validated", _validate),),
+    "getQuery": (((_URL,), "map:string:list:string", _about_url(lambda url: url.parameters())),),
+    "validate": (((_FORMAT, "string"), "list:list:string", _validate),),
 }
 
 FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
@@ -352,7 +363,7 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
         (("list", "list"), "bool", lambda a, b: lists.contains(a, b) and lists.contains(b, a)),
     ),
     "sets.intersects": ((("list", "list"), "bool", lists.intersects),),
-    "lists.range": ((("int",), "ints", lists.counted),),
+    "lists.range": ((("int",), "list:int", lists.counted),),
     "ip": ((("string",), _IP, lambda text: _ip(addresses.read_ip(text))),),
     "isIP": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_ip(text))),),
     "ip.isCanonical": ((("string",), "bool", addresses.is_canonical),),
@@ -366,7 +377,7 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
         ),
     ),
     "isURL": ((("string",), "bool", urls.is_url),),
-    "format.named": ((("string",), "formats", _named),),
+    "format.named": ((("string",), "list:format", _named),),
     **{f"format.{name}": (((), _FORMAT, lambda name=name: _Format(koordra_exact=name)),) for name in FORMATS},
     "koordraString": tuple(
         ((kind,), "string", _text if kind != _CIDR else None)
@@ -383,3 +394,11 @@ _INCLUDED: Final = ("bool", "int", "uint", "double", "string", "bytes", "list", 
 INCLUDES: Final[tuple[Overload, ...]] = tuple(
     ((left, right), "bool", includes) for left in _INCLUDED for right in _INCLUDED
 )
+
+RENAMED: Final = {
+    "format": "koordraFormat",
+    "indexOf": "koordraIndexOf",
+    "lastIndexOf": "koordraLastIndexOf",
+    "reverse": "koordraReversed",
+}
+"""Methods that the library has, and Kubernetes' are not: under which names they are declared here."""

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from koordra.api.devices import Reader, attribute_from_dict, capacity_from_dict
+from koordra.cel.cost import cost_of
 from koordra.cel.selectors import DeviceFacts, compile_error, matches
+from koordra.cel.syntax import parse
 from koordra.errors import SelectorError
 
 
@@ -60,3 +62,15 @@ def test_every_case_of_upstreams_table(shared_data: Path) -> None:
     }
     assert not wrong
     assert len(cases) == 71
+
+
+def test_every_cost_of_upstreams_table(shared_data: Path) -> None:
+    """The API server's estimate, which decides what it stores: equal, not near."""
+    cases = json.loads((shared_data / "dra" / "cel-cases.json").read_text())["cases"]
+    costs = {
+        case["name"]: (case["expectCost"], cost_of(parse(case["expression"])))
+        for case in cases
+        if "expectCost" in case
+    }
+    assert not {name: found for name, found in costs.items() if found[0] != found[1]}
+    assert len(costs) == 65

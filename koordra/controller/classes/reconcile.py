@@ -47,7 +47,7 @@ class Client(Protocol):
 
 
 class ClassReconciler:
-    """`selector_problem` answers why a CEL selector does not compile, None where it does."""
+    """`selector_problem` answers why the API server would not store a CEL selector, None where it would."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class ClassReconciler:
             if problem is not None:
                 raise ClassRefused(
                     "InvalidSelector",
-                    f"{expression!r} does not compile: {problem}",
+                    f"{expression[:200]!r} is no selector: {problem}",
                     object=f"ResourceClass {objects.name(wanted)}",
                     field="selectors",
                     remedy="correct the expression, or the filter of the parameters that it comes from",

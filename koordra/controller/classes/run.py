@@ -14,7 +14,7 @@ from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
-from koordra.cel.selectors import compile_error
+from koordra.cel.selectors import admission_error
 from koordra.controller.classes.reconcile import ClassReconciler
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
@@ -73,7 +73,7 @@ def run_classes(
         own_namespace=own_namespace,
         now=now,
         may_write=may_write,
-        selector_problem=compile_error,
+        selector_problem=admission_error,
     )
     backoff = FIRST_BACKOFF
     while not stop.is_set():

@@ -6,7 +6,9 @@ Besides each document by itself (koordra.api.parameters: kind, fields, values) w
     no two entries of one kind give a field two values for the same requests; an entry for all requests and one for some
       are no contradiction (the later one wins), and there may be several JointAllocations
 
-Everything wrong is told at once, each with object, field and remedy. Requests and classes are the API server's to check.
+    selectors compile, within the limits of the API server (length, depth, cost)
+
+Everything wrong is told at once, each with object, field and remedy. What else requests and classes say the API server checks.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import names, objects, parameters
+from koordra.cel.selectors import admission_error
 from koordra.errors import InvalidInput, InvalidParameters
 
 _MANY: Final = "JointAllocation"
@@ -52,7 +55,7 @@ def problems(obj: Mapping[str, Any]) -> list[InvalidInput]:
             found.append(error)
         else:
             decoded.append((place, frozenset(requests), body))
-    return [*found, *_contradictions(decoded, about=about)]
+    return [*found, *_contradictions(decoded, about=about), *_bad_selectors(devices, path, about=about)]
 
 
 def warnings(obj: Mapping[str, Any]) -> tuple[str, ...]:
@@ -87,6 +90,30 @@ def request_names(devices: Mapping[str, Any]) -> set[str]:
     return found
 
 
+def _bad_selectors(devices: Mapping[str, Any], path: str, *, about: str) -> Iterator[InvalidInput]:
+    for place, expression in _selectors(devices, path):
+        why = admission_error(expression)
+        if why is not None:
+            yield InvalidParameters(
+                why, object=about, field=place, remedy="correct or shorten the expression"
+            )
+
+
+def _selectors(devices: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    """(where, expression) of a class, or of every request and alternative."""
+    owners = [(path, devices)]
+    for index, request in enumerate(_listed(devices.get("requests"))):
+        place = f"{path}.requests[{index}]"
+        owners.append((f"{place}.exactly", _mapping(request.get("exactly"))))
+        for number, alternative in enumerate(_listed(request.get("firstAvailable"))):
+            owners.append((f"{place}.firstAvailable[{number}]", alternative))
+    for place, owner in owners:
+        for index, selector in enumerate(_listed(owner.get("selectors"))):
+            expression = _mapping(selector.get("cel")).get("expression")
+            if isinstance(expression, str) and expression:
+                yield f"{place}.selectors[{index}].cel.expression", expression
+
+
 def _unknown_requests(
     requests: Sequence[str], known: set[str], *, about: str, place: str
 ) -> Iterator[InvalidInput]:
@@ -119,3 +146,7 @@ def _contradictions(
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: object) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []

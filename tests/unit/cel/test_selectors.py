@@ -7,7 +7,8 @@ import pytest
 from koordra.api.devices import Attribute, Capacity
 from koordra.cel.selectors import DeviceFacts, compile_error, matches
 from koordra.cel.semver import Semver
-from koordra.cel.tokens import names_read, nesting, tokens_of, with_empty_domains
+from koordra.cel.syntax import parse as parse_expression
+from koordra.cel.translation import names_read, translated
 from koordra.errors import SelectorError
 from koordra.quantity import parse
 
@@ -83,6 +84,15 @@ def test_answers(expression: str, answer: bool) -> None:
         '"text"',
         "",
         "true" + " " * 10240,
+        "'a",
+        "'''a''",
+        "true true",
+        "[1,,2] == [1, 2]",
+        "f(1,)",
+        "1 +",
+        ")",
+        "in",
+        "[1].all(in, true)",
     ],
 )
 def test_what_does_not_compile(expression: str) -> None:
@@ -134,7 +144,7 @@ def test_an_attribute_of_an_unknown_type_fails_every_selector() -> None:
     ],
 )
 def test_what_an_expression_reads(expression: str, names: set[str] | None) -> None:
-    assert names_read(tokens_of(expression)) == names
+    assert names_read(parse_expression(expression)) == names
 
 
 @pytest.mark.parametrize(
@@ -142,19 +152,39 @@ def test_what_an_expression_reads(expression: str, names: set[str] | None) -> No
     [
         ('device.attributes["a"].b', 'device.attributes[?"a"].orValue({}).b'),
         ('device.capacity[?"a"]', 'optional.of(device.capacity[?"a"].orValue({}))'),
-        ('"a" in device.attributes', '"a"in device.attributes'),
+        ('"a" in device.attributes', '"a" in device.attributes'),
         ("device.attributes.all(x, true)", "device.attributes.all(x,true)"),
+        ("device.attributes.a", 'device.attributes[?"a"].orValue({})'),
         ('x.device.attributes["a"]', 'x.device.attributes["a"]'),
         ("'device.attributes[\"a\"]'", "'device.attributes[\"a\"]'"),
     ],
 )
 def test_unknown_domains_become_empty_maps(expression: str, rewritten: str) -> None:
-    assert "".join(with_empty_domains(tokens_of(expression))) == rewritten
+    (written,) = translated(parse_expression(expression))
+    assert written.text == rewritten
 
 
-def test_nesting_counts_comprehensions_only() -> None:
-    assert nesting(tokens_of("[1].all(x, [2].exists(y, (x + y) > 0))")) == 2
-    assert nesting(tokens_of("size([1]) > max(1, 2)")) == 0
+@pytest.mark.parametrize(
+    ("expression", "rewritten"),
+    [
+        ("(((1 + 2))) * 3 - -x", "(1 + 2) * 3 - -x"),
+        ("(a || b) && !(c ? d : e)", "(a||b)&&!(c?d:e)"),
+        ("a == (b == c)", "a == (b == c)"),
+        ("[1, ?x, {'a': b,}]", "[1,?x,{'a':b}]"),
+        (
+            "x.all(i, v, v > i)",
+            "cel.bind(koordraR1,x,koordraR1.koordraKeys().all(i,cel.bind(v,koordraR1[i],v > i)))",
+        ),
+        (
+            "x.sortBy(y, -y).reverse()",
+            "cel.bind(koordraR1,x,koordraR1.koordraSortedBy(koordraR1.map(y,-y))).koordraReversed()",
+        ),
+    ],
+)
+def test_what_is_written_for_the_library(expression: str, rewritten: str) -> None:
+    (written,) = translated(parse_expression(expression))
+    assert written.text == rewritten
+    assert not written.free
 
 
 @pytest.mark.parametrize(

@@ -192,3 +192,39 @@ def test_what_native_mode_cannot_say_is_refused(obj: dict[str, Any], words: str)
     made = native.translate(obj, CLASSES)
     assert words in "; ".join(str(problem) for problem in made.problems)
     assert made.object is obj
+
+
+def test_selectors_beyond_the_api_servers_limits_are_refused_early() -> None:
+    def with_selector(expression: str) -> dict[str, Any]:
+        asked = request("gpu")
+        asked["exactly"]["selectors"] = [
+            {"cel": {"expression": 'device.driver == "koordra.io"'}},
+            {"cel": {"expression": expression}},
+        ]
+        return claim([asked], [parameters("GpuConfig", priority=1)])
+
+    for expression, why in (
+        ("(" * 250 + "true" + ")" * 250, "expression recursion limit exceeded: 250"),
+        ("true" + " " * 10240, "Too long: may not be more than 10240 bytes"),
+        ("lists.range(2000).all(a, lists.range(2000).all(b, true))", "too complex, exceeds cost limit"),
+        ("device.serial", "undeclared reference to 'device"),
+    ):
+        (problem,) = claims.problems(with_selector(expression))
+        assert why in str(problem)
+        assert "spec.devices.requests[0].exactly.selectors[1].cel.expression" in str(problem)
+    assert not claims.problems(with_selector("(" * 249 + "true" + ")" * 249))
+
+    alternatives = claim(
+        [{"name": "gpu", "firstAvailable": [{"name": "a", "selectors": [{"cel": {"expression": "1"}}]}]}]
+    )
+    (problem,) = claims.problems(alternatives)
+    assert "requests[0].firstAvailable[0].selectors[0].cel.expression: must evaluate to bool" in str(problem)
+
+    device_class = {
+        "kind": "DeviceClass",
+        "metadata": {"name": "c"},
+        "spec": {"selectors": [{"cel": {"expression": "("}}]},
+    }
+    (problem,) = claims.problems(device_class)
+    assert "DeviceClass c" in str(problem)
+    assert "spec.selectors[0].cel.expression" in str(problem)

@@ -1,0 +1,327 @@
+"""Expressions for the library: what Kubernetes' CEL has and the library has not, written with what it has.
+
+    X.all(i, v, E)                cel.bind(r, X, r.koordraKeys().all(i, cel.bind(v, r[i], E)))      also exists, existsOne
+    X.transformList(i, v, F, E)   cel.bind(r, X, r.koordraKeys().filter(i, <F>).map(i, <E>))        F may be left out
+    X.transformMap(k, v, F, E)    ... cel.bind(s, r.koordraKeys().filter(k, <F>), s.koordraMapTo(s.map(k, <E>)))
+    X.transformMapEntry(k, v, E)  ... r.koordraKeys().map(k, <E>).koordraMerged()
+    X.sortBy(x, E)                cel.bind(r, X, r.koordraSortedBy(r.map(x, E)))
+    X.optMap(x, E)                cel.bind(r, X, r.optMap(x, E))    also optFlatMap: their expansion writes X twice
+    X.validate(S)                 X.validate(S)[?0]                  functions here cannot give optionals, but lists
+    format.named(S)               format.named(S)[?0]
+    X.format(L), X.indexOf(S), X.lastIndexOf(S), X.reverse()         functions of koordra's under names of their own
+    string(X), where ip or cidr occurs                               a function of koordra's, which knows these two
+    device.attributes[D]          device.attributes[?D].orValue({})  an unknown domain is an empty map
+
+`koordraKeys` are the indices of a list or the keys of a map; what is bound keeps its type, so that the type checker sees what
+Kubernetes' sees. Each part of a tree is written once, so what is written is as long as what was read, but for a factor.
+
+The library parses 32 levels, the API server 250. A part that is deeper than `_DEPTH` becomes an expression of its own, and where
+it stood `koordraPart(n, {"x": x})` asks for its value, with the variables that it reads.
+
+Names that begin with `koordra` are koordra's own: an expression that has one is refused, and so is what the library takes and
+Kubernetes does not: literals of several types in one list or map, and types that Kubernetes does not name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from koordra.cel.functions import EXACT_FIELD, RENAMED
+from koordra.cel.macros import is_bind, variables_of
+from koordra.cel.syntax import Node, Steps, SyntaxRefused, walk
+
+OWN: Final = "koordra"
+PART: Final = "koordraPart"
+_DEPTH: Final = 22
+_LEVELS: Final = {
+    "?:": 0,
+    "||": 1,
+    "&&": 2,
+    "relation": 3,
+    "+": 4,
+    "-": 4,
+    "*": 5,
+    "/": 5,
+    "%": 5,
+    "unary": 6,
+}
+_PRIMARY: Final = 7
+_OPTIONAL: Final = frozenset({"optional", "first", "last", "validate", "named"})
+
+
+class Written(NamedTuple):
+    """A written part: how strongly it binds, how many levels it has, which variables it reads that are bound outside of it."""
+
+    text: str
+    level: int = _PRIMARY
+    depth: int = 1
+    free: frozenset[str] = frozenset()
+
+
+def translated(expression: Node) -> tuple[Written, ...]:
+    """The expression and the parts it asks for, which come first. Raises SyntaxRefused for what Kubernetes does not take."""
+    writer = _Writer(
+        addresses=any(node.text in ("ip", "cidr") and not node.of for node in _nodes(expression))
+    )
+    last = walk(writer.write(expression))
+    if writer.parts and any(node.optional or node.text in _OPTIONAL for node in _nodes(expression)):
+        raise SyntaxRefused(
+            f"optional values cannot be evaluated in an expression of more than {_DEPTH} levels"
+        )
+    return (*writer.parts, last)
+
+
+def names_read(expression: Node) -> frozenset[str] | None:
+    """The names (ids, without domain) that are read where all look-ups are `device.attributes["domain"].name`; None otherwise."""
+    names = set()
+    left = [expression]
+    while left:
+        node = left.pop()
+        if node.kind in ("select", "index") and _is_plain_domain(node.parts[0]):
+            name = node.text if node.kind == "select" else _plain_text(node.parts[1])
+            if name is None:
+                return None
+            names.add(name)
+        elif _is_view(node):
+            return None
+        else:
+            left += node.parts
+    return frozenset(names)
+
+
+def _is_name(node: Node, name: str) -> bool:
+    return node.kind == "name" and node.text == name
+
+
+def _is_view(node: Node) -> bool:
+    """`device.attributes` or `device.capacity`"""
+    named = node.kind == "select" and node.text in ("attributes", "capacity") and not node.optional
+    return named and _is_name(node.parts[0], "device")
+
+
+def _is_plain_domain(node: Node) -> bool:
+    """`device.attributes["domain"]`"""
+    plain = node.kind == "index" and not node.optional and _is_view(node.parts[0])
+    return plain and _plain_text(node.parts[1]) is not None
+
+
+def _plain_text(node: Node) -> str | None:
+    """The value of a string literal in simple quotes and without escapes."""
+    plain = node.of == "string" and node.text[0] in "'\"" and "\\" not in node.text
+    return node.text.strip("'\"") if plain else None
+
+
+def _nodes(expression: Node) -> Iterator[Node]:
+    left = [expression]
+    while left:
+        yield (node := left.pop())
+        left += node.parts
+
+
+class _Writer:
+    def __init__(self, *, addresses: bool) -> None:
+        self.parts: list[Written] = []
+        self._addresses = addresses
+        self._scope: Counter[str] = Counter()
+        self._bound = 0
+
+    def write(self, node: Node, *, mixed: bool = False) -> Steps[Written]:
+        """`mixed`: lists and maps inside may hold literals of several types, as the arguments of `format` do."""
+        _refuse_names(node)
+        if not mixed:
+            _refuse_mixed(node)
+        mixed = mixed or (node.kind == "method" and node.text == "format")
+        variables = (node.parts[1].text,) if is_bind(node) else variables_of(node)
+        outside = 3 if is_bind(node) else 1 + len(variables)
+        parts: list[Written] = []
+        for part in node.parts[:outside]:
+            parts += [(yield self.write(part, mixed=mixed))]
+        self._scope.update(variables)
+        for part in node.parts[outside:]:
+            parts += [(yield self.write(part, mixed=mixed))]
+        self._scope.subtract(variables)
+        return self._shallow(self._written(node, parts))
+
+    def _shallow(self, written: Written) -> Written:
+        if written.depth <= _DEPTH:
+            return written
+        self.parts.append(written)
+        variables = ",".join(f'"{name}":{name}' for name in sorted(written.free))
+        return Written(f"{PART}({len(self.parts) - 1},{{{variables}}})", depth=3, free=written.free)
+
+    def _written(self, node: Node, parts: list[Written]) -> Written:
+        match node.kind:
+            case "name":
+                return _variable(node.text) if self._scope[node.text] else Written(node.text)
+            case "literal":
+                return Written(node.text, level=6 if node.text.startswith("-") else _PRIMARY)
+            case "list":
+                return _around("[", [_marked(node, n, part.text) for n, part in enumerate(parts)], "]", parts)
+            case "map":
+                entries = [
+                    f"{_marked(node, n, parts[n].text)}:{parts[n + 1].text}" for n in range(0, len(parts), 2)
+                ]
+                return _around("{", entries, "}", parts)
+            case "message":
+                entries = [f"{field}:{part.text}" for field, part in zip(node.fields, parts, strict=True)]
+                return _around(f"{node.text}{{", entries, "}", parts)
+            case "call":
+                own = node.text == "string" and self._addresses
+                return _call("koordraString" if own else node.text, *parts)
+            case "select" | "index" if _is_view(node.parts[0]):
+                key = parts[1] if node.kind == "index" else Written(f'"{node.text}"')
+                found = _method(_index(parts[0], key, mark="?"), "orValue", Written("{}"))
+                return _method(Written("optional"), "of", found) if node.optional else found
+            case "select":
+                return _joined(f".{'?' * bool(node.optional)}{node.text}", parts[0])
+            case "index":
+                return _index(*parts, mark="?" * bool(node.optional))
+            case "method":
+                return self._method(node, parts)
+            case "ternary":
+                condition, then, other = (_at_least(part, 1 - n // 2) for n, part in enumerate(parts))
+                return _operator(0, (condition, "?", then, ":", other))
+            case "unary":
+                return _operator(6, (node.text, _at_least(parts[0], _PRIMARY)))
+            case "logical":
+                level = _LEVELS[node.text]
+                return _operator(level, _between(node.text, [_at_least(part, level + 1) for part in parts]))
+        level = _LEVELS["relation" if node.kind == "relation" else node.text]
+        return _operator(
+            level, (_at_least(parts[0], level), f" {node.text} ", _at_least(parts[1], level + 1))
+        )
+
+    def _method(self, node: Node, parts: list[Written]) -> Written:
+        receiver, *arguments = parts
+        name = node.text
+        variables = variables_of(node)
+        if is_bind(node):
+            return _bind(node.parts[1].text, parts[2], parts[3])
+        if len(variables) == 2 or (variables and name in ("sortBy", "optMap", "optFlatMap")):
+            return self._with_receiver(name, variables, receiver, arguments[len(variables) :])
+        if variables:
+            found = _method(receiver, "exists_one" if name == "existsOne" else name, *arguments)
+            free = frozenset().union(*(each.free for each in arguments)) - {*variables}
+            return found._replace(free=receiver.free | free)
+        found = _method(receiver, RENAMED.get(name, name), *arguments)
+        if name == "validate" or (name == "named" and _is_name(node.parts[0], "format")):
+            return _index(found, Written("0"), mark="?")
+        return found
+
+    def _with_receiver(
+        self, name: str, variables: tuple[str, ...], receiver: Written, bodies: Sequence[Written]
+    ) -> Written:
+        """A macro that needs its receiver more than once: it is bound to a name."""
+        self._bound += 1
+        bound, kept = _variable(f"{OWN}R{self._bound}"), _variable(f"{OWN}S{self._bound}")
+        first = _variable(variables[0])
+        if name == "sortBy":
+            keys = _over(bound, "map", first, bodies[0])
+            return _bind(bound.text, receiver, _method(bound, "koordraSortedBy", keys))
+
+        if name.startswith("opt"):
+            return _bind(bound.text, receiver, _over(bound, name, first, bodies[0]))
+
+        def with_both(body: Written) -> Written:
+            return _bind(variables[1], _index(bound, first), body)
+
+        keys = _method(bound, "koordraKeys")
+        if len(bodies) == 2:
+            keys = _over(keys, "filter", first, with_both(bodies[0]))
+        body = with_both(bodies[-1])
+        if name == "transformMap":
+            mapped = _method(kept, "koordraMapTo", _over(kept, "map", first, body))
+            return _bind(bound.text, receiver, _bind(kept.text, keys, mapped))
+        if name == "transformMapEntry":
+            return _bind(bound.text, receiver, _method(_over(keys, "map", first, body), "koordraMerged"))
+        macro = {"transformList": "map", "existsOne": "exists_one"}.get(name, name)
+        return _bind(bound.text, receiver, _over(keys, macro, first, body))
+
+
+# --- composing --------------------------------------------------------------------------------------------------------
+
+
+def _of(text: str, parts: Sequence[Written], *, level: int = _PRIMARY) -> Written:
+    depth = 1 + max((part.depth for part in parts), default=0)
+    return Written(text, level, depth, frozenset().union(*(part.free for part in parts)))
+
+
+def _variable(name: str) -> Written:
+    return Written(name, free=frozenset((name,)))
+
+
+def _marked(node: Node, place: int, text: str) -> str:
+    return f"?{text}" if place in node.optional else text
+
+
+def _around(opened: str, items: Sequence[str], closed: str, parts: Sequence[Written]) -> Written:
+    return _of(f"{opened}{','.join(items)}{closed}", parts)
+
+
+def _at_least(part: Written, level: int) -> Written:
+    """In parentheses where it binds less."""
+    return part if part.level >= level else _around("(", [part.text], ")", [part])
+
+
+def _operator(level: int, words: Sequence[Written | str]) -> Written:
+    text = "".join(word if isinstance(word, str) else word.text for word in words)
+    return _of(text, [word for word in words if isinstance(word, Written)], level=level)
+
+
+def _between(sign: str, parts: Sequence[Written]) -> list[Written | str]:
+    return [word for part in parts for word in (sign, part)][1:]
+
+
+def _call(name: str, *arguments: Written) -> Written:
+    return _around(f"{name}(", [argument.text for argument in arguments], ")", arguments)
+
+
+def _joined(ending: str, operand: Written) -> Written:
+    operand = _at_least(operand, _PRIMARY)
+    return _of(f"{operand.text}{ending}", [operand])
+
+
+def _index(operand: Written, key: Written, *, mark: str = "") -> Written:
+    operand = _at_least(operand, _PRIMARY)
+    return _of(f"{operand.text}[{mark}{key.text}]", [operand, key])
+
+
+def _method(receiver: Written, name: str, *arguments: Written) -> Written:
+    receiver = _at_least(receiver, _PRIMARY)
+    inside = ",".join(argument.text for argument in arguments)
+    return _of(f"{receiver.text}.{name}({inside})", [receiver, *arguments])
+
+
+def _over(receiver: Written, macro: str, variable: Written, body: Written) -> Written:
+    found = _method(receiver, macro, variable, body)
+    return found._replace(free=receiver.free | (body.free - variable.free))
+
+
+def _bind(name: str, value: Written, body: Written) -> Written:
+    found = _method(Written("cel"), "bind", Written(name), value, body)
+    return found._replace(free=value.free | (body.free - {name}))
+
+
+# --- what Kubernetes does not take ------------------------------------------------------------------------------------
+
+
+def _refuse_names(node: Node) -> None:
+    own = node.text.startswith(OWN) and node.kind in ("name", "call", "method")
+    if own or (node.kind == "select" and node.text == EXACT_FIELD):
+        raise SyntaxRefused(f"undeclared reference to '{node.text}'")
+    if node.kind == "select" and _is_name(node.parts[0], "kubernetes"):
+        raise SyntaxRefused("undeclared reference to 'kubernetes'")
+    if node.kind == "message" and node.text.rpartition(".")[2] in ("IP", "CIDR"):
+        raise SyntaxRefused(f"undeclared reference to '{node.text}'")
+
+
+def _refuse_mixed(node: Node) -> None:
+    """Kubernetes wants one type in the elements of a literal; here only those that are literals themselves are compared."""
+    columns = {"list": (node.parts,), "map": (node.parts[::2], node.parts[1::2])}.get(node.kind, ())
+    for column in columns:
+        kinds = [node.of for node in column if node.of]
+        for kind in kinds:
+            if kind != kinds[0]:
+                raise SyntaxRefused(f"expected type '{kinds[0]}' but found '{kind}'")
