@@ -19,6 +19,7 @@ from koordra.allocator.reasons import Cause
 from koordra.allocator.requests import Wanted
 from koordra.api import names
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
+from koordra.api.isolation import published_policy
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
 
@@ -81,11 +82,30 @@ def judge(wanted: Wanted, offered: Offered, *, features: Features, own_driver_on
             cause=Cause.FEATURE_DISABLED,
             detail=f"the device consumes counters, which needs the gate {gates.PARTITIONABLE_DEVICES}",
         )
+    refused = _isolation(wanted, offered, demand)
+    if refused is not None:
+        return Verdict(demand, cause=Cause.BACKEND_UNAVAILABLE, detail=refused)
     if gates.DEVICE_TAINTS in features:
         for taint in offered.taints:
             if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not _tolerated(taint, wanted):
                 return Verdict(demand, cause=_taint_cause(taint), detail=_taint_text(taint))
     return Verdict(demand)
+
+
+def _isolation(wanted: Wanted, offered: Offered, demand: Demand) -> str | None:
+    """Why the policy of the device's node, or of the class, does not let the request have the device."""
+    if offered.id.driver != names.DRIVER or wanted.spec.admin_access:
+        return None
+    policy = published_policy(offered.plain)
+    if policy is None:
+        return None
+    capacity = offered.device.capacity
+    share = all(
+        demand.amounts[name] < capacity[name].value
+        for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
+        if name in demand.amounts
+    )
+    return wanted.isolation.refusal(policy, share=share and bool(demand.amounts))
 
 
 def _selector(expression: str, facts: DeviceFacts, *, owner: str, index: int) -> Verdict | None:

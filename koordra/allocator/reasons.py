@@ -47,6 +47,7 @@ class Cause(StrEnum):
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     TAINTED = "Tainted"
     PARTITION_MISMATCH = "PartitionMismatch"
+    BACKEND_UNAVAILABLE = "BackendUnavailable"
     SELECTOR_MISMATCH = "SelectorMismatch"
 
 

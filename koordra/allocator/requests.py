@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from koordra.allocator import features as gates
@@ -29,6 +30,7 @@ from koordra.api.claims import (
     DeviceRequest,
     ResourceClaim,
 )
+from koordra.api.isolation import AskedIsolation, asked_isolation
 from koordra.api.parameters import (
     GpuConfig,
     JointAllocation,
@@ -38,6 +40,7 @@ from koordra.api.parameters import (
     RdmaConfig,
     RdmaMode,
     decode,
+    require_claims_own,
 )
 from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
@@ -63,6 +66,7 @@ class Wanted:
     device_class: DeviceClass
     percent: Mapping[str, int] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
+    isolation: AskedIsolation = field(default_factory=AskedIsolation)
     kind: object = None
 
     @property
@@ -182,7 +186,9 @@ def _alternative(
     _check_amounts(claim, spec, device_class, label=label)
     percent: dict[str, int] = {}
     whole: set[str] = set()
-    for parameters in _parameters_of(claim, device_class, request.name, label):
+    of_class, of_claim = _parameters_of(claim, device_class, request.name, label)
+    isolation = asked_isolation(of_class, of_claim)
+    for parameters in (*of_class, *of_claim):
         if isinstance(parameters, GpuConfig) and parameters.memory_percent is not None:
             percent[names.CAPACITY_MEMORY] = parameters.memory_percent
         if isinstance(parameters, GpuConfig) and parameters.exclusive:
@@ -198,12 +204,17 @@ def _alternative(
         device_class=device_class,
         percent=percent,
         whole=frozenset(whole),
-        kind=_kind(spec, device_class, percent, frozenset(whole)),
+        isolation=isolation,
+        kind=_kind(spec, device_class, percent, frozenset(whole), isolation),
     )
 
 
 def _kind(
-    spec: Alternative, device_class: DeviceClass, percent: Mapping[str, int], whole: frozenset[str]
+    spec: Alternative,
+    device_class: DeviceClass,
+    percent: Mapping[str, int],
+    whole: frozenset[str],
+    isolation: AskedIsolation,
 ) -> object:
     """Everything of a request that decides whether a device can serve it, as one object per value."""
     return _one_of(
@@ -216,6 +227,7 @@ def _kind(
             tuple(sorted(spec.capacity_spelled.items())),
             tuple(sorted(percent.items())),
             whole,
+            isolation,
         )
     )
 
@@ -311,22 +323,25 @@ def _foreign_driver(requests: Sequence[AskedRequest]) -> tuple[str, str] | None:
 
 def _parameters_of(
     claim: ResourceClaim, device_class: DeviceClass, request: str, label: str
-) -> tuple[Parameters, ...]:
-    """koordra's parameters for one request: the class's, then the claim's (which win, being later)."""
+) -> tuple[tuple[Parameters, ...], tuple[Parameters, ...]]:
+    """koordra's parameters for one request: the class's, and the claim's (which win but for isolation)."""
     own = [entry for entry in claim.config if not entry.requests or {request, label} & set(entry.requests)]
-    return tuple(
-        parameters
+    of_class, of_claim = (
+        tuple(found for entry in entries if (found := _decoded(claim, entry, owner=owner)) is not None)
         for entries, owner in ((device_class.config, f"DeviceClass {device_class.name}"), (own, str(claim)))
-        for entry in entries
-        if (parameters := _decoded(claim, entry, owner=owner)) is not None
     )
+    return of_class, of_claim
 
 
 def _decoded(claim: ResourceClaim, entry: Configuration, *, owner: str) -> Parameters | None:
     if entry.driver != names.DRIVER:
         return None
     try:
-        return decode(entry.parameters, object=owner, field=f"{entry.where}.opaque.parameters")
+        field = f"{entry.where}.opaque.parameters"
+        found = decode(entry.parameters, object=owner, field=field)
+        if owner == str(claim):
+            require_claims_own(found, object=owner, field=field)
+        return found
     except InvalidInput as error:
         raise refusal(claim.key, Cause.CONSTRAINT_VIOLATED, str(error)) from error
 
@@ -336,7 +351,7 @@ def _demands_partition(claim: ResourceClaim, requests: Sequence[AskedRequest]) -
     for wanted in (wanted for request in requests for wanted in request.alternatives):
         said = [
             parameters.partition
-            for parameters in _parameters_of(claim, wanted.device_class, wanted.base, wanted.label)
+            for parameters in chain(*_parameters_of(claim, wanted.device_class, wanted.base, wanted.label))
             if isinstance(parameters, GpuConfig) and parameters.partition is not None
         ]
         if said and said[-1] is PartitionPolicy.HONOR:

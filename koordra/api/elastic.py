@@ -28,6 +28,7 @@ from koordra.api.claims import MAX_RESULTS
 from koordra.api.devices import Reader
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.api.parameters import API_VERSION, NO_ISOLATION
 from koordra.api.resource_class import ClassRefused
 from koordra.errors import InvalidInput, InvalidManifest, InvalidQuantity
 from koordra.quantity import canonical, parse
@@ -198,7 +199,7 @@ def asked(claim: Object, cls: ElasticClass) -> Amount:
 
 
 def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
-    """The spec of the ResourceClaim."""
+    """The spec of the ResourceClaim. A share of compute alone is charged 1Mi, and cannot be held to that: it asks for no limits."""
     exactly: Object = {"deviceClassName": cls.name, "count": max(1, amount.cards)}
     capacity = {names.CAPACITY_CORES: "100"} if amount.cards else {}
     if not amount.cards:
@@ -206,7 +207,11 @@ def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
         if amount.cores:
             capacity[names.CAPACITY_CORES] = str(amount.cores)
     exactly["capacity"] = {"requests": capacity}
-    return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    devices: Object = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if amount.memory == MIB:
+        parameters = {"apiVersion": API_VERSION, "kind": "GpuConfig", "isolation": NO_ISOLATION}
+        devices["config"] = [{"opaque": {"driver": names.DRIVER, "parameters": parameters}}]
+    return {"devices": devices}
 
 
 def digest(spec: Mapping[str, Any]) -> str:

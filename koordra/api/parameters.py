@@ -4,7 +4,8 @@ They ride in `devices.config[].opaque.parameters` of a ResourceClaim or DeviceCl
 
     JointAllocation   scope, enforcement, pairing   how near the devices of the named requests must be to each other
     PlacementPolicy   node, device                  where to put them when several places fit
-    GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity
+    GpuConfig         isolation, coresPolicy, priority, memoryPercent, exclusive, partition, numaAffinity;
+                      allowedIsolation, defaultIsolation   the operator's, so in a DeviceClass alone (isolation.py)
     RdmaConfig        mode, memlock, network        how a NIC is handed to the container and to its pod's network
 
 Decoding is strict, since a misspelt field that is ignored is a lost guarantee: an unknown field, kind or value is an
@@ -15,9 +16,12 @@ decoder, the JSON schema (`schema()`) and the error texts all come from them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Final
 
 from koordra.api.rdma_network import RdmaNetwork, decode_network
@@ -100,7 +104,7 @@ class PlacementPolicy:
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """`isolation` names a backend (`none` where absent); `memory_percent` 1..100 of the card that is chosen.
+    """`isolation` names a backend (where absent, the operator's policy says which: isolation.py); `memory_percent` 1..100 of the card that is chosen.
 
     `exclusive`: nobody else on the card, though the share is not all of its memory (it takes all of the card's slots).
     `partition` is about all whole GPUs of the claim; it does not lift what the node demands by its label.
@@ -114,6 +118,8 @@ class GpuConfig:
     exclusive: bool = False
     partition: PartitionPolicy | None = None
     numa_affinity: bool = False
+    allowed_isolation: tuple[str, ...] | None = None
+    default_isolation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +137,22 @@ Parameters = JointAllocation | PlacementPolicy | GpuConfig | RdmaConfig
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field: its name in JSON and in the dataclass, and either an enum of words, an int range, the `network` object
-    or a bool."""
+    """One field: its name in JSON and in the dataclass, and either an enum of words, the name of an isolation backend (or,
+    `several`, a list of them), an int range, the `network` object or a bool."""
 
     json: str
     attribute: str
-    words: type[StrEnum] | tuple[str, ...] | None = None
+    words: type[StrEnum] | None = None
+    isolation: bool = False
+    several: bool = False
     whole: tuple[int, int] | None = None
     required: bool = False
     network: bool = False
 
     def allowed(self) -> tuple[str, ...]:
-        if self.words is None:
-            return ()
-        return self.words if isinstance(self.words, tuple) else tuple(word.value for word in self.words)
+        if self.isolation:
+            return isolations()
+        return tuple(word.value for word in self.words or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,23 @@ NO_EFFECT: Final[Mapping[str, str]] = {
 }
 """Fields of GpuConfig that are accepted although no isolation backend reads them, and what is told where they are written."""
 
-ISOLATIONS: Final = ("none", "limiter", "mps", "timeslicing", "mig", "hami-core")
+NO_ISOLATION: Final = "none"
+ISOLATIONS: Final = (NO_ISOLATION, "limiter", "mps", "timeslicing", "mig", "hami-core")
+"""Backends that koordra knows by name."""
+ISOLATION_ENTRY_POINTS: Final = "koordra.isolation"
+
+
+@cache
+def isolations() -> tuple[str, ...]:
+    """koordra's own words and those of backends that other packages register as entry points (kubelet_plugin/isolation). The
+    name is part of an attribute's, which has 32 characters."""
+    registered = sorted({entry.name for entry in entry_points(group=ISOLATION_ENTRY_POINTS)})
+    return ISOLATIONS + tuple(
+        name for name in registered if name not in ISOLATIONS and _BACKEND_NAME.fullmatch(name)
+    )
+
+
+_BACKEND_NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*(?<!.{23})")
 
 _KINDS: Final[Mapping[str, _Kind]] = {
     "JointAllocation": _Kind(
@@ -177,13 +201,15 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "GpuConfig": _Kind(
         GpuConfig,
         (
-            _Field("isolation", "isolation", words=ISOLATIONS),
+            _Field("isolation", "isolation", isolation=True),
             _Field("coresPolicy", "cores_policy", words=CoresPolicy),
             _Field("priority", "priority", whole=(0, 100)),
             _Field("memoryPercent", "memory_percent", whole=(1, 100)),
             _Field("exclusive", "exclusive"),
             _Field("partition", "partition", words=PartitionPolicy),
             _Field("numaAffinity", "numa_affinity"),
+            _Field("allowedIsolation", "allowed_isolation", isolation=True, several=True),
+            _Field("defaultIsolation", "default_isolation", isolation=True),
         ),
     ),
     "RdmaConfig": _Kind(
@@ -244,21 +270,63 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
                 field=f"{field}.{entry.json}",
                 remedy=f"use one of {', '.join(entry.allowed())}",
             )
-    return kind.build(**values)
+    built = kind.build(**values)
+    if isinstance(built, GpuConfig):
+        _require_default_allowed(built, object=object, field=field)
+    return built
+
+
+def _require_default_allowed(config: GpuConfig, *, object: str, field: str) -> None:
+    for name, word in (("defaultIsolation", config.default_isolation), ("isolation", config.isolation)):
+        if word and config.allowed_isolation is not None and word not in config.allowed_isolation:
+            raise InvalidParameters(
+                f"{word} is not among {', '.join(config.allowed_isolation)}",
+                object=object,
+                field=f"{field}.{name}",
+                remedy="add it to allowedIsolation, or leave it out",
+            )
+
+
+OPERATORS_FIELDS: Final[Mapping[str, str]] = {
+    "allowedIsolation": "allowed_isolation",
+    "defaultIsolation": "default_isolation",
+}
+"""Fields of GpuConfig that a DeviceClass may say and a claim may not, with their attributes."""
+
+
+def require_claims_own(parameters: Parameters, *, object: str, field: str) -> None:
+    """Raises InvalidParameters where a claim says what is the operator's to say."""
+    for name, attribute in OPERATORS_FIELDS.items():
+        if isinstance(parameters, GpuConfig) and getattr(parameters, attribute) is not None:
+            raise InvalidParameters(
+                "is for the operator to say, in a DeviceClass or ResourceClass",
+                object=object,
+                field=f"{field}.{name}",
+                remedy="leave it out of the claim",
+            )
 
 
 def _value(entry: _Field, value: object, *, object: str, field: str) -> Any:
     if entry.network:
         return decode_network(value, object=object, field=field)
-    if entry.words is not None:
-        if value not in entry.allowed():
+    if entry.several:
+        if not isinstance(value, list) or not value:
             raise InvalidParameters(
-                f"{value!r} is not allowed{_did_you_mean(value, entry.allowed())}",
+                f"{value!r} is no list of words", object=object, field=field, remedy="write [limiter]"
+            )
+        single = replace(entry, several=False)
+        return tuple(
+            _value(single, word, object=object, field=f"{field}[{index}]") for index, word in enumerate(value)
+        )
+    if allowed := entry.allowed():
+        if value not in allowed:
+            raise InvalidParameters(
+                f"{value!r} is not allowed{_did_you_mean(value, allowed)}",
                 object=object,
                 field=field,
-                remedy=f"use one of {', '.join(entry.allowed())}",
+                remedy=f"use one of {', '.join(allowed)}",
             )
-        return value if isinstance(entry.words, tuple) else entry.words(value)
+        return entry.words(value) if entry.words else value
     if entry.whole is not None:
         low, high = entry.whole
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:

@@ -23,10 +23,10 @@ from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
-from koordra.api.parameters import API_VERSION, Scope
+from koordra.api.parameters import API_VERSION, NO_ISOLATION, Scope
 from koordra.compat import selectors
 from koordra.compat.lots import Lots, lots_of
-from koordra.compat.normal import Nics, Share, Together, Wish
+from koordra.compat.normal import LEAST, Nics, Share, Together, Wish
 from koordra.quantity import canonical
 
 RDMA_REQUEST: Final = "rdma"
@@ -142,8 +142,9 @@ def _gpu_config(share: Share, wish: Wish) -> Object:
     if share.partition:
         return {}
     found: Object = {}
-    if wish.isolation and wish.isolation != "none" and not share.whole:
-        found["isolation"] = wish.isolation
+    isolation = wish.isolation or (NO_ISOLATION if share.memory == LEAST else None)
+    if isolation and not share.whole:
+        found["isolation"] = isolation
     if share.cores_policy is not None and share.cores:
         found["coresPolicy"] = share.cores_policy.value
     if share.priority is not None:

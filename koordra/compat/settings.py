@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from koordra.api.parameters import ISOLATIONS
+from koordra.api.parameters import isolations
 from koordra.errors import InvalidManifest
 
 HAMI: Final = "hami"
@@ -207,7 +207,7 @@ def _own(settings: Settings, data: Mapping[str, Any], source: str) -> Settings:
         settings = replace(settings, names=MappingProxyType({**settings.names, **names}))
     if "isolation" in data:
         chosen = {
-            _word(key, DIALECTS, source, "isolation"): _word(value, ISOLATIONS, source, f"isolation.{key}")
+            _word(key, DIALECTS, source, "isolation"): _word(value, isolations(), source, f"isolation.{key}")
             for key, value in _mapping(data["isolation"], source, "isolation").items()
         }
         settings = replace(settings, isolation=MappingProxyType({**settings.isolation, **chosen}))

@@ -46,7 +46,7 @@ from koordra.kubelet_plugin.dra.health_service import add_health_services, socke
 from koordra.kubelet_plugin.dra.instance_lock import sole_instance
 from koordra.kubelet_plugin.dra.registration import PluginSockets, RegistrationService
 from koordra.kubelet_plugin.dra.sockets import SocketServer
-from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.isolation import Backends, backends
 from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses
@@ -59,7 +59,7 @@ from koordra.kubelet_plugin.prepare.claim_source import ApiClaims, ApiConsumers
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.allocation_mode import ModeSwitch
-from koordra.kubelet_plugin.publish.inventory import InventorySource
+from koordra.kubelet_plugin.publish.inventory import InventorySource, Offering
 from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
 from koordra.kubelet_plugin.settings import Settings
@@ -88,6 +88,16 @@ GRACE: Final = 20.0
 """Seconds for calls in progress at the end (the kubelet waits 45 s for an answer)."""
 
 
+def _offering(settings: Settings, known: Backends, limiter: LimiterIsolation) -> Offering:
+    """What the operator decided, as far as this node can do it: isolation by the backends that it has."""
+    allowed = settings.offering.isolation
+    there = [name for name in known.known if name != limiter.name or limiter.installed]
+    isolation = allowed.among(there)
+    if not isolation.allowed:
+        log.warning("gpu_shares_refused", allowed=allowed.allowed, available=there)
+    return replace(settings.offering, isolation=isolation)
+
+
 class Driver:
     """One instance of the plugin. `watcher` makes the watcher of the machine below a root."""
 
@@ -108,12 +118,6 @@ class Driver:
         claims = ApiClaims(client)
         metrics = metrics or Metrics()
         self._metrics = PluginMetrics(metrics)
-        self._inventory = InventorySource(
-            paths.root,
-            offering=settings.offering,
-            driver_root=settings.driver_root,
-            driver_root_on_host=settings.driver_root_on_host,
-        )
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
         self._networks = PodNetworks(paths.state, disk=disk, sys=paths.root / "sys")
         contexts = Contexts(
@@ -125,12 +129,19 @@ class Driver:
         self._limiter = limiter = LimiterIsolation(
             paths.state, context_bytes=contexts.bytes_for, strict=settings.limiter_strict
         )
+        known = backends(limiter)
+        self._inventory = InventorySource(
+            paths.root,
+            offering=_offering(settings, known, limiter),
+            driver_root=settings.driver_root,
+            driver_root_on_host=settings.driver_root_on_host,
+        )
         self._state = DeviceState(
             node=settings.node,
             paths=paths,
             claims=claims,
             inventory=self._inventory.current,
-            backends=backends(limiter),
+            backends=known,
             disk=disk,
             consumers=ApiConsumers(client) if settings.pod_network else None,
             networks=self._networks if settings.pod_network else None,
@@ -378,7 +389,6 @@ class Driver:
             node,
             generation=generation,
             node_name=self._settings.node,
-            offering=self._settings.offering,
             mode=self._settings.mode,
             inventory=self._inventory.current(),
             held=self._audit.held,

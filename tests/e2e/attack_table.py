@@ -198,6 +198,23 @@ ATTACKS: Final = (
         runs=False,
     ),
     Attack(
+        "unlimited-share",
+        "a claim asks for a share of a card with `isolation: none`, or for a policy of its own (`allowedIsolation`)",
+        "refused",
+        "the operator's policy of node and class stands above the claim: the webhook refuses what the class does not allow, the "
+        "allocator leaves nodes out that do not (BackendUnavailable), and Prepare refuses it on the node "
+        "(tests/unit/webhook/test_claims.py, tests/unit/allocator/test_isolation.py, tests/unit/kubelet_plugin/test_isolation.py)",
+        runs=False,
+    ),
+    Attack(
+        "unlimited-neighbour",
+        "a share without limits on a card where another tenant's share is limited",
+        "refused",
+        "a node's policy lists `none` alone or not at all, and Prepare refuses a share beside one of the other kind, from before a "
+        "change of policy, say",
+        runs=False,
+    ),
+    Attack(
         "host-root",
         "root on the node: writes CDI files, records, cgroups, or stops the hook for good",
         "open",

@@ -125,7 +125,17 @@ class KoordraNode:
         machine = ["--root", self.root, "--kubelet-root", self.kubelet_root, "--cdi-dir", cdi]
         self.plugin = Process(
             "kubelet-plugin",
-            ["kubelet-plugin", "--node-name", NODE, "--kubeconfig", kubeconfig, *machine],
+            # Most tests are about devices in containers, and not about what keeps a share.
+            [
+                "kubelet-plugin",
+                "--node-name",
+                NODE,
+                "--kubeconfig",
+                kubeconfig,
+                "--allowed-isolation",
+                "none",
+                *machine,
+            ],
             folder,
         )
         self.hook = Process(
@@ -152,6 +162,14 @@ class KoordraNode:
     def stop(self) -> None:
         for process in (self.hook, self.plugin, self.control_plane):
             process.stop()
+
+    def restart_plugin(self, *options: str) -> None:
+        """With more options, which stand above those it had."""
+        self.plugin.stop()
+        self.plugin.options = options
+        ready = self.plugin.count("plugin_ready")
+        self.plugin.start()
+        self.plugin.wait_for("plugin_ready", times=ready + 1)
 
     def wait_hook_registered(self, *, times: int) -> None:
         self.hook.wait_for("nri_synchronized", times=times)

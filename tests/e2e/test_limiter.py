@@ -76,8 +76,10 @@ def tenant(node: KoordraNode, tmp_path: Path) -> Iterator[Tenant]:
     )
     before = driver.read_bytes()
     driver.write_bytes((out / "test" / "driver" / "libcuda.so.1").read_bytes())
+    node.restart_plugin("--allowed-isolation", "limiter")
     yield made
     driver.write_bytes(before)
+    node.restart_plugin()
 
 
 def limited(**more: Any) -> list[dict[str, Any]]:
@@ -170,7 +172,8 @@ def test_a_share_without_the_limiter_is_not_limited(
     prepare: Callable[..., Prepared],  # noqa: F811
     tenant: Tenant,
 ) -> None:
-    """The same program and driver: it is the limiter that made the difference."""
+    """The same program and driver, where the operator allows it: it is the limiter that made the difference."""
+    node.restart_plugin("--allowed-isolation", "none")
     claim = prepare(share_of(node.machine.gpus[0]))
     container = containerd.cri.run(pod, "c", ContainerSpec(cdi=claim.all_cdi, mounts=tenant.mounts))
     said = answer(containerd, container, tenant.command(SHARE))

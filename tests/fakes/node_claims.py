@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.api import names
+from koordra.api.isolation import IsolationPolicy
 from koordra.api.objects import Object
 from koordra.errors import ApiError, NotFound
 
@@ -13,6 +14,8 @@ NODE = "node-a"
 GPU_0, GPU_1, GPU_2 = "gpu-0000-0f-00-0", "gpu-0000-2d-00-0", "gpu-0000-44-00-0"
 NIC_0, NIC_0B, NIC_1, NIC_2 = "nic-0000-0c-00-0", "nic-0000-0c-00-1", "nic-0000-2a-00-0", "nic-0000-41-00-0"
 """Devices of the HGX H100 preset: NIC_n (and NIC_0B) share a PCIe switch with GPU_n."""
+ANY_ISOLATION = IsolationPolicy(("none", "limiter", "mps"))
+"""For tests about something else: shares without limits unless the claim asks for them."""
 WHOLE = "81559Mi"
 """Memory of one of its cards."""
 

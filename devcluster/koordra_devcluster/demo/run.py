@@ -19,8 +19,10 @@ from pathlib import Path
 
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.api.parameters import NO_ISOLATION
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube import KubeClient
+from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
 from koordra.topology import presets
 from koordra_devcluster.demo import manifests, report
 from koordra_devcluster.demo.jobs import Story
@@ -241,7 +243,17 @@ def node_programs(layout: Layout) -> list[Program]:
             *required,
             *labels,
         )
-        plugin = ("kubelet-plugin", "--node-name", name, "--root", str(folder / "machine"), *access)
+        # Without the limiter's libraries (make native) the demo's operator allows shares that nothing limits.
+        isolation = () if LimiterIsolation(state).installed else ("--allowed-isolation", NO_ISOLATION)
+        plugin = (
+            "kubelet-plugin",
+            "--node-name",
+            name,
+            "--root",
+            str(folder / "machine"),
+            *isolation,
+            *access,
+        )
         places = ("--kubelet-root", str(folder / "kubelet"), "--cdi-dir", str(folder / "cdi"))
         hook = ("nri", "--node-name", name, "--state-dir", str(state), "--socket", str(folder / "nri.sock"))
         programs += [

@@ -39,6 +39,17 @@ from koordra.cli import options
     help="How many shares one card takes at most.",
 )
 @click.option(
+    "--allowed-isolation",
+    default="",
+    metavar="WORDS",
+    help="What shares of this node's cards may be kept by, comma-separated: limiter, mps, ...; or none alone, for shares without "
+    "limits. Backends that the node lacks do not count.  [default: limiter]",
+)
+@click.option(
+    "--default-isolation",
+    help="Of those, what keeps a share for which nothing asks for any.  [default: the first]",
+)
+@click.option(
     "--mig/--no-mig",
     default=False,
     show_default=True,
@@ -116,6 +127,8 @@ def command(
     state_dir: Path | None,
     allocation_mode: Literal["joint", "native"] | None,
     slots_per_gpu: int,
+    allowed_isolation: str,
+    default_isolation: str | None,
     mig: bool,
     vfs: bool,
     overlay: Path | None,
@@ -139,6 +152,7 @@ def command(
     stop = stop_on_signals()
     from koordra import logs
     from koordra.api import names
+    from koordra.api.isolation import node_policy
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.dra.health_service import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
@@ -155,7 +169,12 @@ def command(
         kubelet_root=kubelet_root,
         paths=NodePaths(root=root.absolute(), state=state, cdi=cdi_dir.absolute()),
         mode=allocation_mode,
-        offering=Offering(slots_per_gpu=slots_per_gpu, mig=mig, vfs=vfs),
+        offering=Offering(
+            slots_per_gpu=slots_per_gpu,
+            mig=mig,
+            vfs=vfs,
+            isolation=node_policy(allowed_isolation.replace(",", " ").split(), default_isolation),
+        ),
         pod_uid=pod_uid,
         overlay=overlay,
         pod_network=pod_network,

@@ -12,7 +12,7 @@ the annotation of that name on a claim, template or pod decides, and joint is th
     secret         the keys in their Secret, shared by the replicas, or in files that cert-manager keeps
     injection      caBundle into the webhook configurations
     review         AdmissionReview in and out
-    claims         validation;  native  translation;  pods  gates;  handlers  the paths together. Pure
+    claims         validation;  isolation  held against the classes;  native  translation;  pods  gates;  handlers  the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
     server         HTTPS;  run  all of it in one call
 

@@ -50,7 +50,9 @@ def problems(obj: Mapping[str, Any]) -> list[InvalidInput]:
             found += _unknown_requests(requests, known, about=about, place=place)
         body = entry["opaque"].get("parameters")
         try:
-            parameters.decode(body, object=about, field=f"{place}.opaque.parameters")
+            value = parameters.decode(body, object=about, field=f"{place}.opaque.parameters")
+            if known is not None:
+                parameters.require_claims_own(value, object=about, field=f"{place}.opaque.parameters")
         except InvalidInput as error:
             found.append(error)
         else:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.admission import refusals
-from koordra.controller.webhook import claims, native, pods
+from koordra.controller.webhook import claims, isolation, native, pods
 from koordra.controller.webhook.pods import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 
@@ -44,9 +44,13 @@ def validate(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
         return Answer()
     obj = _typed(asked)
     found = claims.problems(obj)
+    told = list(claims.warnings(obj))
+    if asked.kind in _CLAIMS:
+        refused, overruled = isolation.answers(obj, lookups.classes())
+        found, told = [*found, *refused], [*told, *overruled]
     if not found and asked.kind in _CLAIMS and is_native(obj, in_native):
         found = list(native.translate(obj, lookups.classes()).problems)
-    return Answer(tuple(found), warnings=claims.warnings(obj))
+    return Answer(tuple(found), warnings=tuple(told))
 
 
 PATHS: Final[Mapping[str, tuple[Handler, bool]]] = {

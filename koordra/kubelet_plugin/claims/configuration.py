@@ -5,6 +5,8 @@ all. Of several entries of one kind that cover a request the last in this order 
 
     class, all requests < class, naming the request < claim, all requests < claim, naming the request
 
+but for isolation, of which the operator's word counts (koordra.api.isolation).
+
 A GangMember is no parameter of the claim: it is what the controller says of a gang's member in the allocation.
 
 A JointAllocation speaks about several requests at a time; a Required one always holds, whatever else is there.
@@ -19,7 +21,16 @@ from typing import Any
 from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
 from koordra.api.gang_member import GangMember, decode_gang_member, is_gang_member
-from koordra.api.parameters import Enforcement, GpuConfig, JointAllocation, Parameters, RdmaConfig, decode
+from koordra.api.isolation import AskedIsolation, asked_isolation
+from koordra.api.parameters import (
+    Enforcement,
+    GpuConfig,
+    JointAllocation,
+    Parameters,
+    RdmaConfig,
+    decode,
+    require_claims_own,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +39,7 @@ class Entry:
 
     requests: tuple[str, ...]
     parameters: Parameters
+    of_class: bool = False
 
     def covers(self, request: str) -> bool:
         return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
@@ -45,6 +57,13 @@ class Configuration:
             entry.parameters for entry in self._covering(request) if isinstance(entry.parameters, GpuConfig)
         ]
         return found[-1] if found else GpuConfig()
+
+    def isolation(self, request: str) -> AskedIsolation:
+        found = list(self._covering(request))
+        return asked_isolation(
+            (entry.parameters for entry in found if entry.of_class),
+            (entry.parameters for entry in found if not entry.of_class),
+        )
 
     def rdma(self, request: str) -> RdmaConfig:
         found = [
@@ -76,7 +95,10 @@ def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configu
             member = decode_gang_member(document, object=claim, field=field)
             continue
         parameters = decode(document, object=claim, field=field)
-        entry = Entry(tuple(str(request) for request in raw.get("requests") or ()), parameters)
-        found.append(((raw.get("source") != FROM_CLASS, bool(entry.requests)), entry))
+        of_class = raw.get("source") == FROM_CLASS
+        if not of_class:
+            require_claims_own(parameters, object=claim, field=field)
+        entry = Entry(tuple(str(request) for request in raw.get("requests") or ()), parameters, of_class)
+        found.append(((not of_class, bool(entry.requests)), entry))
     found.sort(key=lambda ranked: ranked[0])
     return Configuration(tuple(entry for _, entry in found), member)

@@ -1,6 +1,6 @@
 """How a container is kept within its share of a GPU: backends behind one interface.
 
-A claim names a backend in `GpuConfig.isolation` (default `none`). A backend answers with container edits, which is pure,
+Class, claim and the operator's policy make a word of it (koordra.api.isolation), which is a backend's name. A backend answers with container edits, which is pure,
 and may have something to start on the node for it, which must be idempotent and undone by `stop`. Prepare calls `edits`,
 then `start` between the two steps of the checkpoint; Unprepare and roll-back call `stop`, also for shares that never started.
 
@@ -13,17 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Final, Protocol
+from typing import Protocol
 
-from koordra.api.parameters import GpuConfig
+from koordra.api.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.isolation.share import Share
 
-__all__ = ["DEFAULT", "ENTRY_POINTS", "Backend", "Share", "backends"]
-
-DEFAULT: Final = "none"
-ENTRY_POINTS: Final = "koordra.isolation"
+__all__ = ["Backend", "Backends", "Share", "backends"]
 
 
 class Backend(Protocol):
@@ -59,5 +56,7 @@ class Backends:
 def backends(*built_in: Backend) -> Backends:
     """The built-in backends and those that other packages have registered; a built-in name cannot be taken over. `built_in`
     are those that need to know something of the node."""
-    known: dict[str, Backend] = {entry.name: entry.load()() for entry in entry_points(group=ENTRY_POINTS)}
+    known: dict[str, Backend] = {
+        entry.name: entry.load()() for entry in entry_points(group=ISOLATION_ENTRY_POINTS)
+    }
     return Backends({**known, **{each.name: each for each in built_in}, NoIsolation.name: NoIsolation()})

@@ -120,6 +120,14 @@ class LimiterIsolation:
 
     # The libraries.
 
+    @property
+    def installed(self) -> bool:
+        """Whether this node has the libraries."""
+        try:
+            return bool(self._built)
+        except PrepareError:
+            return False
+
     @cached_property
     def _built(self) -> dict[str, bytes]:
         """Read once: what a claim's edits name and what is installed for it is the same, whatever is built meanwhile."""

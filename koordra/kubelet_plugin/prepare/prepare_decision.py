@@ -6,7 +6,8 @@ From the claim object, the inventory and the claims that hold devices already, i
 2. every device is there, is published, and is the same one as at an earlier Prepare of the claim (UUID or GUID);
 3. nothing is used beyond its capacity (overcommit.py);
 4. Required JointAllocation scopes hold on this machine (scope_check.py);
-5. the isolation backend that the claim names can keep the share;
+5. the isolation of each share is what the operator's policy, class and claim make it (koordra.api.isolation), this node has
+   the backend, and no card has shares with and without limits;
 6. the network of the pod can be what the claim says (network_decision.py);
 7. the container edits follow (device_edits.py), for a legacy pod with its old variables (legacy_environment.py), for
    a gang's member with its place in the job (gang_environment.py).
@@ -24,7 +25,7 @@ from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.gang_member import is_gang_member
 from koordra.api.objects import Object
-from koordra.api.parameters import GpuConfig
+from koordra.api.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import with_edits
 from koordra.kubelet_plugin.cdi.gang_environment import with_member
@@ -32,7 +33,7 @@ from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
-from koordra.kubelet_plugin.isolation import DEFAULT, Backend, Backends, Share
+from koordra.kubelet_plugin.isolation import Backend, Backends, Share
 from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
 from koordra.kubelet_plugin.prepare.overcommit import refuse_overcommit
 from koordra.kubelet_plugin.prepare.scope_check import unmet
@@ -107,7 +108,7 @@ def decide(
     )
     refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
     _refuse_unmet_scopes(record, config, node=node)
-    shares = [_isolated(record, index, config, node=node) for index in range(len(devices))]
+    shares = [_isolated(record, index, config, node=node, before=before) for index in range(len(devices))]
     record = replace(
         record,
         devices=tuple(
@@ -273,19 +274,62 @@ def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
 
 
 def _isolated(
-    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView
+    record: ClaimRecord, index: int, config: Configuration, *, node: NodeView, before: ClaimRecord | None
 ) -> IsolatedShare | None:
     """The backend's part in devices[index]; None for what is not a GPU, or is only looked at by an administrator."""
     device = record.devices[index]
     if device.uuid is None or device.admin_access:
         return None
-    wanted = config.gpu(device.request)
-    backend = node.backends.get(wanted.isolation or DEFAULT)
+    word = _kept_isolation(record, device, before) or _isolation(record, device, config, node=node)
+    backend = node.backends.get(word)
     if backend is None:
         raise PrepareError(
-            f"{record.ref}: isolation {wanted.isolation!r} is not available on this node; available: {node.backends.names()}"
+            f"{record.ref}: BackendUnavailable: isolation {word!r} is not available on this node; "
+            f"available: {node.backends.names()}"
         )
-    return IsolatedShare(backend=backend, share=_share(record, index, node=node), config=wanted)
+    share = _share(record, index, node=node)
+    return IsolatedShare(backend=backend, share=share, config=config.gpu(device.request))
+
+
+def _kept_isolation(record: ClaimRecord, device: DeviceRecord, before: ClaimRecord | None) -> str | None:
+    """The isolation that the device has already, in containers that may be running: a policy is about what starts."""
+    if before is None or before.boot_id != record.boot_id or before.state is not State.COMPLETED:
+        return None
+    return next((known.isolation for known in before.devices if known.given == device.given), None)
+
+
+def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView) -> str:
+    """The isolation that the operator's policy, class and claim make of it; raises PrepareError where they refuse it."""
+    asked, policy = config.isolation(device.request), node.inventory.offering.isolation
+    share = _is_share(device, node.inventory)
+    refused = asked.refusal(policy, share=share)
+    if refused is not None:
+        raise PrepareError(f"{record.ref}: BackendUnavailable: {device.device}: {refused}")
+    word = asked.on(policy, share=share)
+    for holder in node.holders if share else ():
+        for other in holder.devices:
+            if (
+                other.device == device.device
+                and holder.ref.uid != record.ref.uid
+                and other.isolation is not None
+                and _is_share(other, node.inventory)
+                and (other.isolation == NO_ISOLATION) is not (word == NO_ISOLATION)
+            ):
+                raise PrepareError(
+                    f"{record.ref}: BackendUnavailable: {device.device}: isolation: requested {word}, and "
+                    f"{holder.ref} has a share with {other.isolation}; where one share of a card is limited, all are"
+                )
+    return word
+
+
+def _is_share(device: DeviceRecord, inventory: Inventory) -> bool:
+    """Whether others can be on the card: the device is neither whole nor has it all slots."""
+    capacity, consumed = inventory.published[device.device].capacity, dict(device.consumed)
+    return device.share_id is not None and all(
+        parse(consumed[name]) < capacity[name].value
+        for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
+        if name in consumed and name in capacity
+    )
 
 
 def _share(record: ClaimRecord, index: int, *, node: NodeView) -> Share:

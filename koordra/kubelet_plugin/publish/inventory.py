@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.devices import Device, Reader, device_from_dict
+from koordra.api.isolation import LIMITED, IsolationPolicy
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.container_edits import Mount
 from koordra.kubelet_plugin.discovery.gpu.driver_libraries import driver_files
@@ -36,17 +37,23 @@ _GONE: Final = "is gone from this node; the claim needs another device"
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """What of its machine a node offers, as its operator decided: how many shares a card takes, and whether MIG instances
-    and virtual functions are offered at all. Slices and Prepare both go by it."""
+    """What of its machine a node offers, as its operator decided: how many shares a card takes, what isolates them, and
+    whether MIG instances and virtual functions are offered at all. Slices and Prepare both go by it."""
 
     slots_per_gpu: int = 16
     mig: bool = False
     vfs: bool = False
+    isolation: IsolationPolicy = LIMITED
 
     def devices(self, machine: topology.Machine) -> list[dict[str, Any]]:
         """The offered devices as ResourceSlices show them; who allocates them makes no difference here."""
         return build_devices(
-            machine, mode=names.MODE_JOINT, slots_per_gpu=self.slots_per_gpu, mig=self.mig, vfs=self.vfs
+            machine,
+            mode=names.MODE_JOINT,
+            slots_per_gpu=self.slots_per_gpu,
+            mig=self.mig,
+            vfs=self.vfs,
+            isolation=self.isolation,
         )
 
     def slices(
@@ -67,6 +74,7 @@ class Offering:
             generation=generation,
             mig=self.mig,
             vfs=self.vfs,
+            isolation=self.isolation,
         )
 
 

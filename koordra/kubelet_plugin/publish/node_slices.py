@@ -22,7 +22,7 @@ from koordra.kubelet_plugin.publish.device_taints import (
     laid_over,
     merged,
 )
-from koordra.kubelet_plugin.publish.inventory import Inventory, Offering
+from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -33,13 +33,13 @@ def node_slices(
     *,
     generation: int,
     node_name: str,
-    offering: Offering,
     mode: Mode | None,
     inventory: Inventory,
     held: tuple[ClaimRecord, ...],
 ) -> Sequence[Object]:
-    """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices although the API no longer knows them."""
-    slices = offering.slices(
+    """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices although the
+    API no longer knows them."""
+    slices = inventory.offering.slices(
         inventory.machine,
         node_name=node_name,
         node_uid=objects.uid(node),

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from koordra.api import names
+from koordra.api.isolation import IsolationPolicy
 from koordra.api.kinds import RESOURCE_SLICES
 from koordra.kubelet_plugin.publish import partitions
 from koordra.kubelet_plugin.publish.device_attributes import (
@@ -65,16 +66,24 @@ def build_slices(
     mig: bool = False,
     mig_placements: bool = False,
     vfs: bool = False,
+    isolation: IsolationPolicy | None = None,
 ) -> list[dict[str, Any]]:
     """The node's ResourceSlices at this generation; one empty slice where there is nothing to offer.
 
     ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native" leaves the
     devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes. ``mig`` publishes the
     instances of cards in MIG mode, ``mig_placements`` also those that could still be made (for a node that makes them
-    when they are prepared), ``vfs`` the virtual functions of NICs.
+    when they are prepared), ``vfs`` the virtual functions of NICs. ``isolation`` is what shares of a GPU are kept by
+    (None: nothing is published of it).
     """
     devices = build_devices(
-        machine, mode=mode, slots_per_gpu=slots_per_gpu, mig=mig, mig_placements=mig_placements, vfs=vfs
+        machine,
+        mode=mode,
+        slots_per_gpu=slots_per_gpu,
+        mig=mig,
+        mig_placements=mig_placements,
+        vfs=vfs,
+        isolation=isolation,
     )
     sets = counter_sets(_counter_sets(machine, mig=mig, vfs=vfs))
     bodies: list[dict[str, Any]] = [{"devices": part} for part in _parts(devices, DEVICES_PER_SLICE) or [[]]]
@@ -148,6 +157,7 @@ def build_devices(
     mig: bool = False,
     mig_placements: bool = False,
     vfs: bool = False,
+    isolation: IsolationPolicy | None = None,
 ) -> list[dict[str, Any]]:
     """The devices alone, in the order in which they are published."""
     domains, links = nvlink_domains(machine), published_links(machine.gpus)
@@ -157,8 +167,12 @@ def build_devices(
     for gpu in machine.gpus:
         if gpu.publishable:
             bus_id = gpu.location.bus_id
-            nvlink = {names.ATTR_NVLINK_DOMAIN: domains.get(bus_id), **links.get(bus_id, {})}
-            published.append(_gpu(machine, gpu, mode=mode, nvlink=nvlink, slots=slots_per_gpu, counted=mig))
+            more = {
+                names.ATTR_NVLINK_DOMAIN: domains.get(bus_id),
+                **links.get(bus_id, {}),
+                **(isolation.attributes() if isolation else {}),
+            }
+            published.append(_gpu(machine, gpu, mode=mode, more=more, slots=slots_per_gpu, counted=mig))
         elif mig:
             published += [
                 _mig(machine, part, mode=mode)
@@ -204,7 +218,7 @@ def _slice_name(index: int, node_name: str) -> str:
 
 
 def _gpu(
-    machine: Machine, gpu: Gpu, *, mode: Mode, nvlink: Mapping[str, Any], slots: int, counted: bool
+    machine: Machine, gpu: Gpu, *, mode: Mode, more: Mapping[str, Any], slots: int, counted: bool
 ) -> dict[str, Any]:
     # A default must lie on a step, so a rest below 1Mi is not offered.
     memory = canonical((gpu.memory_bytes or 0) // _MIB * _MIB)
@@ -218,7 +232,7 @@ def _gpu(
             names.ATTR_UUID: gpu.uuid,
             names.ATTR_MINOR: gpu.minor,
             names.ATTR_DRIVER_VERSION_TEXT: machine.driver_version,
-            **nvlink,
+            **more,
         },
         capacity={
             names.CAPACITY_MEMORY: capacity(memory, default=memory, least="1Mi", step="1Mi"),

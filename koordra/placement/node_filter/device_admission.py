@@ -124,7 +124,13 @@ def _told(one: Offered, told: frozenset[str]) -> Hashable:
 @lru_cache(maxsize=4096)
 def _names(published: tuple[str, ...], told: frozenset[str]) -> tuple[str, ...]:
     """Those that are told, sorted; devices of one type publish the same names."""
-    return tuple(sorted(name for name in published if name.rpartition("/")[2] in told))
+    return tuple(
+        sorted(
+            name
+            for name in published
+            if name.rpartition("/")[2] in told or name.startswith(names.ATTR_ISOLATION)
+        )
+    )
 
 
 @lru_cache(maxsize=4096)

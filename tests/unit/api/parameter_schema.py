@@ -22,8 +22,11 @@ def _kind_schema(name: str, kind: _Kind) -> dict[str, Any]:
     for entry in kind.fields:
         if entry.network:
             properties[entry.json] = network_schema()
-        elif entry.words is not None:
-            properties[entry.json] = {"enum": list(entry.allowed())}
+        elif words := entry.allowed():
+            word = {"enum": list(words)}
+            properties[entry.json] = (
+                {"type": "array", "items": word, "minItems": 1} if entry.several else word
+            )
         elif entry.whole is not None:
             properties[entry.json] = {"type": "integer", "minimum": entry.whole[0], "maximum": entry.whole[1]}
         else:

@@ -177,4 +177,9 @@ def test_the_crd_describes_the_policies_as_the_parameters_do() -> None:
         # A field that the CRD does not describe yet is kept, and judged by the controller.
         assert policies[name]["x-kubernetes-preserve-unknown-fields"] is True
         for field, rule in told.items():
+            if "solation" in field:
+                # Installed packages add words: the CRD bounds them, the controller knows them.
+                assert "enum" not in rule
+                assert rule.get("items", rule).keys() >= {"type", "maxLength"}
+                continue
             assert {key: rule.get(key) for key in wanted[field]} == wanted[field], f"policy.{name}.{field}"

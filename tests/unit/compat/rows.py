@@ -697,7 +697,7 @@ OTHERS = [
     Row(
         "elastic-core",
         asking({"elasticgpu.io/gpu-core": 30}),
-        ["a: 1 gpu memory 1Mi cores 30"],
+        ["a: 1 gpu memory 1Mi cores 30", "a: GpuConfig isolation=none"],
         warned=("the least there is, 1Mi",),
     ),
     Row("elastic-whole", asking({"elasticgpu.io/gpu-core": 200}), ["a: 2 gpu cores 100"]),
@@ -736,7 +736,7 @@ OTHERS = [
             annotations={"elasticgpu.io/container-a": "0"},
             labels={"elasticgpu.io/assumed": "true"},
         ),
-        ["a: 1 gpu memory 1Mi"],
+        ["a: 1 gpu memory 1Mi", "a: GpuConfig isolation=none"],
         warned=("container-a]: is taken out",),
     ),
     Row("aliyun", asking({"aliyun.com/gpu-mem": 3}), ["a: 1 gpu memory 3Gi"]),

@@ -17,12 +17,12 @@ from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.prepare.node_paths import NodePaths
-from koordra.kubelet_plugin.publish.inventory import Inventory, inventory_of
+from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import NODE, FakeClaims
+from tests.fakes.node_claims import ANY_ISOLATION, NODE, FakeClaims
 
 
 class PluginNode:
@@ -32,6 +32,7 @@ class PluginNode:
         self.paths = NodePaths(root=Path("/"), state=folder / "state", cdi=folder / "cdi")
         self.inventory = inventory
         self.claims = FakeClaims()
+        self.backends = backends()
         self._nonces = itertools.count(1)
 
     def plugin(self, disk: Disk | None = None) -> DeviceState:
@@ -46,7 +47,7 @@ class PluginNode:
             paths=self.paths,
             claims=self.claims,
             inventory=lambda: self.inventory,
-            backends=backends(),
+            backends=self.backends,
             disk=disk or StepDisk(),
             lock=lock,
             new_nonce=lambda: f"{next(self._nonces):032x}",
@@ -113,7 +114,7 @@ def discovery(machine_root: Path) -> Discovery:
 
 @pytest.fixture(scope="session")
 def inventory(discovery: Discovery) -> Inventory:
-    return inventory_of(discovery)
+    return inventory_of(discovery, offering=Offering(isolation=ANY_ISOLATION))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordra import kube, logs, process
+from koordra.api.isolation import IsolationPolicy
 from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver
@@ -51,6 +52,11 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         ([], Offering(slots_per_gpu=16, mig=False, vfs=False)),
         (["--mig"], Offering(mig=True)),
         (["--vfs"], Offering(vfs=True)),
+        (["--allowed-isolation", "none"], Offering(isolation=IsolationPolicy(("none",)))),
+        (
+            ["--allowed-isolation", "mps,limiter", "--default-isolation", "limiter"],
+            Offering(isolation=IsolationPolicy(("mps", "limiter"), "limiter")),
+        ),
         (["--mig", "--no-mig", "--vfs", "--slots-per-gpu", "4"], Offering(slots_per_gpu=4, vfs=True)),
     ],
 )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from koordra.api.isolation import IsolationPolicy
 from koordra.api.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin import isolation
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
 from koordra.kubelet_plugin.isolation import Backends, Share
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
+from koordra.kubelet_plugin.publish.inventory import Offering
 from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import GPU_0, NIC_0, NODE, claim, gpu, nic, parameters, uid
-from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
+from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, NODE, claim, gpu, nic, parameters, uid
+from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
 
 @dataclass
@@ -97,6 +99,108 @@ def test_unprepare_stops_the_backend_also_when_nobody_knows_what_the_claim_had(n
     plugin(node, backend).unprepare(ref_of(OBJECT))
     assert backend.running == []
     assert node.files() == set()
+
+
+def limited(node: PluginNode, *allowed: str) -> PluginNode:
+    """The node with an operator's policy, a backend `limiter` and one `mps`."""
+    offering = Offering(isolation=IsolationPolicy(allowed))
+    node.inventory = replace(node.inventory, offering=offering)
+    known = {name: RecordingBackend(name) for name in ("limiter", "mps")}
+    node.backends = Backends({**isolation.backends().known, **known})
+    return node
+
+
+def given(node: PluginNode, number: int = 1) -> str:
+    """The backend of the claim's first device."""
+    record = next(
+        one for one in node.checkpoint().of_boot(node.inventory.boot_id) if one.ref.uid == uid(number)
+    )
+    return str(record.devices[0].isolation)
+
+
+NONE = parameters("GpuConfig", isolation="none")
+
+
+def test_a_share_is_limited_unless_the_operator_says_otherwise(node: PluginNode) -> None:
+    share = gpu("gpu", GPU_0, "10Gi")
+    why = refusal(limited(node, "limiter"), claim(1, share, config=[NONE]))
+    assert f"BackendUnavailable: {GPU_0}: isolation: requested none, the node allows limiter" in why
+    prepare(node, claim(1, share))
+    assert given(node) == "limiter"
+    prepare(node, claim(2, gpu("gpu", GPU_1), config=[NONE]))
+    assert given(node, 2) == "none", "a whole card is no share"
+
+
+def test_the_operator_allows_shares_without_limits(node: PluginNode) -> None:
+    prepare(limited(node, "none"), claim(1, gpu("gpu", GPU_0, "10Gi")))
+    assert given(node) == "none"
+    asks = claim(
+        2, gpu("gpu", GPU_0, "10Gi", share="s2"), config=[parameters("GpuConfig", isolation="limiter")]
+    )
+    assert "isolation: requested limiter, the node allows none" in refusal(node, asks)
+
+
+def test_class_stands_above_claim_and_both_below_the_node(node: PluginNode) -> None:
+    limited(node, "limiter", "mps")
+    of_class = parameters("GpuConfig", source="FromClass", isolation="mps")
+    prepare(node, claim(1, gpu("gpu", GPU_0, "10Gi"), config=[of_class, NONE]))
+    assert given(node) == "mps"
+    only = parameters("GpuConfig", source="FromClass", allowedIsolation=["mps"])
+    why = refusal(
+        node, claim(2, gpu("gpu", GPU_1, "10Gi"), config=[only, parameters("GpuConfig", isolation="limiter")])
+    )
+    assert "isolation: requested limiter, the class allows mps" in why
+    unlimited = parameters("GpuConfig", source="FromClass", allowedIsolation=["none"])
+    why = refusal(node, claim(2, gpu("gpu", GPU_1, "10Gi"), config=[unlimited]))
+    assert "isolation: requested none, the node allows limiter, mps" in why
+
+
+def test_a_claim_cannot_say_what_is_the_operators(node: PluginNode) -> None:
+    asks = claim(1, gpu("gpu", GPU_0, "10Gi"), config=[parameters("GpuConfig", allowedIsolation=["none"])])
+    assert "allowedIsolation: is for the operator to say" in refusal(limited(node, "limiter"), asks)
+
+
+def test_where_one_share_of_a_card_is_limited_all_are(node: PluginNode) -> None:
+    """A share from before the operator's word; its containers go on, and are prepared again as they were."""
+    old = claim(1, gpu("gpu", GPU_0, "10Gi"))
+    prepare(limited(node, "none"), old)
+    limited(node, "limiter")
+    new = claim(2, gpu("gpu", GPU_0, "10Gi", share="s2"))
+    why = refusal(node, new)
+    assert "requested limiter, and ResourceClaim team-a/claim-1 has a share with none" in why
+    prepare(node, old)
+    assert given(node) == "none"
+    node.plugin().unprepare(ref_of(old))
+    prepare(node, new)
+    assert given(node, 2) == "limiter"
+
+
+def test_a_node_without_the_limiter_says_so(node: PluginNode) -> None:
+    node.inventory = replace(
+        node.inventory,
+        offering=Offering(isolation=IsolationPolicy(("limiter",)).among(isolation.backends().known)),
+    )
+    why = refusal(node, claim(1, gpu("gpu", GPU_0, "10Gi")))
+    assert "the node allows no share at all" in why
+
+
+def test_slices_say_what_the_node_allows(node: PluginNode) -> None:
+    machine = node.inventory.machine
+    for policy, told in (
+        (
+            IsolationPolicy(("limiter", "mps")),
+            {"isolationNone": False, "isolationLimiter": True, "isolationMps": True},
+        ),
+        (IsolationPolicy(("none",)), {"isolationNone": True}),
+        (IsolationPolicy(()), {"isolationNone": False}),
+    ):
+        for device in Offering(isolation=policy).devices(machine):
+            found = {
+                name.partition("/")[2]: entry["bool"]
+                for name, entry in device["attributes"].items()
+                if "isolation" in name
+            }
+            assert found == (told if device["name"].startswith("gpu-") else {})
 
 
 def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

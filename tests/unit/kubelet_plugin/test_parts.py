@@ -15,11 +15,11 @@ from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, invent
 from koordra.node_state import prepared_claim
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.presets.tree import MachineWriter
-from tests.fakes.node_claims import NODE, claim, gpu, nic, parameters, result, uid
+from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, gpu, nic, parameters, result, uid
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of, refusal
 
-EVERYTHING = Offering(mig=True, vfs=True)
+EVERYTHING = Offering(mig=True, vfs=True, isolation=ANY_ISOLATION)
 CARD = "gpu-0000-1a-00-0"
 LARGE, MEDIUM, SMALL = f"{CARD}-mig-3g20gb-0", f"{CARD}-mig-2g10gb-4", f"{CARD}-mig-1g5gb-6"
 OTHER_CARD = "gpu-0000-19-00-0"

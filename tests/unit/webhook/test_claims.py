@@ -90,6 +90,51 @@ def test_fields_without_effect_are_told_where_they_stand() -> None:
     assert not answer.problems
 
 
+def gold(**fields: Any) -> Known:
+    """koordra's classes, and one with a policy of isolation."""
+    config = [parameters("GpuConfig", **fields)]
+    return Known({"kind": "DeviceClass", "metadata": {"name": "gold"}, "spec": {"config": config}})
+
+
+SHARE = request("gpu", "gold", capacity={"requests": {"memory": "10Gi"}})
+
+
+def asks(of: dict[str, Any], known: Known) -> Any:
+    return handlers.validate(Asked("u", "CREATE", str(of["kind"]), "", of), known, False)
+
+
+@pytest.mark.parametrize("wrap", [lambda of: of, template], ids=["claim", "template"])
+def test_a_class_says_what_may_keep_its_shares(wrap: Callable[[Any], Any]) -> None:
+    only = gold(allowedIsolation=["mps", "limiter"])
+    (problem,) = asks(
+        wrap(claim([SHARE], [parameters("GpuConfig", ["gpu"], isolation="none")])), only
+    ).problems
+    assert "request gpu: isolation: requested none, the class allows mps, limiter" in str(problem)
+    assert problem.field.endswith("devices.config[0].opaque.parameters.isolation")
+    for fine in (
+        parameters("GpuConfig", isolation="limiter"),
+        parameters("GpuConfig", exclusive=True, isolation="none"),
+    ):
+        assert not asks(wrap(claim([SHARE], [fine])), only).problems
+    whole = claim([request("gpu", "gold")], [parameters("GpuConfig", isolation="none")])
+    assert not asks(wrap(whole), only).problems
+
+
+def test_a_word_of_the_class_stands_above_the_claims_and_is_told() -> None:
+    answer = asks(claim([SHARE], [parameters("GpuConfig", isolation="none")]), gold(isolation="limiter"))
+    assert not answer.problems
+    assert answer.warnings == (
+        "spec.devices.config[0].opaque.parameters.isolation: none is not what request gpu gets: its class says limiter",
+    )
+
+
+def test_the_policy_of_isolation_is_a_class_s_to_say() -> None:
+    config = [parameters("GpuConfig", allowedIsolation=["none"], defaultIsolation="none")]
+    (problem,) = claims.problems(claim([request("gpu")], config))
+    assert "allowedIsolation: is for the operator to say" in str(problem)
+    assert not claims.problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": {"config": config}})
+
+
 def test_device_classes_are_checked_too() -> None:
     spec = {"config": [parameters("GpuConfig", isolaton="mps")]}
     (problem,) = claims.problems({"kind": "DeviceClass", "metadata": {"name": "x"}, "spec": spec})

@@ -30,7 +30,7 @@ from koordra.node_state.network_plan import NetworkKind
 from koordra.topology.machine import Machine, Nic
 from koordra.topology.presets.tree import MachineWriter
 from tests.fakes.disks import StepDisk
-from tests.fakes.node_claims import NODE, claim, nic, parameters, result, uid
+from tests.fakes.node_claims import ANY_ISOLATION, NODE, claim, nic, parameters, result, uid
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
@@ -59,7 +59,7 @@ def linked(machine: Machine, layer: str) -> Inventory:
         )
 
     changed = replace(machine, nics=change(machine.nics, "p"), vfs=change(machine.vfs, "v"))
-    return inventory_of(Discovery(changed, ()), offering=Offering(vfs=True))
+    return inventory_of(Discovery(changed, ()), offering=Offering(vfs=True, isolation=ANY_ISOLATION))
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_what_cannot_be_meant_is_refused(roce: PluginNode, infiniband: PluginNod
             ),
             (),
         ),
-        offering=Offering(vfs=True),
+        offering=Offering(vfs=True, isolation=ANY_ISOLATION),
     )
     roce.inventory = bare
     assert "has no network interface on this node" in refused(roce, claim(1, vf(VF_0)))
@@ -257,7 +257,9 @@ def test_both_ports_of_a_card_have_names_of_their_own(
     machine = roce.inventory.machine
     of = dict(zip((VF_0, VF_3), hosts, strict=True))
     vfs = tuple(replace(each, netdev=of.get(each.name, each.netdev)) for each in machine.vfs)
-    roce.inventory = inventory_of(Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True))
+    roce.inventory = inventory_of(
+        Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True, isolation=ANY_ISOLATION)
+    )
     config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
     consumers = Consumers(pods=("pod-1",), attachments={Attachment("rail"): '{"type": "macvlan"}'})
     plans = planned(roce, claim(1, vf(VF_0, "a"), vf(VF_3, "b"), config=config), consumers)
@@ -268,7 +270,9 @@ def test_both_ports_of_a_card_have_names_of_their_own(
 def test_a_nic_that_is_eth0_on_its_host_is_not_in_the_pod(roce: PluginNode) -> None:
     machine = roce.inventory.machine
     vfs = tuple(replace(each, netdev="eth0") if each.name == VF_0 else each for each in machine.vfs)
-    roce.inventory = inventory_of(Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True))
+    roce.inventory = inventory_of(
+        Discovery(replace(machine, vfs=vfs), ()), offering=Offering(vfs=True, isolation=ANY_ISOLATION)
+    )
     (plan,) = planned(roce, claim(1, vf(VF_0)))
     assert (plan.kind, plan.host_interface, plan.interface) == (NetworkKind.MOVE, "eth0", "eth0pod")
 
@@ -317,7 +321,7 @@ def test_a_nic_in_its_pod_is_still_prepared_though_the_host_does_not_see_it(roce
     machine = roce.inventory.machine
     without = tuple(each for each in machine.vfs if each.name != VF_0)
     gone = replace(machine, vfs=without)
-    roce.inventory = inventory_of(Discovery(gone, ()), offering=Offering(vfs=True))
+    roce.inventory = inventory_of(Discovery(gone, ()), offering=Offering(vfs=True, isolation=ANY_ISOLATION))
     assert planned(roce, claim(1, vf(VF_0))) == [plan]
     assert len(roce.spec(uid(1))["devices"][0]["containerEdits"]["deviceNodes"]) == 2
     # And it stays published, as it was.

@@ -262,11 +262,13 @@ KILLED_PROCESS = """
 import sys
 from pathlib import Path
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.publish.inventory import inventory_of
+from koordra.kubelet_plugin.publish.inventory import Offering, inventory_of
 from tests.fakes.disks import DyingDisk, kill_process
+from tests.fakes.node_claims import ANY_ISOLATION
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 from tests.unit.kubelet_plugin.prepare.test_crashes import FIRST
-node = PluginNode(Path(sys.argv[1]), inventory_of(discover(Path(sys.argv[2]))))
+offering = Offering(isolation=ANY_ISOLATION)
+node = PluginNode(Path(sys.argv[1]), inventory_of(discover(Path(sys.argv[2])), offering=offering))
 node.claims.put(FIRST)
 node.unrepaired(DyingDisk(int(sys.argv[3]), kill_process)).prepare(ref_of(FIRST))
 """

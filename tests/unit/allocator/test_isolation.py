@@ -1,0 +1,110 @@
+"""The operator's isolation policy in the allocator: a node that does not allow the wanted isolation is no candidate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.placement import Plan, PlanError, plan
+from tests.unit.allocator.machines import claim, config, device_classes, gpu, node, place, request, slice_of
+
+LIMITED = {"isolationNone": False, "isolationLimiter": True}
+UNLIMITED = {"isolationNone": True}
+SHARE = request("gpu", capacity={"memory": "20Gi"})
+
+
+def cluster(**nodes: dict[str, bool]) -> list[dict[str, Any]]:
+    found = []
+    for name, isolation in nodes.items():
+        found += [node(name), slice_of([gpu(0, place=place(0), **isolation)], name=name)]
+    return found
+
+
+def planned(*objects: Any) -> Plan:
+    flat = [entry for one in objects for entry in (one if isinstance(one, list) else [one])]
+    return plan([*device_classes(), *flat])
+
+
+def told(found: Plan) -> list[tuple[str, str]]:
+    """What is told of devices."""
+    return [(one.reason, one.detail) for one in found.unsatisfiable["default/c"] if one.device is not None]
+
+
+def test_a_share_without_limits_goes_where_the_operator_allows_it() -> None:
+    unlimited = claim("c", SHARE, configs=[config("GpuConfig", isolation="none")])
+    found = planned(cluster(limited=LIMITED, open=UNLIMITED), unlimited)
+    assert found.nodes["default/c"] == "open"
+    refused = planned(cluster(limited=LIMITED), unlimited)
+    assert told(refused) == [("BackendUnavailable", "isolation: requested none, the node allows limiter")]
+    assert {(reason.node, reason.device) for reason in refused.unsatisfiable["default/c"]} == {
+        ("limited", None),
+        ("limited", "gpu-0"),
+    }
+
+
+def test_a_backend_that_no_node_has_is_waited_for() -> None:
+    wanted = claim("c", SHARE, configs=[config("GpuConfig", isolation="mps")])
+    assert ("BackendUnavailable", "isolation: requested mps, the node allows none") in told(
+        planned(cluster(a=LIMITED, b=UNLIMITED), wanted)
+    )
+    assert planned(cluster(a=LIMITED, b={**LIMITED, "isolationMps": True}), wanted).nodes["default/c"] == "b"
+
+
+def test_a_share_that_asks_for_nothing_gets_what_the_node_gives() -> None:
+    assert "default/c" in planned(cluster(a=LIMITED), claim("c", SHARE)).allocations
+    assert "default/c" in planned(cluster(a=UNLIMITED), claim("c", SHARE)).allocations
+    assert told(planned(cluster(a={"isolationNone": False}), claim("c", SHARE)))[0][0] == "BackendUnavailable"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        claim("c", request("gpu"), configs=[config("GpuConfig", isolation="none")]),
+        claim("c", SHARE, configs=[config("GpuConfig", isolation="none", exclusive=True)]),
+        claim("c", request("gpu", capacity={"cores": "30"}), configs=[config("GpuConfig", isolation="none")]),
+    ],
+    ids=["whole", "exclusive", "all-memory"],
+)
+def test_a_card_without_neighbours_is_no_share(wanted: dict[str, Any]) -> None:
+    assert "default/c" in planned(cluster(a=LIMITED), wanted).allocations
+
+
+def of_class(**fields: Any) -> dict[str, Any]:
+    gpus = next(one for one in device_classes() if one["metadata"]["name"] == "gpu.koordra.io")
+    return {
+        **gpus,
+        "metadata": {"name": "gold.koordra.io"},
+        "spec": {**gpus["spec"], "config": [config("GpuConfig", **fields)]},
+    }
+
+
+GOLD = request("gpu", "gold", capacity={"memory": "20Gi"})
+
+
+def test_the_class_stands_above_the_claim() -> None:
+    nodes = cluster(a=LIMITED, b={**LIMITED, "isolationMps": True}, c=UNLIMITED)
+    asks = claim("c", GOLD, configs=[config("GpuConfig", isolation="none")])
+    assert planned(nodes, of_class(isolation="mps"), asks).nodes["default/c"] == "b"
+    assert planned(nodes, of_class(allowedIsolation=["mps"]), claim("c", GOLD)).nodes["default/c"] == "b"
+    refused = told(planned(nodes, of_class(allowedIsolation=["mps", "limiter"]), asks))
+    assert set(refused) == {
+        ("BackendUnavailable", "isolation: requested none, the class allows mps, limiter")
+    }
+
+
+def test_a_class_alone_allows_no_share_without_limits() -> None:
+    """Where one tenant of a card is limited, all are: a class cannot say otherwise for a node's cards."""
+    found = planned(cluster(a=LIMITED), of_class(allowedIsolation=["none"]), claim("c", GOLD))
+    assert told(found) == [("BackendUnavailable", "isolation: requested none, the node allows limiter")]
+
+
+def test_what_is_the_operators_to_say_is_refused_in_a_claim() -> None:
+    wanted = claim("c", SHARE, configs=[config("GpuConfig", allowedIsolation=["none"])])
+    with pytest.raises(PlanError, match="allowedIsolation: is for the operator to say"):
+        planned(cluster(a=LIMITED), wanted)
+
+
+def test_a_node_that_says_nothing_is_left_to_prepare() -> None:
+    wanted = claim("c", SHARE, configs=[config("GpuConfig", isolation="none")])
+    assert "default/c" in planned(cluster(a={}), wanted).allocations

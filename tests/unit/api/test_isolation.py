@@ -1,0 +1,139 @@
+"""The operator's policy of isolation: which word a share gets, and when it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from koordra.api.isolation import (
+    LIMITED,
+    AskedIsolation,
+    IsolationPolicy,
+    asked_isolation,
+    attribute,
+    node_policy,
+    published_policy,
+)
+from koordra.api.parameters import GpuConfig, decode, isolations, require_claims_own
+from koordra.errors import InvalidInput, InvalidParameters
+
+UNLIMITED = IsolationPolicy(("none",))
+SEVERAL = IsolationPolicy(("limiter", "mps", "hami-core"), "mps")
+
+
+def asked(of_class: dict[str, Any] | None = None, of_claim: dict[str, Any] | None = None) -> AskedIsolation:
+    def found(fields: dict[str, Any] | None) -> list[GpuConfig]:
+        return [] if fields is None else [GpuConfig(**fields)]
+
+    return asked_isolation(found(of_class), found(of_claim))
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "node", "word"),
+    [
+        (None, None, LIMITED, "limiter"),
+        (None, None, UNLIMITED, "none"),
+        (None, None, SEVERAL, "mps"),
+        (None, {"isolation": "limiter"}, SEVERAL, "limiter"),
+        ({"isolation": "hami-core"}, {"isolation": "limiter"}, SEVERAL, "hami-core"),
+        ({"allowed_isolation": ("hami-core", "mps")}, None, SEVERAL, "hami-core"),
+        ({"allowed_isolation": ("hami-core", "mps"), "default_isolation": "mps"}, None, LIMITED, "mps"),
+        ({"default_isolation": "limiter"}, None, SEVERAL, "limiter"),
+        ({"default_isolation": "limiter"}, {"isolation": "mps"}, SEVERAL, "mps"),
+    ],
+)
+def test_the_first_word_that_is_there(
+    of_class: dict[str, Any] | None, of_claim: dict[str, Any] | None, node: IsolationPolicy, word: str
+) -> None:
+    assert asked(of_class, of_claim).on(node, share=True) == word
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "node", "told"),
+    [
+        (None, {"isolation": "none"}, LIMITED, "requested none, the node allows limiter"),
+        ({"isolation": "none"}, None, LIMITED, "requested none, the node allows limiter"),
+        ({"allowed_isolation": ("none",)}, None, LIMITED, "requested none, the node allows limiter"),
+        (None, {"isolation": "mps"}, UNLIMITED, "requested mps, the node allows none"),
+        (
+            {"allowed_isolation": ("mps",)},
+            {"isolation": "limiter"},
+            SEVERAL,
+            "requested limiter, the class allows mps",
+        ),
+        (None, None, LIMITED.among(["none"]), "the node allows no share at all"),
+    ],
+)
+def test_a_share_that_is_not_allowed_is_refused_with_both_words(
+    of_class: dict[str, Any] | None, of_claim: dict[str, Any] | None, node: IsolationPolicy, told: str
+) -> None:
+    assert told in str(asked(of_class, of_claim).refusal(node, share=True))
+
+
+def test_a_whole_card_needs_no_isolation_and_a_backend_that_it_asks_for_has_to_be_allowed() -> None:
+    assert asked().on(LIMITED, share=False) == "none"
+    assert asked().refusal(LIMITED, share=False) is None
+    assert asked(None, {"isolation": "none"}).refusal(LIMITED, share=False) is None
+    assert asked(None, {"isolation": "mps"}).refusal(LIMITED, share=False)
+
+
+@pytest.mark.parametrize("policy", [LIMITED, UNLIMITED, SEVERAL, LIMITED.among(())])
+def test_what_a_node_publishes_is_read_back(policy: IsolationPolicy) -> None:
+    attributes = policy.attributes()
+    assert all(name.startswith("koordra.io/") and len(name.partition("/")[2]) <= 32 for name in attributes)
+    found = published_policy(attributes)
+    assert found is not None
+    assert set(found.allowed or ()) == set(policy.allowed or ())
+    assert attribute("hami-core") == "koordra.io/isolationHamiCore"
+
+
+def test_a_node_that_publishes_no_policy_has_none() -> None:
+    assert published_policy({"koordra.io/type": "gpu"}) is None
+
+
+def test_a_nodes_policy_holds_together() -> None:
+    assert node_policy([]) == LIMITED
+    assert node_policy(["none"]).word == "none"
+    assert node_policy(["mps", "limiter"], "limiter").word == "limiter"
+    for allowed, default, told in (
+        (["none", "limiter"], None, "where one share of a card is limited, all are"),
+        (["limitr"], None, "no backend is called 'limitr'"),
+        (["limiter"], "mps", "mps is not among limiter"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            node_policy(allowed, default)
+
+
+def gpu_config(**fields: Any) -> Any:
+    body = {"apiVersion": "koordra.io/v1alpha1", "kind": "GpuConfig", **fields}
+    return decode(body, object="x", field="p")
+
+
+def test_the_fields_of_a_class() -> None:
+    found = gpu_config(allowedIsolation=["mps", "limiter"], defaultIsolation="limiter")
+    assert found == GpuConfig(allowed_isolation=("mps", "limiter"), default_isolation="limiter")
+    with pytest.raises(InvalidParameters, match="is for the operator to say"):
+        require_claims_own(found, object="claim", field="p")
+    require_claims_own(gpu_config(isolation="mps"), object="claim", field="p")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"allowedIsolation": []}, "no list of words"),
+        ({"allowedIsolation": "limiter"}, "no list of words"),
+        ({"allowedIsolation": ["limitr"]}, "p.allowedIsolation[0]: 'limitr' is not allowed"),
+        ({"allowedIsolation": ["mps"], "defaultIsolation": "limiter"}, "limiter is not among mps"),
+        ({"allowedIsolation": ["mps"], "isolation": "none"}, "none is not among mps"),
+        ({"isolation": "fairy-dust"}, "'fairy-dust' is not allowed"),
+    ],
+)
+def test_fields_that_cannot_be_meant(fields: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidParameters) as caught:
+        gpu_config(**fields)
+    assert told in str(caught.value)
+
+
+def test_every_word_is_an_attribute_of_its_own() -> None:
+    assert len({attribute(word) for word in isolations()}) == len(isolations())
