@@ -18,13 +18,11 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from koordra.allocator.features import Features
 from koordra.allocator.inventory import Offered
-from koordra.api import objects as api
 from koordra.api.claims import Alternative, DeviceClass
 from koordra.cel.selectors import DeviceFacts, _outcome, _program, _values_read
 from koordra.errors import SelectorError
-from koordra.placement.manifests import Cluster
+from koordra.placement.manifests import index_of
 
 
 def evaluated(expression: str, device: DeviceFacts) -> bool:
@@ -55,21 +53,18 @@ class Plain:
     def __init__(
         self, manifests: Sequence[Mapping[str, Any]], *, most: int | None = None, features: Sequence[str] = ()
     ) -> None:
-        gates = Features.of(features or None)
-        cluster = Cluster.of(manifests, gates)
-        node = next(iter(cluster.nodes.values()))
-        self.classes = cluster.classes
-        self.devices = [device for pool in cluster.slices.pools(node) for device in pool.devices]
-        self.left = {
-            key: amount for pool in cluster.slices.pools(node) for key, amount in pool.counters.items()
-        }
-        claim = cluster.pending[next(iter(cluster.pending))]
+        index, given = index_of(manifests, features=features or None)
+        node = next(iter(index.nodes.values()))
+        self.classes = index.classes
+        self.devices = [device for pool in node.pools for device in pool.devices]
+        self.left = {key: amount for pool in node.pools for key, amount in pool.counters.items()}
+        claim = given.pending[next(iter(given.pending))]
         self.requests, self.constraints = claim.requests, claim.constraints
         self.common: list[list[frozenset[Any]]] = [[] for _ in claim.constraints]
         self.used: set[int] = set()
         self.fitting: dict[tuple[str, str, int], bool] = {}
         self.looked_at, self.evaluated, self.dead_ends, self.most = 0, 0, 0, most
-        assert api.name(node)
+        assert node.name
 
     def run(self) -> bool:
         try:

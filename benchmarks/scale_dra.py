@@ -6,8 +6,8 @@ the same PCIe root, each with a pod. Slices are read once, as a controller does,
     start       slices read, devices gathered, ranked for the first time
     claims      a plan of 1,000 claims on the slices read before
     start-up    of 10,000 nodes, and the memory that their slices take once read
-    steady      plans of 50 claims each, one after the other; earlier ones are given as allocated claims; ranking and solved
-                answers are kept from plan to plan (`KeptFleet`), as who plans again and again does
+    steady      plans of 50 claims each, one after the other; earlier ones are given as allocated claims; one engine is kept from
+                plan to plan, as who plans again and again does
 
 Times are the processor's for this thread. Objects that were read before are not looked through by the garbage collector.
 """
@@ -27,9 +27,8 @@ from koordra.allocator.inventory import Taken
 from koordra.api import names
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import plan, read_inventory
-from koordra.placement.columns.node_ranking import NodeRanking
-from koordra.placement.ranked_nodes import KeptFleet
+from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement.node_ranking import NodeRanking
 from koordra.topology import presets
 
 Object = dict[str, Any]
@@ -68,12 +67,12 @@ def _measured(count: int) -> dict[str, Any]:
     assert set(first.levels.values()) <= {"PIX", "PXB"}
     held: list[Object] = []
     spent = 0.0
-    kept = KeptFleet(inventory)
-    plan([*rest, *_claim(0)], inventory=inventory, fleet=kept)
+    kept = engine_for()
+    plan([*slices, *rest, *_claim(0)], engine=kept)
     for start in range(0, 10 * BATCH, BATCH):
         pending = [entry for number in range(start, start + BATCH) for entry in _claim(number)]
         began = time.thread_time()
-        found = plan([*rest, *held, *pending], inventory=inventory, fleet=kept)
+        found = plan([*slices, *rest, *held, *pending], engine=kept)
         spent += time.thread_time() - began
         held += [
             {**entry, "status": {"allocation": found.allocations[f"d/{entry['metadata']['name']}"]}}

@@ -23,16 +23,14 @@ from benchmarks._results import table, write
 from benchmarks.scale_dra import cluster_of
 from koordra.allocator.classes import shipped_classes
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Taken
+from koordra.allocator.inventory import Taken
 from koordra.allocator.placement import Placement
 from koordra.allocator.requests import AskedClaim, resolve
 from koordra.api import names
 from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.placement import plan, read_inventory
-from koordra.placement.columns.node_ranking import NodeRanking
+from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.state import Request
-from koordra.placement.node_filter.node_sets import NodeSets
-from koordra.placement.ranked_nodes import KeptFleet
+from koordra.placement.node_ranking import NodeRanking
 
 Object = dict[str, Any]
 COUNT, CLAIMS, SLOW_CLAIMS = 2000, 400, 20
@@ -53,7 +51,7 @@ MODELS = (Model("T4", "16Gi"), Model("V100", "32Gi"), Model("A100", "40Gi"), Mod
 def main() -> None:
     slices, nodes = _mixed(COUNT)
     inventory = read_inventory(slices)
-    times = [_timed(inventory, nodes, wanted) for wanted in ("models", "nodes", "both")]
+    times = [_timed(slices, nodes, wanted) for wanted in ("models", "nodes", "both")]
     ratios = [_ratios(mix, seed) for mix in MIXES for seed in SEEDS]
     text = _markdown(times, ratios)
     write("scale-selectors", {"nodes": COUNT, "claims": times, "allocation": ratios}, text)
@@ -106,7 +104,7 @@ BY_NODES: tuple[Object, ...] = (
 )
 
 
-def _timed(inventory: Inventory, nodes: list[Object], wanted: str) -> Object:
+def _timed(slices: list[Object], nodes: list[Object], wanted: str) -> Object:
     kinds = {
         "models": BY_MODELS,
         "nodes": BY_NODES,
@@ -120,12 +118,12 @@ def _timed(inventory: Inventory, nodes: list[Object], wanted: str) -> Object:
     found: Object = {"wanted": wanted}
     for how, count in (("known", CLAIMS), ("unknown", SLOW_CLAIMS)):
         with _searches() as searched, _knowing(how == "known"):
-            kept = KeptFleet(inventory)
-            plan([*rest, *_claim(9999)], inventory=inventory, fleet=kept)
+            kept = engine_for()
+            plan([*slices, *rest, *_claim(9999)], engine=kept)
             searched.clear()
             claims = asked(count)
             began = time.thread_time()
-            made = plan([*rest, *claims], inventory=inventory, fleet=kept)
+            made = plan([*slices, *rest, *claims], engine=kept)
             spent = time.thread_time() - began
         assert len(made.allocations) == count
         found[how] = {
@@ -154,14 +152,14 @@ def _searches() -> Iterator[list[str]]:
 
 @contextmanager
 def _knowing(known: bool) -> Iterator[None]:
-    """A fleet that does not know: every request may use every node."""
-    request = NodeSets.request
+    """Without bounds every state of a node that its pods may use is searched."""
+    least = CostBound.least
     if not known:
-        NodeSets.request = lambda _self, _asked, _pods, request: request  # type: ignore[method-assign]
+        CostBound.least = lambda _self, _info, _taken: 0  # type: ignore[method-assign]
     try:
         yield
     finally:
-        NodeSets.request = request  # type: ignore[method-assign]
+        CostBound.least = least  # type: ignore[method-assign]
 
 
 def _claim(

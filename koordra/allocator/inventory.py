@@ -9,7 +9,7 @@ counters of every device in use (once per device, however many shares it has). a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeVar
@@ -70,6 +70,15 @@ class Taken:
                 if amount > 0:
                     takes.add(name)
 
+    def clear(self, pool: PoolID) -> None:
+        """Nothing of the pool is in use."""
+        for device in self.of_pool.pop(pool, ()):
+            self.dedicated.pop(device, None)
+            self.shares.pop(device, None)
+            self.consumed.pop(device, None)
+            self.sharers.pop(device, None)
+        self.pools.discard(pool)
+
     def in_use(self, device: DeviceID) -> bool:
         return device in self.dedicated or device in self.shares
 
@@ -116,16 +125,20 @@ class Inventory:
         self._add(manifest)
         self._forget(manifest)
 
-    def remove(self, manifest: Mapping[str, Any]) -> None:
-        """A ResourceSlice or DeviceTaintRule that is gone; only kind and name are looked at. Unknown ones change nothing."""
+    def remove(self, manifest: Mapping[str, Any]) -> set[str]:
+        """A ResourceSlice or DeviceTaintRule that is gone; only kind and name are looked at. Unknown ones change nothing.
+
+        Returns the nodes that may see another pool.
+        """
         self.version += 1
         name = objects.name(manifest)
         if manifest.get("kind") == "DeviceTaintRule":
             self.rules.pop(name, None)
+            touched = set(self._pools)
             self._pools.clear()
             self.likes.clear()
-            return
-        self._forget(manifest)
+            return touched
+        touched = self._forget(manifest)
         nodes: set[str] = set()
         for pool in self._named.pop(name, ()):
             of_pool = self.by_pool.get(pool, [])
@@ -136,6 +149,18 @@ class Inventory:
         self.anywhere = [entry for entry in self.anywhere if entry.name != name]
         for node in nodes & self.by_node.keys():
             _keep(self.by_node, node, [entry for entry in self.by_node[node] if entry.name != name])
+        return touched
+
+    def replace(
+        self, name: str, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+    ) -> set[str]:
+        """The ResourceSlices of this name are `after` now; they were `before`. Returns the nodes that may see another pool."""
+        touched = self.remove({"kind": "ResourceSlice", "metadata": {"name": name}}) if before else set()
+        self.version += 1
+        for manifest in after:
+            self._add(manifest)
+            touched |= self._forget(manifest)
+        return touched
 
     def _add(self, manifest: Mapping[str, Any]) -> None:
         name = objects.name(manifest)
@@ -173,18 +198,19 @@ class Inventory:
         else:
             self.by_node.setdefault(entry.selection.node_name, []).append(entry)
 
-    def _forget(self, manifest: Mapping[str, Any]) -> None:
+    def _forget(self, manifest: Mapping[str, Any]) -> set[str]:
         """What was gathered from pools that the object is, or was, a part of; a rule may be about any."""
         pools = self._named.get(objects.name(manifest), ())
         parts = [entry for pool in pools for entry in self.by_pool.get(pool, ())]
         if manifest.get("kind") == "DeviceTaintRule" or any(not part.selection.node_name for part in parts):
-            nodes = list(self._pools)
+            nodes = set(self._pools)
         else:
-            nodes = list({part.selection.node_name for part in parts})
+            nodes = {part.selection.node_name for part in parts}
         for node in nodes:
             _, gathered = self._pools.pop(node, ((), []))
             for pool in gathered:
                 self.likes.pop(pool, None)
+        return nodes
 
     def number_of(self, published: Hashable) -> int:
         """Of a kind of pool. A number is never used again: what was answered for it is not found any more."""

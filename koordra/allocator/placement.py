@@ -3,9 +3,9 @@
 A Preferred JointAllocation has rungs. On each node the combinations of rungs are tried from the lowest total upwards and the
 first that fits is taken; climbing costs more than anything else in the objective, so nodes compare rightly.
 
-Clusters consist of many nodes of few kinds. A node that is alike an earlier one device by device (`likeness.py`) is not looked
-at; before another is searched, its canonical form (`symmetry.py`) is looked up: a node whose form was searched before has the
-same answer. If that fitted, the earlier node costs the same and comes first by
+Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by device (`alike`): only the
+first of those is looked at. Before another is searched, its canonical form (`symmetry.py`) is looked up: a node whose form was
+searched before has the same answer. If that fitted, the earlier node costs the same and comes first by
 name, so this one need not be solved at all; if it did not, only the reasons are told anew.
 
 Where something is known of the workload, a guide (`placement.policy.device_selection`) names the devices that leave most to who comes next; they are taken
@@ -22,9 +22,9 @@ from typing import Final, Protocol
 
 from koordra.allocator.bounds import candidates_of, enough, narrow, settled
 from koordra.allocator.diagnosis import reasons_on_node
-from koordra.allocator.inventory import GPU, NIC, Inventory, Pool, Taken
+from koordra.allocator.features import Features
+from koordra.allocator.inventory import GPU, NIC, Pool, Taken
 from koordra.allocator.joint import Member, Rule, members_of, rule_for, rungs
-from koordra.allocator.likeness import likeness, read_by
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
@@ -76,7 +76,7 @@ class Guide(Protocol):
     """Who knows better than best fit which devices to take, among those that are eligible (`placement.policy.device_selection`)."""
 
     def __call__(
-        self, name: str, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
+        self, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
     ) -> Candidates | None:
         """The candidates to take from; None where there is nothing to say."""
         ...
@@ -96,7 +96,7 @@ class Placement:
         siblings: Sequence[frozenset[int]],
         *,
         policy: PlacementPolicy | None,
-        inventory: Inventory,
+        features: Features,
         several: bool = True,
         budget: int = BUDGET,
         guide: Guide | None = None,
@@ -105,11 +105,9 @@ class Placement:
         self.siblings = siblings
         self.policy = None if policy is None else _said(asked, policy)
         self.guide = guide if self.policy == _DEFAULT else None
-        self.inventory = inventory
+        self.features = features
         self.several = several
         self.budget = budget
-        self.features = inventory.features
-        self.read = read_by(asked)
         self.answered: dict[Hashable, _Tried | None] = {}
         self.last_tried: _Tried = ([], ())
         self.codes: dict[Hashable, int] = {}
@@ -117,10 +115,16 @@ class Placement:
         self.together: dict[tuple[object, ...], list[Told]] = {}
 
     def on_node(
-        self, name: str, pools: Sequence[Pool], taken: Taken, *, honors_partitions: bool
+        self,
+        name: str,
+        pools: Sequence[Pool],
+        taken: Taken,
+        *,
+        honors_partitions: bool,
+        alike: Hashable = None,
     ) -> NodeAnswer:
-        """The best placement on the node, or why there is none."""
-        alike = likeness(self.inventory, pools, taken, self.read) if self.several else None
+        """The best placement on the node, or why there is none. `alike`: equal for nodes with equal devices, of which equally much
+        is taken; None for a node that is like no other."""
         key = None if alike is None else (alike, honors_partitions)
 
         def state() -> NodeState:
@@ -208,7 +212,7 @@ class Placement:
         finally:
             search.unwind()
         if self.guide is not None and outcome is not None and outcome.solution and not search.settled:
-            outcome = self._guided(name, search, outcome, joint_rules)
+            outcome = self._guided(search, outcome, joint_rules)
         if form and search.forced_error is None:
             self.known[form] = outcome
         return _Rung(outcome, form, search.forced_error)
@@ -224,10 +228,10 @@ class Placement:
             codes=self.codes,
         )
 
-    def _guided(self, name: str, search: Search, best: Outcome, joint_rules: Sequence[Rule]) -> Outcome:
+    def _guided(self, search: Search, best: Outcome, joint_rules: Sequence[Rule]) -> Outcome:
         """The choice by the written cost, or the guide's where that is worth as much to the claims."""
         assert self.guide is not None
-        chosen = self.guide(name, self.asked, search.state, search.candidates) if search.candidates else None
+        chosen = self.guide(self.asked, search.state, search.candidates) if search.candidates else None
         if chosen is None or chosen == search.candidates:
             return best
         again = self._new_search(search.state, joint_rules)

@@ -1,8 +1,11 @@
 """The cluster: which node takes a group of claims, and which of its devices.
 
-    plan            the public function: every pending claim of a cluster, from plain objects
-    manifests       the objects by kind; groups: the claims that are placed together
-    ranked_nodes    which node to ask first in a large cluster; result_cache: what was solved is not solved again
+    plan            the public function: every pending claim of a cluster, from plain objects (`manifests`, `groups`)
+    decide          the engine: one group, the best node and its devices, or why there is none
+    index           the cluster, kept by the changes of its objects
+    node_class      which nodes are the same to a request
+    request_class   which groups ask the same; candidates: the nodes for a class, best first; result_cache: what was searched
+    learned_order   what was learned of the workload, as an order of nodes; node_ranking: how it is computed
     columns/        nodes and requests as columns of integers, a key per request class and node state
     policy/         what a placement leaves for the claims that are to come, and what is known of them
     node_filter/    selectors, taints and pods' words about nodes, judged once per sort of node
@@ -15,6 +18,6 @@ Pure: no I/O, no clock, no logger, and randomness only as a generator that the c
 
 from koordra.errors import PlanError
 from koordra.placement.manifests import read_inventory
-from koordra.placement.plan import Plan, plan
+from koordra.placement.plan import Plan, engine_for, plan
 
-__all__ = ["Plan", "PlanError", "plan", "read_inventory"]
+__all__ = ["Plan", "PlanError", "engine_for", "plan", "read_inventory"]

@@ -1,8 +1,7 @@
-"""The objects that `plan()` is given, sorted by kind and read as far as planning needs them.
+"""The objects that `plan()` is given, by kind, each once, and of its claims what waits.
 
-Reading is forgiving towards single objects: a DeviceClass or claim that cannot be read is kept as its error and concerns
-only who uses it; an unreadable ResourceSlice makes its pool invalid. What would change the meaning of everything else
-(an allocation, a taint rule) is an error.
+Reading is forgiving towards single objects: a claim that cannot be read is kept as its error and concerns only who uses it. What
+would change the meaning of everything else (an allocation, a taint rule) is an error of the index.
 """
 
 from __future__ import annotations
@@ -19,92 +18,102 @@ from koordra.allocator.features import Features
 from koordra.allocator.inventory import Inventory
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import objects
-from koordra.api.allocation import Allocation
-from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.api.claims import ResourceClaim
 from koordra.errors import InvalidManifest, PlanError
-from koordra.placement.parse_cache import KnownObjects
+from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, ClusterIndex
+
+Manifest = Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Cluster:
-    """The objects by kind, read as far as planning needs them."""
+class Manifests:
+    """`claims` by key; `pending` are those of them that wait, `refused` those that cannot be read."""
 
-    nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    pods: list[Mapping[str, Any]] = field(default_factory=list)
-    classes: dict[str, DeviceClass | InvalidManifest] = field(default_factory=dict)
-    slices: Inventory = field(default_factory=lambda: Inventory(Features()))
+    nodes: dict[str, Manifest] = field(default_factory=dict)
+    pods: list[Manifest] = field(default_factory=list)
+    classes: dict[str, Manifest] = field(default_factory=dict)
+    rules: dict[str, Manifest] = field(default_factory=dict)
+    slices: dict[str, Manifest | list[Manifest]] = field(default_factory=dict)
+    claims: dict[str, Manifest] = field(default_factory=dict)
     pending: dict[str, ResourceClaim] = field(default_factory=dict)
     refused: dict[str, ClaimRefused] = field(default_factory=dict)
-    allocated: dict[str, Allocation] = field(default_factory=dict)
-    consumers: dict[str, set[str]] = field(default_factory=dict)
-    """Of claims that somebody uses: the consumers that `status.reservedFor` names, by uid."""
-    known: KnownObjects = field(default_factory=KnownObjects)
 
     @classmethod
-    def of(
-        cls,
-        manifests: Iterable[Mapping[str, Any]],
-        features: Features,
-        *,
-        inventory: Inventory | None = None,
-        known: KnownObjects | None = None,
-    ) -> Cluster:
-        """With an `inventory` the manifests hold no slices and no taint rules of their own; PlanError if they do.
-
-        `known`: what was read of them before.
-        """
-        found = cls() if known is None else cls(known=known)
-        found.known.begin()
-        by_kind: dict[str, list[Mapping[str, Any]]] = {}
-        for manifest in manifests:
-            by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
-        found.nodes = found.known.nodes(by_kind.pop("Node", []), _by_name)
-        for kind, entries in by_kind.items():
-            by_kind[kind] = _ordered(entries)
-        found.pods = by_kind.get("Pod", [])
-        for entry in by_kind.get("DeviceClass", ()):
-            try:
-                found.classes[objects.name(entry)] = DeviceClass.from_dict(entry)
-            except InvalidManifest as error:
-                found.classes[objects.name(entry)] = error
-        found.slices = _inventory(by_kind, features) if inventory is None else inventory
-        if inventory is not None:
-            _refuse_twice(by_kind, inventory, features)
-        for claim in by_kind.get("ResourceClaim", ()):
-            found.take_claim(claim)
-        if not found.nodes:
-            found.nodes = {name: {"metadata": {"name": name}} for name in found.slices.node_names()}
+    def of(cls, manifests: Iterable[Manifest]) -> Manifests:
+        given = _by_kind(manifests)
+        found = cls(
+            nodes={objects.name(one): one for one in given.get(NODE, ())},
+            pods=given.get(POD, []),
+            classes={objects.name(one): one for one in given.get(CLASS, ())},
+            rules={objects.name(one): one for one in given.get(RULE, ())},
+        )
+        for name, same in itertools.groupby(given.get(SLICE, ()), key=objects.name):
+            versions = list(same)
+            found.slices[name] = versions[0] if len(versions) == 1 else versions
+        for claim in given.get(CLAIM, ()):
+            found._take(claim)
         return found
 
-    def take_claim(self, claim: Mapping[str, Any]) -> None:
+    def _take(self, claim: Manifest) -> None:
         key = objects.key(claim)
-        while key in self.pending or key in self.allocated:
+        while key in self.claims:
             # Manifests of a what-if may share a name (generateName); each is a claim of its own.
             name, _, number = key.partition("#")
             key = f"{name}#{int(number or 1) + 1}"
+        self.claims[key] = claim
+        if objects.status_of(claim).get("allocation") is not None or objects.is_deleting(claim):
+            return
         try:
-            allocation = self.known.allocation(claim)
+            self.pending[key] = replace(ResourceClaim.from_dict(claim), name=key.partition("/")[2])
         except InvalidManifest as error:
-            raise PlanError(str(error)) from error
-        if allocation is not None:
-            self.allocated[key] = allocation
-            self.consumers[key] = _consumers(claim)
-        elif not objects.is_deleting(claim):
-            try:
-                self.pending[key] = replace(ResourceClaim.from_dict(claim), name=key.partition("/")[2])
-            except InvalidManifest as error:
-                self.refused[key] = refusal(key, Cause.CONSTRAINT_VIOLATED, str(error))
-                # The pod's other claims must not be placed without it: it stays known, with nothing asked.
-                self.pending[key] = ResourceClaim(
-                    objects.namespace(claim), objects.name(claim), objects.uid(claim)
+            self.refused[key] = refusal(key, Cause.CONSTRAINT_VIOLATED, str(error))
+            # The pod's other claims must not be placed without it: it stays known, with nothing asked.
+            self.pending[key] = ResourceClaim(
+                objects.namespace(claim), objects.name(claim), objects.uid(claim)
+            )
+
+    def fill(self, index: ClusterIndex) -> None:
+        """Everything in the index is as these objects say. Without Node objects, nodes are those that slices name.
+
+        Raises PlanError for an allocation or a taint rule that cannot be read.
+        """
+        index.forget_assumed()
+        index.sync({CLASS: self.classes, RULE: self.rules, SLICE: self.slices})
+        if index.trouble:
+            raise PlanError(index.trouble[min(index.trouble)])
+        nodes = self.nodes or {name: {"metadata": {"name": name}} for name in index.inventory.node_names()}
+        pods = {objects.key(pod): pod for pod in self.pods}
+        if len(pods) < len(self.pods):
+            pods = {f"{objects.key(pod)}#{at}": pod for at, pod in enumerate(self.pods)}
+        index.sync({NODE: nodes, CLAIM: self.claims, POD: pods})
+
+    def refuse_published(self, inventory: Inventory, features: Features) -> None:
+        """Raises PlanError where slices or rules are given although the inventory has them."""
+        for kind, found in ((SLICE, self.slices), (RULE, self.rules)):
+            if found:
+                raise PlanError(
+                    f"objects hold {kind}s although an inventory is given; leave them out of one of the two"
                 )
+        if inventory.features != features:
+            raise PlanError("the inventory was read for other feature gates; read it with those of the plan")
+
+    def consumers(self, keys: Iterable[str]) -> dict[str, set[str]]:
+        """Of those of the claims that have an allocation: the consumers that `status.reservedFor` names, by uid."""
+        return {
+            key: _consumers(self.claims[key])
+            for key in keys
+            if key in self.claims and objects.status_of(self.claims[key]).get("allocation") is not None
+        }
 
 
-def _by_name(entries: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    return {objects.name(node): node for node in _ordered(entries)}
+def _by_kind(manifests: Iterable[Manifest]) -> dict[str, list[Manifest]]:
+    found: dict[str, list[Manifest]] = {}
+    for manifest in manifests:
+        found.setdefault(str(manifest.get("kind")), []).append(manifest)
+    return {kind: _ordered(entries) for kind, entries in found.items()}
 
 
-def _consumers(claim: Mapping[str, Any]) -> set[str]:
+def _consumers(claim: Manifest) -> set[str]:
     """Raises nothing: what is no entry uses nothing."""
     entries = objects.status_of(claim).get("reservedFor")
     if not isinstance(entries, Sequence):
@@ -113,35 +122,13 @@ def _consumers(claim: Mapping[str, Any]) -> set[str]:
 
 
 def read_inventory(
-    manifests: Iterable[Mapping[str, Any]], *, features: str | Iterable[str] | None = None
+    manifests: Iterable[Manifest], *, features: str | Iterable[str] | None = None
 ) -> Inventory:
-    """The ResourceSlices and DeviceTaintRules among the objects, for plans with the same `features`. Raises PlanError."""
-    by_kind: dict[str, list[Mapping[str, Any]]] = {}
-    for manifest in manifests:
-        by_kind.setdefault(str(manifest.get("kind")), []).append(manifest)
-    return _inventory(
-        {kind: _ordered(by_kind.get(kind, [])) for kind in _OF_INVENTORY}, Features.of(features)
+    """The ResourceSlices and DeviceTaintRules among the objects. Raises PlanError."""
+    given = _by_kind(manifests)
+    return Inventory.of(
+        [one for kind in (SLICE, RULE) for one in given.get(kind, ())], features=Features.of(features)
     )
-
-
-_OF_INVENTORY: Final = ("ResourceSlice", "DeviceTaintRule")
-
-
-def _inventory(by_kind: Mapping[str, Sequence[Mapping[str, Any]]], features: Features) -> Inventory:
-    found = [entry for kind in _OF_INVENTORY for entry in by_kind.get(kind, ())]
-    return Inventory.of(found, features=features)
-
-
-def _refuse_twice(
-    by_kind: Mapping[str, Sequence[Mapping[str, Any]]], inventory: Inventory, features: Features
-) -> None:
-    found = [kind for kind in _OF_INVENTORY if by_kind.get(kind)]
-    if found:
-        raise PlanError(
-            f"objects hold {found[0]}s although an inventory is given; leave them out of one of the two"
-        )
-    if inventory.features != features:
-        raise PlanError("the inventory was read for other feature gates; read it with those of the plan")
 
 
 def _ordered(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -184,3 +171,13 @@ def _newness(obj: Mapping[str, Any]) -> tuple[object, ...]:
         "allocation" in objects.status_of(obj),
         json.dumps(obj, sort_keys=True, default=str),
     )
+
+
+def index_of(
+    manifests: Iterable[Manifest], *, features: str | Iterable[str] | None = None
+) -> tuple[ClusterIndex, Manifests]:
+    """The objects as an index of their own. Raises PlanError."""
+    index, found = ClusterIndex(Features.of(features)), Manifests.of(manifests)
+    found.fill(index)
+    index.settle()
+    return index, found

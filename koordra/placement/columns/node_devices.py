@@ -128,13 +128,18 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory) -> li
 
 
 def node_devices(name: str, node: Mapping[str, Any], inventory: Inventory) -> NodeDevices:
-    allocatable = objects.status_of(node).get("allocatable") or {}
+    cpu, memory = size_of(node)
     return replace(
-        _of_pools(tuple(inventory.pools(node))),
-        name=name,
-        node=node,
-        cpu=milli_of(_read(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
-        host_memory=mebi_of(_read(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
+        devices_of_pools(tuple(inventory.pools(node))), name=name, node=node, cpu=cpu, host_memory=memory
+    )
+
+
+def size_of(node: Mapping[str, Any]) -> tuple[int, int]:
+    """Thousandths of cores and MiB of memory that the node has; plenty where it does not say."""
+    allocatable = objects.status_of(node).get("allocatable") or {}
+    return (
+        milli_of(_read(allocatable["cpu"])) if "cpu" in allocatable else _PLENTY,
+        mebi_of(_read(allocatable["memory"])) if "memory" in allocatable else _PLENTY,
     )
 
 
@@ -146,7 +151,7 @@ def _read(amount: object) -> Decimal:
         return Decimal(0)
 
 
-def _of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
+def devices_of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
     """All but the node's own name and size. Pools are the inventory's, which makes new ones when something changes."""
     kept = pools[0].read if pools else {}
     known: tuple[tuple[Pool, ...], NodeDevices] | None = kept.get(_READ)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.features import Features
 from koordra.allocator.inventory import Taken
 from koordra.allocator.predicates import requests_of
 from koordra.api import objects
@@ -21,7 +20,8 @@ from koordra.placement.columns.state import FULL, WHOLE, Kind, Request
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, carried_out, defragment, shapes_free
 from koordra.placement.groups import claim_keys
-from koordra.placement.manifests import Cluster
+from koordra.placement.index import ClusterIndex
+from koordra.placement.manifests import index_of
 from koordra.topology.levels import Level
 
 SCOPES: Final = {
@@ -54,17 +54,18 @@ def shape_of(text: str) -> Shape:
 
 def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]:
     """The answer as a document: where, which moves, gain (such shapes that are free at once) and cost."""
-    cluster = Cluster.of(manifests, Features.of(None))
-    taken, loads = Taken(), _loads(cluster)
-    for key, allocation in sorted(cluster.allocated.items()):
-        taken.add(allocation.results, holder=key)
-    devices = [one.closed() for one in nodes_of(cluster.nodes, cluster.slices)]
+    index, given = index_of(manifests)
+    devices = [
+        one.closed()
+        for one in nodes_of({name: info.node for name, info in index.nodes.items()}, index.inventory)
+    ]
     kinds: dict[Kind, int] = {}
     numbers = [kinds.setdefault(one.kind, len(kinds)) for one in devices]
     states = [
-        one.state(kind, taken, loads.get(one.name, {})) for one, kind in zip(devices, numbers, strict=True)
+        one.state(kind, index.taken, index.nodes[one.name].load)
+        for one, kind in zip(devices, numbers, strict=True)
     ]
-    found = defragment(tuple(kinds), states, _units(cluster, devices), shape)
+    found = defragment(tuple(kinds), states, _units(index, given.pods, devices), shape)
     answer = _document(found, devices, shape)
     if found is not None:
         kept = carried_out(states, found)
@@ -100,32 +101,23 @@ def _scope_name(shape: Shape) -> str:
     return next(name for name, level in SCOPES.items() if level == shape.scope)
 
 
-def _loads(cluster: Cluster) -> dict[str, dict[str, Decimal]]:
-    loads: dict[str, dict[str, Decimal]] = {}
-    for pod in cluster.pods:
-        node = objects.spec_of(pod).get("nodeName")
-        if node and not objects.pod_is_finished(pod):
-            load = loads.setdefault(str(node), {})
-            for resource, amount in requests_of(pod).items():
-                load[resource] = load.get(resource, Decimal(0)) + amount
-    return loads
-
-
-def _units(cluster: Cluster, devices: Sequence[NodeDevices]) -> list[Pod]:
+def _units(
+    index: ClusterIndex, pods_given: Sequence[Mapping[str, Any]], devices: Sequence[NodeDevices]
+) -> list[Pod]:
     """What moves together, by name."""
     users: dict[str, list[Mapping[str, Any]]] = {}
-    for pod in cluster.pods:
+    for pod in pods_given:
         if not objects.pod_is_finished(pod):
             for key in claim_keys(pod):
                 users.setdefault(key, []).append(pod)
-    unit_of = {key: key for key in cluster.allocated}
+    unit_of = {key: key for key in index.allocated}
 
     def root(key: str) -> str:
         while unit_of[key] != key:
             key = unit_of[key]
         return key
 
-    for pod in cluster.pods:
+    for pod in pods_given:
         mine = [key for key in claim_keys(pod) if key in unit_of]
         for key in mine[1:]:
             first, other = sorted((root(mine[0]), root(key)))
@@ -136,7 +128,7 @@ def _units(cluster: Cluster, devices: Sequence[NodeDevices]) -> list[Pod]:
     at = {device: number for number, one in enumerate(devices) for device in one.parts}
     found = []
     for keys in members.values():
-        unit = _unit([cluster.allocated[key] for key in keys], devices, at)
+        unit = _unit([index.allocated[key].allocation for key in keys], devices, at)
         if unit is None:
             continue
         pods = {objects.key(pod): pod for key in keys for pod in users.get(key, ())}

@@ -82,7 +82,7 @@ class Searching:
             asked,
             siblings,
             policy=self.policy,
-            inventory=self.devices.inventory(name),
+            features=self.devices.inventory(name).features,
             several=False,
             budget=BUDGET * self.budget,
         )

@@ -173,7 +173,9 @@ class Tabled:
     def _made(self, shape: _Shape, member: Member) -> Table | None:
         asked, siblings = self.searching.together([member])
         inventory = self.devices.inventory(shape.stand_in)
-        policy = Placement(asked, siblings, policy=self.policy, inventory=inventory, several=False).policy
+        policy = Placement(
+            asked, siblings, policy=self.policy, features=inventory.features, several=False
+        ).policy
         return None if policy is None else table_of(asked, siblings, shape.state, policy=policy)
 
     def _free(self, name: str, shape: _Shape, table: Table, rails: Rails | None) -> _Free | None:

@@ -21,14 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.api.devices import DeviceID
 from koordra.placement.columns.canonical import Likeness
-from koordra.placement.columns.node_devices import NodeDevices, node_devices
+from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools
 from koordra.placement.columns.request_mapping import counted, request_of
 from koordra.placement.columns.state import Choice, Devices, Kind, Request, State
 from koordra.placement.mig.layout import Layout
@@ -98,18 +97,16 @@ class Cards:
 
 
 class Guide:
-    """Cards for one run of `plan()`: from the search's candidates to those that the policy would take."""
+    """From the search's candidates to those that the policy would take."""
 
-    def __init__(
-        self, cards: Cards, nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory, taken: Taken
-    ) -> None:
-        self._cards, self._nodes, self._inventory, self._taken = cards, nodes, inventory, taken
+    def __init__(self, cards: Cards) -> None:
+        self._cards = cards
 
     def __call__(
-        self, name: str, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
+        self, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
     ) -> Candidates | None:
         """The candidates on the policy's devices; None where the policy has nothing to say."""
-        devices = node_devices(name, self._nodes[name], self._inventory)
+        devices = devices_of_pools(tuple(state.pools))
         request = request_of(asked, (), devices.memory, devices.profiles)
         if request is None or not counted(asked):
             return None
@@ -118,7 +115,7 @@ class Guide:
             return None
         gpus, nics = [sum(1 << at for at in found) for found in sides]
         allowed = Allowed(gpus, nics, _places(devices, state, candidates))
-        now = devices.state(0, self._taken, {})._replace(cpu=0, memory=0)
+        now = devices.state(0, state.taken, {})._replace(cpu=0, memory=0)
         choice = self._cards.choose(devices.kind, now, request._replace(cpu=0, memory=0), allowed)
         if choice is None:
             return None

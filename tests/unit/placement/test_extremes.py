@@ -9,28 +9,33 @@ from typing import Any
 import pytest
 
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Pool, Taken
-from koordra.allocator.likeness import likeness
+from koordra.allocator.inventory import Inventory, Pool
 from koordra.allocator.requests import Wanted, resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.placement import plan, read_inventory
+from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.request_mapping import request_of
 from koordra.placement.columns.state import Slice
+from koordra.placement.decide import Engine
+from koordra.placement.learned_order import Learned
 from koordra.placement.mig.profiles import Profiles
 from koordra.placement.node_filter import node_sets
 from koordra.placement.node_filter.node_sets import NodeSets
 from koordra.placement.policy.workload_table import MOST_PER_GPU
-from koordra.placement.ranked_nodes import RANKED_FROM, KeptFleet
 from tests.unit.placement import fleets, mixed
 
 Object = dict[str, Any]
-COUNT = RANKED_FROM + 6
+COUNT = 70
 ABSURD = ("9223372036854775807", "1e40")
 
 
 @pytest.fixture(scope="module")
 def inventory() -> Inventory:
     return read_inventory(mixed.slices(COUNT))
+
+
+def ranked() -> Engine:
+    """An engine that is kept, and learns of the workload."""
+    return engine_for(learned=Learned())
 
 
 def asking(name: str, **resources: str) -> list[Object]:
@@ -44,17 +49,17 @@ def asking(name: str, **resources: str) -> list[Object]:
 def test_a_pod_that_asks_for_more_than_any_number_waits_alone(
     resource: str, amount: str, inventory: Inventory
 ) -> None:
-    kept = KeptFleet(inventory)
+    kept = ranked()
     for _ in range(2):
         found = plan(
             [
+                *mixed.slices(COUNT),
                 *mixed.nodes(COUNT),
                 *mixed.classes(),
                 *asking("absurd", **{resource: amount}),
                 *mixed.claim("sane"),
             ],
-            inventory=inventory,
-            fleet=kept,
+            engine=kept,
             report_errors=True,
         )
         assert list(found.nodes) == ["d/sane"]
@@ -68,13 +73,13 @@ def test_a_bound_pod_that_asks_for_more_than_any_number_fills_its_node_alone(
     _, bound = asking("bound", cpu=amount, memory=amount)
     bound["spec"] = {"containers": bound["spec"]["containers"], "nodeName": mixed.name_of(3)}
     pinned = mixed.claim("pinned", pod={"nodeSelector": {"kubernetes.io/hostname": mixed.name_of(3)}})
-    kept = KeptFleet(inventory)
-    objects = [*mixed.nodes(COUNT), *mixed.classes(), *pinned, *mixed.claim("sane")]
+    kept = ranked()
+    objects = [*mixed.slices(COUNT), *mixed.nodes(COUNT), *mixed.classes(), *pinned, *mixed.claim("sane")]
     for there in ([bound], []):
-        found = plan([*objects, *there], inventory=inventory, fleet=kept, report_errors=True)
+        found = plan([*objects, *there], engine=kept, report_errors=True)
         assert ("d/pinned" in found.nodes) is not bool(there)
         assert "d/sane" in found.nodes
-    assert fleets.drifted(kept.ranking.fleet) == []
+    assert fleets.drifted(kept.order.ranking.fleet) == []
 
 
 @pytest.mark.parametrize("of_class", ["gpu.koordra.io", "mig.koordra.io", "nic.koordra.io"])
@@ -120,7 +125,7 @@ def test_taints_that_differ_on_every_node_make_a_crowd(
     for number, node in enumerate(nodes):
         node["spec"] = {"taints": [{"key": "of", "value": f"tenant-{number}", "effect": "NoSchedule"}]}
         node["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    kept = KeptFleet(inventory)
+    kept = ranked()
     tolerated = [
         mixed.claim(
             f"c{number:02}",
@@ -132,11 +137,11 @@ def test_taints_that_differ_on_every_node_make_a_crowd(
         )
         for number in range(0, COUNT, 7)
     ]
+    published = mixed.slices(COUNT)
     for _ in range(3):
         found = plan(
-            [*nodes, *mixed.classes(), *(entry for pair in tolerated for entry in pair)],
-            inventory=inventory,
-            fleet=kept,
+            [*published, *nodes, *mixed.classes(), *(entry for pair in tolerated for entry in pair)],
+            engine=kept,
             report_errors=True,
         )
         assert found.nodes == {
@@ -144,19 +149,19 @@ def test_taints_that_differ_on_every_node_make_a_crowd(
         }
         nodes = [{**node, "metadata": {**node["metadata"], "annotations": {}}} for node in nodes]
     assert len(divided) <= 6
-    assert len(kept.ranking.sets._cells) <= 20 + len(mixed.MACHINES)
-    assert fleets.drifted(kept.ranking.fleet) == []
+    assert len(kept.order.ranking.sets._cells) <= 20 + len(mixed.MACHINES)
+    assert fleets.drifted(kept.order.ranking.fleet) == []
 
 
 def test_nodes_under_new_names_leave_nothing_behind() -> None:
-    """An autoscaler gives every node a name of its own; the inventory and the kept fleet do not remember those that went."""
-    inventory = read_inventory(mixed.slices(COUNT))
-    kept = KeptFleet(inventory)
+    """An autoscaler gives every node a name of its own; what is kept does not remember those that went."""
+    kept = ranked()
+    index, inventory = kept.index, kept.index.inventory
     nodes, last = mixed.nodes(COUNT), COUNT
     slices = {entry["metadata"]["name"]: entry for entry in mixed.slices(COUNT)}
     sizes = set()
     for turn in range(4):
-        found = plan([*nodes, *mixed.classes(), *mixed.claim("asked")], inventory=inventory, fleet=kept)
+        found = plan([*slices.values(), *nodes, *mixed.classes(), *mixed.claim("asked")], engine=kept)
         assert found.nodes
         sizes.add(
             (
@@ -165,53 +170,32 @@ def test_nodes_under_new_names_leave_nothing_behind() -> None:
                 len(inventory.unreadable),
                 len(inventory._named),
                 len(inventory._pools),
-                len(inventory.likes),
-                len(kept._seen),
-                len(kept._of_pool),
-                len(kept.ranking.sets._nodes),
-                len(kept.ranking.sets._hosts),
+                len(index.nodes),
+                len(index._viewers),
+                len(index._seen["ResourceSlice"]),
+                len(kept.order._published),
+                len(kept.order.ranking.sets._nodes),
+                len(kept.order.ranking.sets._hosts),
             )
             if turn
             else ()
         )
         gone = mixed.name_of(last - COUNT + 4)
         for name in [name for name, entry in slices.items() if entry["spec"]["nodeName"] == gone]:
-            inventory.remove(slices.pop(name))
+            del slices[name]
         nodes = [node for node in nodes if node["metadata"]["name"] != gone]
         new = [one for one in mixed.slices(last + 5) if one["spec"]["nodeName"] == mixed.name_of(last + 4)]
-        for entry in new:
-            slices[entry["metadata"]["name"]] = entry
-            inventory.put(entry)
+        slices |= {entry["metadata"]["name"]: entry for entry in new}
         nodes.append(mixed.nodes(last + 5)[-1])
         last += 1
     assert len(sizes - {()}) == 1
 
 
 @pytest.mark.long
-def test_a_pool_is_known_by_a_bounded_number_of_names() -> None:
-    """Selectors that read something new each time; and numbers of kinds are never used twice."""
-    inventory = read_inventory(mixed.slices(1))
-    (pool,) = inventory.pools(mixed.nodes(1)[0])
-    first = likeness(inventory, [pool], Taken(), frozenset())
-    for number in range(6000):
-        likeness(inventory, [pool], Taken(), frozenset({f"serial{number}"}))
-    assert len(inventory.likes[pool]) <= 256
-    before = set(inventory.kinds.values())
-    for at, name in enumerate(["model", "uuid", "productName"]):
-        inventory.kinds = {(number, at): number for number in range(5000)}
-        inventory.likes.clear()
-        found = likeness(inventory, [pool], Taken(), frozenset({name}))
-        assert found is not None
-        assert len(inventory.kinds) == 1
-        assert not before & set(inventory.kinds.values())
-        before |= set(inventory.kinds.values())
-    assert first is not None
-
-
-def test_a_kept_fleet_lets_go_of_what_was_published_before() -> None:
+def test_a_kept_engine_lets_go_of_what_was_published_before() -> None:
     """A taint rule comes and goes: every node's pools are made anew, and the old ones are not held by anybody."""
-    inventory = read_inventory(mixed.slices(COUNT))
-    kept = KeptFleet(inventory)
+    kept = ranked()
+    published = mixed.slices(COUNT)
     rule = {
         "kind": "DeviceTaintRule",
         "metadata": {"name": "broken"},
@@ -221,12 +205,12 @@ def test_a_kept_fleet_lets_go_of_what_was_published_before() -> None:
         },
     }
     for turn in range(6):
-        (inventory.remove if turn % 2 else inventory.put)(rule)
-        plan([*mixed.nodes(COUNT), *mixed.classes(), *mixed.claim("asked")], inventory=inventory, fleet=kept)
+        rules = [rule] if turn % 2 == 0 else []
+        plan([*published, *rules, *mixed.nodes(COUNT), *mixed.classes(), *mixed.claim("asked")], engine=kept)
     gc.collect()
-    living = {id(pool) for _, pools in inventory._pools.values() for pool in pools}
+    living = {id(pool) for _, pools in kept.index.inventory._pools.values() for pool in pools}
     held = [one for one in gc.get_objects() if isinstance(one, Pool) and one.devices]
-    assert len([one for one in held if id(one) not in living]) < 2 * COUNT
+    assert len([one for one in held if id(one) not in living]) <= 2 * COUNT, "one generation, and the fixture"
 
 
 def test_a_claim_for_slices_of_many_sorts_is_the_searchs_alone() -> None:

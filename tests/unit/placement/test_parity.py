@@ -22,14 +22,14 @@ from koordra.controller.membership import Membership
 from koordra.controller.offers import Offers
 from koordra.controller.snapshot import Cluster, groups
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import plan, read_inventory
+from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.fleet import Placement
-from koordra.placement.columns.node_ranking import NodeRanking
 from koordra.placement.columns.state import Request
+from koordra.placement.learned_order import Learned as Known
+from koordra.placement.node_ranking import NodeRanking
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
-from koordra.placement.ranked_nodes import KeptFleet
 from tests.long import mostly_long
 from tests.machines import catalogue
 from tests.unit.placement import fleets
@@ -83,8 +83,7 @@ class Clusters:
         for entry in self.classes:
             entry["metadata"].setdefault("uid", entry["metadata"]["name"])
         self.read = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in self.classes}
-        self.inventory = read_inventory(self.slices)
-        self.kept = KeptFleet(self.inventory, table)
+        self.kept = engine_for(learned=Known(table, LEARNED))
         self.ranking = NodeRanking.of(
             {entry["metadata"]["name"]: entry for entry in self.nodes}, read_inventory(self.slices), table
         )
@@ -165,8 +164,16 @@ class Clusters:
     def by_plan(self, name: str) -> tuple[set[tuple[str, str]], Object | None]:
         held = [one for key, one in self.claims.items() if key != name]
         running = [one for key, one in self.pods.items() if key != name]
-        shown = [*self.nodes, *self.classes, *held, *running, self.claims[name], self.pods[name]]
-        found = plan(shown, inventory=self.inventory, fleet=self.kept, report_errors=True)
+        shown = [
+            *self.slices,
+            *self.nodes,
+            *self.classes,
+            *held,
+            *running,
+            self.claims[name],
+            self.pods[name],
+        ]
+        found = plan(shown, engine=self.kept, report_errors=True)
         allocation = found.allocations.get(f"d/{name}")
         return _devices(allocation), allocation
 

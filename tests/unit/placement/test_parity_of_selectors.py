@@ -119,7 +119,7 @@ def test_constrained_claims_go_the_same_way(seed: int) -> None:
             clusters.end(draw.choice(sorted(clusters.placed)))
     assert placed > 15
     assert fleets.drifted(clusters.ranking.fleet) == []
-    assert fleets.drifted(clusters.kept.ranking.fleet) == []
+    assert fleets.drifted(clusters.kept.order.ranking.fleet) == []
 
 
 @pytest.mark.parametrize("seed", mostly_long(range(3), fast=0))

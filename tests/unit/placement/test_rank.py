@@ -1,4 +1,4 @@
-"""A large cluster is ranked: `plan()` asks the fleet's best node first, misses nothing, and remembers what it solved."""
+"""A large cluster: `plan()` misses nothing, searches only what could be best, and remembers what it searched."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from koordra.allocator.classes import shipped_classes
 from koordra.allocator.inventory import Taken
 from koordra.errors import PlanError
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import plan, read_inventory
-from koordra.placement import ranked_nodes as ranked
-from koordra.placement.columns.node_ranking import NodeRanking
+from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.state import Request
-from koordra.placement.node_filter.node_sets import NodeSets
-from koordra.placement.ranked_nodes import KeptFleet
-from koordra.placement.result_cache import Solved
+from koordra.placement.cost_bound import CostBound
+from koordra.placement.node_ranking import NodeRanking
+from koordra.placement.result_cache import ResultCache
 from koordra.topology import presets
-from tests.unit.placement import fleets
 
 Object = dict[str, Any]
 COUNT = 70
@@ -102,7 +99,7 @@ def test_remembering_changes_nothing(cluster: list[Object], monkeypatch: pytest.
         for entry in _claim(number, gpus=1 + number % 3, nics=number % 2, selector="true" * (number % 4 == 0))
     ]
     remembered = plan([*cluster, *asked]).to_dict()
-    monkeypatch.setattr(Solved, "offer", lambda *_: None)
+    monkeypatch.setattr(ResultCache, "get", lambda *_: None)
     assert plan([*cluster, *asked]).to_dict() == remembered
 
 
@@ -111,11 +108,7 @@ def test_the_order_of_objects_does_not_matter(cluster: list[Object]) -> None:
     assert plan([*cluster, *asked]).to_dict() == plan([*asked, *cluster][::-1]).to_dict()
 
 
-def test_a_node_that_only_the_search_can_find_is_found(
-    cluster: list[Object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the fleet does not know what a selector says its first nodes say no, so every node is asked."""
-    monkeypatch.setattr(NodeSets, "request", lambda _self, _asked, _pods, request: request)
+def test_a_node_that_only_a_selector_can_find_is_found(cluster: list[Object]) -> None:
     found = plan([*cluster, *_claim(0, selector='device.attributes["koordra.io"].model == "SPECIAL"')])
     assert set(found.nodes.values()) == {f"node-{COUNT - 1:03}"}
 
@@ -140,18 +133,16 @@ def test_a_claim_that_asks_for_spread_is_not_ranked(cluster: list[Object]) -> No
 
 
 @pytest.mark.long
-def test_feasibility_is_that_of_the_small_cluster(
-    cluster: list[Object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_hides_no_node(cluster: list[Object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without bounds every node that could serve a claim is searched; the answers are the same."""
     asked = [
         entry
         for number in range(30)
         for entry in _claim(number, gpus=8 if number % 3 else 1, nics=number % 2)
     ]
-    large = plan([*cluster, *asked])
-    monkeypatch.setattr(ranked, "RANKED_FROM", 10**6)
-    plain = plan([*cluster, *asked])
-    assert set(large.allocations) == set(plain.allocations)
+    bounded = plan([*cluster, *asked])
+    monkeypatch.setattr(CostBound, "least", lambda *_: 0)
+    assert plan([*cluster, *asked]) == bounded
 
 
 def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
@@ -171,32 +162,31 @@ def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
 
 
 @pytest.mark.long
-def test_a_kept_fleet_plans_as_a_fresh_one(cluster: list[Object]) -> None:
+def test_a_kept_engine_plans_as_a_fresh_one(cluster: list[Object]) -> None:
     """Claims come and go, a node goes and comes back, slices and classes change: what is kept follows."""
-    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
-    rest = [entry for entry in cluster if entry["kind"] != "ResourceSlice"]
-    kept, held = KeptFleet(inventory), list[Object]()
+    shown, kept, held = list(cluster), engine_for(), list[Object]()
     for turn in range(12):
         pending = [
             entry
             for number in range(6 * turn, 6 * turn + 6)
             for entry in _claim(number, gpus=1 + number % 3, nics=number % 2)
         ]
-        shown = [entry for entry in rest if turn % 4 != 3 or entry["metadata"]["name"] != "node-001"]
-        found = plan([*shown, *held, *pending], inventory=inventory, fleet=kept)
-        assert found.to_dict() == plan([*shown, *held, *pending], inventory=inventory).to_dict(), turn
+        there = [entry for entry in shown if turn % 4 != 3 or entry["metadata"]["name"] != "node-001"]
+        found = plan([*there, *held, *pending], engine=kept)
+        assert found.to_dict() == plan([*there, *held, *pending]).to_dict(), turn
         held += _held(pending, found)
         if turn % 3 == 2:
             del held[: 2 * 5]
         if turn == 5:
-            changed = next(entry for entry in cluster if entry["kind"] == "ResourceSlice")
+            at = next(at for at, entry in enumerate(shown) if entry["kind"] == "ResourceSlice")
+            changed = shown[at]
             pool = {**changed["spec"]["pool"], "generation": 2, "resourceSliceCount": 1}
             half = [_renamed(device) for device in changed["spec"]["devices"]]
-            inventory.put({**changed, "spec": {**changed["spec"], "pool": pool, "devices": half}})
+            shown[at] = {**changed, "spec": {**changed["spec"], "pool": pool, "devices": half}}
         if turn == 7:
-            inventory.kinds = {}
-            inventory.likes.clear()
-    assert fleets.drifted(kept.ranking.fleet) == []
+            at = next(at for at, entry in enumerate(shown) if entry["kind"] == "DeviceClass")
+            labeled = {**shown[at]["metadata"], "labels": {"seen": "again"}}
+            shown[at] = {**shown[at], "metadata": labeled}
 
 
 def _held(pending: list[Object], found: Any) -> list[Object]:
@@ -210,7 +200,6 @@ def _held(pending: list[Object], found: Any) -> list[Object]:
     return made
 
 
-def test_a_kept_fleet_is_of_one_inventory(cluster: list[Object]) -> None:
-    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
-    with pytest.raises(PlanError, match="another inventory"):
-        plan([*cluster, *_claim(0)], fleet=KeptFleet(inventory))
+def test_a_kept_engine_is_of_one_policy(cluster: list[Object]) -> None:
+    with pytest.raises(PlanError, match="another policy"):
+        plan([*cluster, *_claim(0)], engine=engine_for(), policy="Spread")

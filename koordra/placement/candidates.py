@@ -1,0 +1,151 @@
+"""The nodes for one request class, best first, of which only those are searched that could be the best.
+
+A candidate is a state (or a node, where states are not alike to the class) with its value: what the claim pays, then what the
+cluster pays, then the first node's name. The value is a lower bound until the search has worked it out:
+
+    bounds, a heap      not searched yet, or searched up to a ceiling
+    exact, a heap       searched: the value is what it costs
+
+The least bound is searched, with the best exact value as its ceiling, until the least exact value is below all bounds. What
+changed since the list was read last is all that is looked at. Nodes to be left out change nothing in the list: the candidate
+stands under the name of its next node for as long as that question is asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from koordra.placement.index import NodeInfo
+from koordra.placement.node_class import NodeState
+
+Unit = NodeState | NodeInfo
+
+
+class Value(NamedTuple):
+    """Smaller is better: what the claim pays, what the cluster pays."""
+
+    claim: int
+    cluster: int
+
+
+@dataclass(slots=True, eq=False)
+class Candidate:
+    """`known`: the value is what it costs, and not only a bound."""
+
+    unit: Unit
+    value: Value
+    known: bool
+
+
+_Entry = tuple[int, int, str, int, Candidate]
+
+Search = Callable[[str, Candidate, "_Entry | None"], Candidate | None]
+"""(node, candidate, best so far) -> the candidate with what the search found out; None: it cannot serve the class."""
+
+
+def first_of(unit: Unit) -> str | None:
+    return unit.first if isinstance(unit, NodeState) else unit.name
+
+
+@dataclass(slots=True, eq=False)
+class CandidateList:
+    """`read`: the position in the index's changes; `epoch`: of the cluster's costs."""
+
+    read: int = -1
+    epoch: int = 0
+    by_node: bool = False
+    entries: dict[Unit, Candidate | None] = field(default_factory=dict)
+    nodes: dict[str, NodeInfo] = field(default_factory=dict)
+    """Where candidates are nodes: those by name."""
+    _bounds: list[_Entry] = field(default_factory=list)
+    _exact: list[_Entry] = field(default_factory=list)
+    _count: int = 0
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.nodes.clear()
+        self._bounds.clear()
+        self._exact.clear()
+        self.read = -1
+
+    def put(self, unit: Unit, candidate: Candidate | None) -> None:
+        """The unit's candidate; None: it cannot serve the class."""
+        self.entries[unit] = candidate
+        if candidate is not None:
+            self.push(candidate)
+
+    def push(self, candidate: Candidate) -> None:
+        """Stand under the first node's name as it is now."""
+        name = first_of(candidate.unit)
+        if name is not None:
+            self._push(candidate, name)
+
+    def _push(self, candidate: Candidate, name: str) -> None:
+        self._count += 1
+        heap = self._exact if candidate.known else self._bounds
+        heapq.heappush(heap, (*candidate.value, name, self._count, candidate))
+
+    def follow(self, name: str, info: NodeInfo | None) -> None:
+        """Where candidates are nodes: this is the node of that name now."""
+        before = self.nodes.pop(name, None)
+        if before is not None and before is not info:
+            self.entries.pop(before, None)
+        if info is not None:
+            self.nodes[name] = info
+
+    def retain(self, live: int) -> None:
+        """Forget what nobody is in any more, where that is much."""
+        if len(self.entries) > 2 * live + 1024:
+            self.entries = {unit: one for unit, one in self.entries.items() if first_of(unit) is not None}
+        if len(self._bounds) + len(self._exact) > 4 * len(self.entries) + 1024:
+            self._bounds.clear()
+            self._exact.clear()
+            for candidate in self.entries.values():
+                if candidate is not None:
+                    self.push(candidate)
+
+    def best(self, excluded: Mapping[str, Any], search: Search) -> tuple[str, Candidate] | None:
+        """The best candidate and its node, of those that are not excluded."""
+        aside: list[Candidate] = []
+        try:
+            while True:
+                exact = self._top(self._exact, excluded, aside)
+                bound = self._top(self._bounds, excluded, aside)
+                if bound is None or (exact is not None and exact[:3] <= bound[:3]):
+                    return None if exact is None else (exact[2], exact[4])
+                heapq.heappop(self._bounds)
+                name, candidate = bound[2], bound[4]
+                found = self.entries[candidate.unit] = search(name, candidate, exact)
+                if found is not None:
+                    self._push(found, name)
+                    if name != first_of(found.unit):
+                        aside.append(found)
+        finally:
+            for candidate in aside:
+                if self.entries.get(candidate.unit) is candidate:
+                    self.push(candidate)
+
+    def _top(self, heap: list[_Entry], excluded: Mapping[str, Any], aside: list[Candidate]) -> _Entry | None:
+        """The least entry that still holds; a candidate whose node is excluded stands under its next one."""
+        while heap:
+            entry = heap[0]
+            name, candidate = entry[2], entry[4]
+            if self.entries.get(candidate.unit) is not candidate:
+                heapq.heappop(heap)
+                continue
+            unit, wanted = candidate.unit, first_of(candidate.unit)
+            detour = wanted in excluded if excluded else False
+            if detour:
+                wanted = unit.without(excluded) if isinstance(unit, NodeState) else None
+            if name == wanted:
+                return entry
+            heapq.heappop(heap)
+            if detour:
+                # Entries under other names are old: it stands under its first node's, too.
+                aside.append(candidate)
+                if wanted is not None:
+                    self._push(candidate, wanted)
+        return None

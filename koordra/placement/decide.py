@@ -1,0 +1,456 @@
+"""The engine: which node takes a group of claims, and which of its devices. Everything that places claims asks it.
+
+    group ─ resolve ─▶ request class ─▶ candidates ─▶ least bound ─ search ─▶ least cost ─▶ Offer
+                                            ▲              │ result cache, by DeviceState
+                          nodes that changed┘              └ ceiling: the best cost so far
+
+A cost is an ordered pair: what the claim pays (rungs, alternatives, nearness, NVLink, compactness: `score.WORTH` and above), then
+what the cluster pays. That is what is below `score.WORTH` in the written cost, or, where the workload is known and claim and
+policy leave the choice to it, the expected waste (`learned_order`). Equal costs: the node whose name is first. Under FirstFit all
+costs are equal.
+
+`plan()`, the controller, forecasts, preemption, gangs whose members are placed one by one, and defragmentation all call `decide`
+or `fits`; `explain` says why a group fits nowhere.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.allocator.features import Features
+from koordra.allocator.inventory import Taken
+from koordra.allocator.offer import Offer
+from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason
+from koordra.allocator.relaxation import Told
+from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
+from koordra.allocator.score import WORTH
+from koordra.api import names, objects
+from koordra.api.parameters import NodePolicy, PlacementPolicy
+from koordra.errors import KoordraError, PlanError
+from koordra.placement.candidates import Candidate, CandidateList, Unit, Value, first_of
+from koordra.placement.groups import Group
+from koordra.placement.index import ClusterIndex, NodeInfo, identity, pinned_node
+from koordra.placement.learned_order import Learned, LearnedOrder
+from koordra.placement.node_class import DeviceState
+from koordra.placement.policy.device_selection import Guide
+from koordra.placement.request_class import Question, RequestClass, question_of
+from koordra.placement.result_cache import Result, offer_of, result_of
+
+MOST_CLASSES: Final = 128
+"""Request classes that are remembered; the one that was not asked for the longest goes first."""
+
+Excluded = Mapping[str, Reason]
+"""Node -> why the group must stay off it."""
+NOTHING: Final[Excluded] = {}
+_FREE: Final = frozenset[str]()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsatisfiable:
+    """No node fits, and that is proven. `defect`: the traceback of an error inside the allocator, met on some node."""
+
+    defect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The search ran out of budget before it found or excluded a placement."""
+
+    defect: str = ""
+
+
+Decision = Offer | Unsatisfiable | Undecided
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a group fits nowhere: by node, in order of their names. `error`: the one with which upstream would have ended."""
+
+    reasons: tuple[Told, ...] = ()
+    undecided: bool = False
+    error: ClaimRefused | None = None
+
+
+class Engine:
+    """`policy` None is first fit. `contained`: an error inside the allocator is that of a node, and what cannot be read that of an
+    object. Not thread-safe. `searched` counts questions to the search."""
+
+    def __init__(
+        self,
+        policy: PlacementPolicy | None,
+        features: Features,
+        *,
+        learned: Learned | None = None,
+        contained: bool = False,
+    ) -> None:
+        self.policy = policy
+        self.features = features
+        self.index = ClusterIndex(features, lenient=contained)
+        self.order = LearnedOrder(self.index, learned)
+        self.searched = 0
+        self._contained = contained
+        self._classes: dict[Hashable, RequestClass] = {}
+        self._class_version = -1
+        self._resolved: Question | None = None
+
+    # --- deciding ---------------------------------------------------------------------------------------------------
+
+    def decide(self, group: Group, *, excluded: Excluded = NOTHING) -> Decision:
+        """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere by anybody, and
+        PlanError where a taint rule cannot be read."""
+        question = self.resolve(group)
+        self._settle()
+        if group.allocated:
+            return self._beside(question, excluded)
+        return self._choose(question, excluded)
+
+    def fits(self, group: Group, node: str, *, without: frozenset[str] = _FREE) -> bool:
+        """Whether the group fits on the node, as if these claims and pods (by uid) were gone."""
+        question = self.resolve(group)
+        self._settle()
+        info = self.index.nodes.get(node)
+        if info is None or self._unsuited(question, info, without):
+            return False
+        if not without:
+            return self._result(question, info, None).cost is not None
+        taken = self.index.taken_without(info, without)
+        return self._search(question, info, taken, several=False).offer is not None
+
+    def resolve(self, group: Group) -> Question:
+        """The group as a question. Raises ClaimRefused."""
+        index = self.index
+        if index.trouble:
+            raise PlanError(index.trouble[min(index.trouble)])
+        if self._class_version != index.class_version:
+            self._classes.clear()
+            self._resolved = None
+            self._class_version = index.class_version
+        known = self._resolved
+        if known is not None and known.group is group:
+            return known
+        asked = tuple([self._asked(claim, at) for at, claim in enumerate(group.claims)])
+        question = question_of(group, asked, self._classes, policy=self.policy, features=self.features)
+        self._classes.pop(question.key, None)
+        if len(self._classes) >= MOST_CLASSES:
+            del self._classes[next(iter(self._classes))]
+        self._classes[question.key] = question.request_class
+        self._resolved = question
+        return question
+
+    def _asked(self, claim: Any, position: int) -> AskedClaim:
+        asked = resolve(claim, position=position, classes=self.index.classes, features=self.features)
+        if self.policy is not None:
+            refuse_bad_selectors(asked)
+        return asked
+
+    def _settle(self) -> None:
+        self.index.settle()
+        self.order.follow()
+
+    def _choose(self, question: Question, excluded: Excluded) -> Decision:
+        """The best of all nodes, by the class's candidates."""
+        candidates = question.request_class.candidates
+        self._read_changes(question)
+        placement = self._placement(question)
+
+        def search(name: str, candidate: Candidate, best: Any) -> Candidate | None:
+            info = self.index.nodes[name]
+            ceiling = None if best is None else self._ceiling(question, name, candidate, best)
+            result = self._result(question, info, ceiling, placement)
+            if result.bound is not None:
+                return Candidate(candidate.unit, self._value(question, name, result.bound), known=False)
+            if result.cost is None:
+                return None
+            return Candidate(candidate.unit, self._value(question, name, result.cost), known=True)
+
+        found = candidates.best(excluded, search)
+        if found is not None:
+            return self._offer(question, self.index.nodes[found[0]])
+        return self._nowhere(question, excluded)
+
+    def _nowhere(self, question: Question, excluded: Excluded) -> Decision:
+        """Not one: whether that is known for sure."""
+        undecided, defect = False, ""
+        entries = question.request_class.candidates.entries
+        for unit, candidate in entries.items():
+            name = first_of(unit)
+            if candidate is None and name is not None and name not in excluded:
+                info = self.index.nodes[name]
+                known = question.request_class.results.get(
+                    self._where(question, info), self._version(question, info), None
+                )
+                if known is not None:
+                    undecided, defect = undecided or known.undecided, defect or known.defect
+        return Undecided(defect) if undecided else Unsatisfiable(defect)
+
+    def _beside(self, question: Question, excluded: Excluded) -> Decision:
+        """Claims of the pods have their devices: only nodes that those allow come into question."""
+        best: tuple[Value, str] | None = None
+        undecided, defect = False, ""
+        for name in self.pinned(question.group):
+            info = self.index.nodes.get(name)
+            if info is None or name in excluded or self.refusals(question.group, info):
+                continue
+            result = self._result(question, info, None)
+            undecided, defect = undecided or result.undecided, defect or result.defect
+            if result.cost is not None:
+                value = self._value(question, name, result.cost)
+                best = min(best or (value, name), (value, name))
+        if best is not None:
+            return self._offer(question, self.index.nodes[best[1]])
+        return Undecided(defect) if undecided else Unsatisfiable(defect)
+
+    def pinned(self, group: Group) -> list[str]:
+        """The nodes that the group's claims are on already, by name; all where they do not say."""
+        said = [self.index.allocation(key) for key in group.allocated]
+        pinned = {node for one in said if one is not None and (node := pinned_node(one))}
+        return sorted(pinned or self.index.nodes)
+
+    # --- candidates -------------------------------------------------------------------------------------------------
+
+    def _read_changes(self, question: Question) -> None:
+        """The class's candidates, with what changed since they were read last."""
+        of, index = question.request_class, self.index
+        candidates = of.candidates
+        by_node = of.names_nodes or of.reads_any_of(index.known.identities)
+        if by_node != candidates.by_node or candidates.read < index.base:
+            candidates.clear()
+            candidates.by_node = by_node
+        if candidates.epoch != self.order.epoch:
+            candidates.clear()
+            candidates.epoch = self.order.epoch
+        end = index.base + len(index.changes)
+        units: Iterable[Unit | str]
+        if candidates.read < 0:
+            units = (
+                index.nodes
+                if by_node
+                else dict.fromkeys(info.state for info in index.nodes.values() if info.state is not None)
+            )
+        else:
+            moved = index.changes[candidates.read - index.base :]
+            if by_node:
+                units = dict.fromkeys(one.name for one in moved)
+            else:
+                units = dict.fromkeys(
+                    [state for one in moved for state in (one.before, one.after) if state is not None]
+                )
+        candidates.read = end
+        for unit in units:
+            self._refresh(question, candidates, unit)
+        candidates.retain(len(index.nodes))
+
+    def _refresh(self, question: Question, candidates: CandidateList, unit: Unit | str) -> None:
+        if isinstance(unit, str):
+            info = self.index.nodes.get(unit)
+            candidates.follow(unit, info)
+            if info is not None:
+                candidates.put(info, self._first_look(question, info, info))
+            return
+        name = first_of(unit)
+        if name is None:
+            return
+        if unit not in candidates.entries:
+            candidates.put(unit, self._first_look(question, unit, self.index.nodes[name]))
+            return
+        known = candidates.entries[unit]
+        if known is not None:
+            candidates.push(known)
+
+    def _first_look(self, question: Question, unit: Unit, info: NodeInfo) -> Candidate | None:
+        """What can be said without a search."""
+        if self._unsuited(question, info):
+            return None
+        known = question.request_class.results.get(
+            self._where(question, info), self._version(question, info), None
+        )
+        if known is None:
+            least = 0
+            if self._where(question, info) is not info:
+                found = question.request_class.bound.least(info, self.index.taken)
+                if found is None:
+                    return None
+                least = found
+            return Candidate(unit, self._value(question, info.name, least), known=False)
+        if known.cost is None:
+            return None
+        return Candidate(unit, self._value(question, info.name, known.cost), known=True)
+
+    def _value(self, question: Question, name: str, cost: int) -> Value:
+        if self.policy is None:
+            return Value(0, 0)
+        key = self._learned(question, name)
+        return Value(cost // WORTH, cost % WORTH if key is None else key)
+
+    def _learned(self, question: Question, name: str) -> int | None:
+        """What the placement costs the cluster by what was learned; None where the rest of the written cost decides."""
+        if self.policy is None or self.policy.node is not NodePolicy.FRAGMENTATION_AWARE:
+            return None
+        return self.order.key(question, name)
+
+    def _ceiling(self, question: Question, name: str, candidate: Candidate, best: Any) -> int:
+        """The most that a placement on the node may cost to be better than the best so far."""
+        claim: int = best[0]
+        cluster: int = best[1]
+        node: str = best[2]
+        key = self._learned(question, name)
+        if key is None:
+            total = claim * WORTH + cluster
+            return total if name < node else total - 1
+        return (claim + 1) * WORTH - 1 if (key, name) < (cluster, node) else claim * WORTH - 1
+
+    # --- one node ---------------------------------------------------------------------------------------------------
+
+    def _where(self, question: Question, info: NodeInfo) -> DeviceState | NodeInfo:
+        reads = question.request_class.reads_any_of(self.index.known.identities)
+        return info if reads else info.devices
+
+    def _version(self, question: Question, info: NodeInfo) -> int:
+        return info.generation if self._where(question, info) is info else 0
+
+    def _result(
+        self, question: Question, info: NodeInfo, ceiling: int | None, placement: Placement | None = None
+    ) -> Result:
+        results = question.request_class.results
+        where, version = self._where(question, info), self._version(question, info)
+        known = results.get(where, version, ceiling)
+        if known is not None:
+            return known
+        try:
+            answer = self._search(question, info, self.index.taken, placement=placement, several=False)
+        except KoordraError:
+            raise
+        except Exception:
+            if not self._contained:
+                raise
+            found = Result(defect=traceback.format_exc(), generation=version)
+        else:
+            found = result_of(answer, generation=version, epoch=self.order.epoch)
+        results.keep(where, found)
+        return found
+
+    def _search(
+        self,
+        question: Question,
+        info: NodeInfo,
+        taken: Taken,
+        *,
+        placement: Placement | None = None,
+        several: bool,
+        alike: Hashable = None,
+    ) -> NodeAnswer:
+        self.searched += 1
+        asking = placement or self._placement(question, several=several)
+        return asking.on_node(
+            info.name, info.pools, taken, honors_partitions=info.devices.honors_partitions, alike=alike
+        )
+
+    def _placement(self, question: Question, *, several: bool = False) -> Placement:
+        cards = self.order.cards
+        return Placement(
+            question.asked,
+            question.siblings,
+            policy=self.policy,
+            features=self.features,
+            several=several,
+            guide=None if cards is None else Guide(cards),
+        )
+
+    def _offer(self, question: Question, info: NodeInfo) -> Offer:
+        """The node's result written for this group; searched again where it was chosen by an older table."""
+        result = self._result(question, info, None)
+        if result.epoch != self.order.epoch:
+            found = self._search(question, info, self.index.taken, several=False)
+            if found.offer is not None:
+                result = result_of(found, generation=self._version(question, info), epoch=self.order.epoch)
+                question.request_class.results.keep(self._where(question, info), result)
+        return offer_of(result, info, question.asked, taken=self.index.taken, features=self.features)
+
+    # --- predicates -------------------------------------------------------------------------------------------------
+
+    def _unsuited(self, question: Question, info: NodeInfo, without: frozenset[str] = _FREE) -> bool:
+        return bool(self.refusals(question.group, info, without=without))
+
+    def refusals(self, group: Group, info: NodeInfo, *, without: frozenset[str] = _FREE) -> list[Reason]:
+        """Why the node itself is none for the group's pods, all of them at the same time."""
+        mine = frozenset(map(identity, group.pods)) if group.allocated else _FREE
+        load = self.index.load_without(info, without | mine) if without or mine else info.load
+        several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
+        for pod in group.pods:
+            where = f"pod {objects.key(pod)}: " if several else ""
+            found += [
+                (Cause.NODE_UNSUITABLE, where + text) for text in unsuitable(info.node, pod, taken=load)
+            ]
+            if several:
+                load = dict(load)
+                for resource, amount in requests_of(pod).items():
+                    load[resource] = load.get(resource, Decimal(0)) + amount
+        for key in group.allocated:
+            allocation = self.index.allocation(key)
+            selector = None if allocation is None else allocation.node_selector
+            if allocation is not None and selector is not None and not selector_matches(selector, info.node):
+                at = pinned_node(allocation) or "other nodes"
+                found.append(
+                    (Cause.SHARED_CLAIM_PINNED, f"ResourceClaim {key} of the pod is allocated on {at}")
+                )
+        return [Reason(info.name, None, None, cause.value, text) for cause, text in dict.fromkeys(found)]
+
+    # --- why not ----------------------------------------------------------------------------------------------------
+
+    def explain(
+        self, group: Group, *, excluded: Excluded = NOTHING, nodes: Sequence[str] | None = None
+    ) -> Explanation:
+        """Why the group is on none of these nodes (all): every reason, with the position of the claim that it concerns."""
+        question = self.resolve(group)
+        self._settle()
+        placement = self._placement(question, several=True)
+        told: list[Told] = []
+        undecided, error = False, None
+        everyone = range(len(group.claims))
+        for name in sorted(self.index.nodes if nodes is None else nodes):
+            info = self.index.nodes[name]
+            kept_off = excluded.get(name)
+            refused = [kept_off] if kept_off is not None else self.refusals(group, info)
+            if refused:
+                told += [(position, reason) for position in everyone for reason in refused]
+                continue
+            told += [(position, reason) for position in everyone for reason in self._unreadable(info)]
+            alike = self._where(question, info) if info.devices.node_class is not None else None
+            answer = self._search(
+                question, info, self.index.taken, placement=placement, several=True, alike=alike
+            )
+            told += answer.reasons()
+            undecided, error = undecided or answer.exhausted, error or answer.error
+        return Explanation(tuple(told), undecided, error)
+
+    def told_most(self, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
+        """Nodes of which no two tell the same, by name: one of every state."""
+        question = self.resolve(group)
+        found: list[str] = []
+        seen: set[object] = set()
+        for name in sorted(self.index.nodes):
+            if len(found) >= most:
+                break
+            info = self.index.nodes[name]
+            if name in excluded:
+                continue
+            what = name if self._unsuited(question, info) else id(self._where(question, info))
+            if what not in seen:
+                seen.add(what)
+                found.append(name)
+        return found
+
+    def _unreadable(self, info: NodeInfo) -> list[Reason]:
+        """Slices that cannot be read: the node looks as if its devices were not there."""
+        pool = (names.DRIVER, info.name)
+        if any(one.id == pool for one in info.pools):
+            return []
+        texts = self.index.inventory.unreadable.get(pool, {})
+        cause = Cause.POOL_INCOMPLETE.value
+        return [Reason(info.name, None, None, cause, text) for text in sorted(texts.values())]

@@ -1,0 +1,223 @@
+"""Which nodes are the same to a request: what is published, and what is taken of it, without the names of single devices.
+
+    NodeClass     the devices of a node as published; attributes that only identify a device count by who shares a value, names of devices as they are
+    DeviceState   a NodeClass and what is taken of each device: the key under which results of the search are kept
+    NodeState     a DeviceState, what the predicates read of a node, and what its pods ask for: nodes that no request can tell
+                  apart unless it reads labels, names or identities
+
+A constraint cannot see more of a serial number than which devices share it, so nodes that differ in nothing else are one. What
+a selector reads is another matter: `identities` are the names that a class does not keep by value, and a request that reads others
+is answered node by node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.allocator.inventory import Offered, Pool, Taken
+from koordra.api import names, objects
+from koordra.api.devices import Attribute
+
+_IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
+_TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
+_POSITIONS: Final = "positions"
+
+
+@dataclass(slots=True, eq=False)
+class NodeClass:
+    """Nodes that publish the same devices, position by position."""
+
+    number: int
+
+
+@dataclass(slots=True, eq=False)
+class DeviceState:
+    """`node_class` None: the devices of one node alone, which hold for no other and for no other moment."""
+
+    node_class: NodeClass | None
+    honors_partitions: bool
+
+
+@dataclass(slots=True, eq=False)
+class NodeState:
+    """Its nodes by name. `key` is None while the state is nobody's but one node's."""
+
+    devices: DeviceState
+    key: Hashable
+    nodes: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> str | None:
+        return self.nodes[0] if self.nodes else None
+
+    def enter(self, name: str) -> None:
+        insort(self.nodes, name)
+
+    def leave(self, name: str) -> None:
+        at = bisect_left(self.nodes, name)
+        if at < len(self.nodes) and self.nodes[at] == name:
+            del self.nodes[at]
+
+    def without(self, excluded: Mapping[str, Any]) -> str | None:
+        """The first node that is not excluded."""
+        return next((name for name in self.nodes if name not in excluded), None)
+
+
+class NodeClasses:
+    """Interns classes and states. States without nodes are forgotten when there are many."""
+
+    def __init__(self) -> None:
+        self.identities: set[str] = set()
+        """Names, without their domain, of attributes that classes do not keep by value."""
+        self._classes: dict[Hashable, NodeClass] = {}
+        self._devices: dict[Hashable, DeviceState] = {}
+        self._states: dict[Hashable, NodeState] = {}
+        self._numbered = 0
+
+    def class_of(self, pools: Sequence[Pool]) -> NodeClass | None:
+        """None for pools that are invalid, or have devices elsewhere: what is taken there matters too."""
+        if any(pool.others or pool.trouble for pool in pools):
+            return None
+        kept = pools[0].read if pools else {}
+        known: tuple[NodeClasses, Sequence[Pool], NodeClass] | None = kept.get(_CLASS)
+        if (
+            known is not None
+            and known[0] is self
+            and len(known[1]) == len(pools)
+            and all(map(_is, known[1], pools))
+        ):
+            return known[2]
+        published = _published(pools, self.identities)
+        found = self._classes.get(published)
+        if found is None:
+            found = self._classes[published] = NodeClass(self._numbered)
+            self._numbered += 1
+        if pools:
+            kept[_CLASS] = (self, tuple(pools), found)
+        return found
+
+    def device_state(
+        self, pools: Sequence[Pool], taken: Taken, *, honors_partitions: bool
+    ) -> tuple[DeviceState, Hashable]:
+        """The state, and its key; None for one that is the node's alone."""
+        of = self.class_of(pools)
+        if of is None:
+            return DeviceState(None, honors_partitions), None
+        key = (of.number, honors_partitions, _taken_of(pools, taken))
+        found = self._devices.get(key)
+        if found is None:
+            found = self._devices[key] = DeviceState(of, honors_partitions)
+        return found, key
+
+    def node_state(self, devices: DeviceState, device_key: Hashable, face: Hashable) -> NodeState:
+        if device_key is None:
+            return NodeState(devices, None)
+        key = (device_key, face)
+        found = self._states.get(key)
+        if found is None:
+            found = self._states[key] = NodeState(devices, key)
+        return found
+
+    def retain(self, nodes: int) -> None:
+        """Forget states that no node is in, where they are many more than nodes."""
+        if len(self._states) <= 4 * nodes + 4096:
+            return
+        self._states = {key: state for key, state in self._states.items() if state.nodes}
+        used = {id(state.devices) for state in self._states.values()}
+        self._devices = {key: state for key, state in self._devices.items() if id(state) in used}
+        classes = {id(state.node_class) for state in self._devices.values()}
+        self._classes = {key: one for key, one in self._classes.items() if id(one) in classes}
+
+
+_CLASS: Final = "class"
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def face_of(node: Mapping[str, Any]) -> Hashable:
+    """What the predicates read of a node besides its name and labels."""
+    spec, status = objects.spec_of(node), objects.status_of(node)
+    ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
+    return (
+        tuple([(one.get("key"), one.get("value"), one.get("effect")) for one in spec.get("taints") or ()]),
+        bool(spec.get("unschedulable")),
+        tuple(ready),
+        tuple(sorted([(name, str(amount)) for name, amount in (status.get("allocatable") or {}).items()])),
+    )
+
+
+def _taken_of(pools: Sequence[Pool], taken: Taken) -> Hashable:
+    found = []
+    offset = 0
+    for pool in pools:
+        in_use = taken.of_pool.get(pool.id)
+        if in_use:
+            positions = pool.read.get(_POSITIONS)
+            if positions is None:
+                positions = pool.read[_POSITIONS] = {one.id: at for at, one in enumerate(pool.devices)}
+            found += [
+                (
+                    offset + positions[device],
+                    device in taken.dedicated,
+                    taken.shares.get(device, 0),
+                    tuple(sorted(taken.consumed[device].items())) if device in taken.consumed else (),
+                )
+                for device in in_use
+                if device in positions
+            ]
+        offset += len(pool.devices)
+    found.sort()
+    return tuple(found)
+
+
+def _published(pools: Sequence[Pool], identities: set[str]) -> Hashable:
+    numbers: dict[tuple[str, Hashable], int] = {}
+    return tuple(
+        (
+            tuple(sorted(pool.counters.items())),
+            tuple([_device(offered, numbers, identities) for offered in pool.devices]),
+        )
+        for pool in pools
+    )
+
+
+def _device(offered: Offered, numbers: dict[tuple[str, Hashable], int], identities: set[str]) -> Hashable:
+    device = offered.device
+    return (
+        offered.id.driver,
+        offered.id.device,
+        offered.here,
+        offered.taints,
+        device.allow_multiple_allocations,
+        device.binding_conditions,
+        device.binding_failure_conditions,
+        tuple(
+            [
+                _attribute(name, entry, numbers, identities)
+                for name, entry in sorted(offered.facts.attributes.items())
+            ]
+        ),
+        tuple([(name, entry.value, entry.policy) for name, entry in sorted(offered.facts.capacity.items())]),
+        tuple(
+            [
+                (counter_set, tuple(sorted(counters.items())))
+                for counter_set, counters in sorted(device.consumes_counters.items())
+            ]
+        ),
+    )
+
+
+def _attribute(
+    name: str, attribute: Attribute, numbers: dict[tuple[str, Hashable], int], identities: set[str]
+) -> Hashable:
+    if name.startswith(_TOPOLOGY) and name not in _IDENTITIES:
+        return (name, attribute.kind, attribute.value)
+    identities.add(name.rpartition("/")[2])
+    values = attribute.value if attribute.is_list else (attribute.value,)
+    renamed = tuple([numbers.setdefault((name, (attribute.kind, value)), len(numbers)) for value in values])
+    return (name, attribute.kind, renamed)

@@ -1,0 +1,136 @@
+"""What a group of claims asks, without names and uids: claims of one template are one request class.
+
+A class holds everything that a node's answer depends on: what the claims say, which of them pods use together, and what the
+predicates read of the pods. Answers are kept by class (`results`, by DeviceState) and so is the order of nodes (`candidates`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from koordra.allocator.features import Features
+from koordra.allocator.predicates import requests_of
+from koordra.allocator.requests import AskedClaim
+from koordra.api import objects
+from koordra.api.parameters import PlacementPolicy
+from koordra.cel.selectors import names_read_by
+from koordra.placement.candidates import CandidateList
+from koordra.placement.cost_bound import CostBound
+from koordra.placement.groups import Group, claim_keys, siblings_in
+from koordra.placement.result_cache import ResultCache
+
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
+
+
+@dataclass(slots=True, eq=False)
+class RequestClass:
+    """`reads`: attribute names, without their domain, that selectors read; None is all. `names_nodes`: the pods speak of nodes'
+    names or labels, so that nodes of one state are not alike to them."""
+
+    reads: frozenset[str] | None
+    names_nodes: bool
+    bound: CostBound
+    results: ResultCache = field(default_factory=ResultCache)
+    candidates: CandidateList = field(default_factory=CandidateList)
+
+    def reads_any_of(self, identities: set[str]) -> bool:
+        """Whether some selector reads what node classes do not keep by value."""
+        return self.reads is None or not self.reads.isdisjoint(identities)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """A group as it is asked: its claims resolved, and its class."""
+
+    group: Group
+    asked: tuple[AskedClaim, ...]
+    siblings: tuple[frozenset[int], ...]
+    request_class: RequestClass
+    key: Hashable
+
+
+def class_key(group: Group, asked: Sequence[AskedClaim]) -> Hashable:
+    """Equal for groups that every node answers alike."""
+    position = {claim.key: at for at, claim in enumerate(group.claims)}
+    several = len(group.pods) > 1
+    pods = tuple(
+        [
+            (
+                tuple([position.get(key, -1) for key in claim_keys(pod)]),
+                pod_face(pod),
+                objects.namespace(pod) if several else "",
+            )
+            for pod in group.pods
+        ]
+    )
+    return tuple(map(_said, asked)), pods
+
+
+def question_of(
+    group: Group,
+    asked: tuple[AskedClaim, ...],
+    known: Mapping[Hashable, RequestClass],
+    *,
+    policy: PlacementPolicy | None,
+    features: Features,
+) -> Question:
+    key = class_key(group, asked)
+    found = known.get(key)
+    if found is None:
+        names_nodes = any(_names_nodes(pod) for pod in group.pods)
+        found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, features))
+    return Question(group, asked, tuple(siblings_in(group)), found, key)
+
+
+def names_read(asked: Sequence[AskedClaim]) -> frozenset[str] | None:
+    """The attribute names that the selectors of the claims and of their classes read; None is all."""
+    found: set[str] = set()
+    for claim in asked:
+        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+            for expression in (*wanted.device_class.selectors, *wanted.spec.selectors):
+                read = names_read_by(expression)
+                if read is None:
+                    return None
+                found |= read
+    return frozenset(found)
+
+
+def pod_face(pod: Mapping[str, Any]) -> Hashable:
+    """What the predicates read of a pod."""
+    spec = objects.spec_of(pod)
+    said = [spec.get("nodeName"), spec.get("nodeSelector"), spec.get("tolerations"), _affinity(spec)]
+    words = _ENCODER.encode(said) if any(said) else ""
+    return words, tuple(sorted(requests_of(pod).items()))
+
+
+def _names_nodes(pod: Mapping[str, Any]) -> bool:
+    spec = objects.spec_of(pod)
+    return bool(spec.get("nodeName") or spec.get("nodeSelector") or _affinity(spec))
+
+
+def _affinity(spec: Mapping[str, Any]) -> Any:
+    found = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    return found.get("requiredDuringSchedulingIgnoredDuringExecution")
+
+
+def _said(claim: AskedClaim) -> Hashable:
+    """All of a claim that the search sees."""
+    return (
+        claim.claim.requests,
+        claim.constraints,
+        claim.joints,
+        claim.joint_requests,
+        claim.placement,
+        claim.own_driver_only,
+        claim.demands_partition,
+        tuple(
+            [
+                (tuple(sorted(wanted.percent.items())), wanted.whole, wanted.device_class.name)
+                for request in claim.requests
+                for wanted in request.alternatives
+            ]
+        ),
+    )
