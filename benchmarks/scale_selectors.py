@@ -30,6 +30,7 @@ from koordra.api import names
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.state import Request
+from koordra.placement.cost_bound import CostBound
 from koordra.placement.node_ranking import NodeRanking
 
 Object = dict[str, Any]
@@ -50,7 +51,6 @@ MODELS = (Model("T4", "16Gi"), Model("V100", "32Gi"), Model("A100", "40Gi"), Mod
 
 def main() -> None:
     slices, nodes = _mixed(COUNT)
-    inventory = read_inventory(slices)
     times = [_timed(slices, nodes, wanted) for wanted in ("models", "nodes", "both")]
     ratios = [_ratios(mix, seed) for mix in MIXES for seed in SEEDS]
     text = _markdown(times, ratios)
