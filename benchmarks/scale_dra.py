@@ -28,7 +28,7 @@ from koordra.api import names
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
-from koordra.placement.node_ranking import NodeRanking
+from koordra.placement.order.node_ranking import NodeRanking
 from koordra.topology import presets
 
 Object = dict[str, Any]

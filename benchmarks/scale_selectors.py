@@ -29,9 +29,9 @@ from koordra.allocator.requests import AskedClaim, resolve
 from koordra.api import names
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.columns.state import Request
-from koordra.placement.cost_bound import CostBound
-from koordra.placement.node_ranking import NodeRanking
+from koordra.placement.order.node_ranking import NodeRanking
 
 Object = dict[str, Any]
 COUNT, CLAIMS, SLOW_CLAIMS = 2000, 400, 20

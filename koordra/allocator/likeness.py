@@ -18,10 +18,8 @@ from collections.abc import Hashable, Sequence
 from typing import Final
 
 from koordra.allocator.inventory import Inventory, Offered, Pool, Taken
-from koordra.allocator.requests import AskedClaim
 from koordra.api import names
 from koordra.api.devices import Attribute
-from koordra.cel.selectors import names_read_by
 
 Names = frozenset[str] | None
 """Attribute names without their domain; None is all."""
@@ -31,19 +29,6 @@ _MOST_READ: Final = 256
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
-
-
-def read_by(claims: Sequence[AskedClaim]) -> Names:
-    """The attribute names that the selectors of the claims and of their classes read."""
-    found: set[str] = set()
-    for claim in claims:
-        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
-            for expression in (*wanted.device_class.selectors, *wanted.spec.selectors):
-                read = names_read_by(expression)
-                if read is None:
-                    return None
-                found |= read
-    return frozenset(found)
 
 
 def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Names) -> Hashable:

@@ -41,7 +41,7 @@ from koordra.logs import get_logger
 from koordra.placement.columns.arrays import INFEASIBLE
 from koordra.placement.columns.node_devices import NodeDevices
 from koordra.placement.columns.state import Request
-from koordra.placement.node_ranking import NodeRanking, read_node
+from koordra.placement.order.node_ranking import NodeRanking, read_node
 from koordra.placement.policy.device_selection import Cards
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table

@@ -1,11 +1,12 @@
 """The cluster: which node takes a group of claims, and which of its devices.
 
-    plan            the public function: every pending claim of a cluster, from plain objects (`manifests`, `groups`)
+    plan            the public function: every pending claim of a cluster, from plain objects (`manifests`)
     decide          the engine: one group, the best node and its devices, or why there is none
     index           the cluster, kept by the changes of its objects
     node_class      which nodes are the same to a request
-    request_class   which groups ask the same; candidates: the nodes for a class, best first; result_cache: what was searched
-    learned_order   what was learned of the workload, as an order of nodes; node_ranking: how it is computed
+    request/        which claims are placed together, and which groups ask the same
+    candidates/     the nodes for a request class, best first, and what the search said of them
+    order/          what was learned of the workload, as an order of nodes
     columns/        nodes and requests as columns of integers, a key per request class and node state
     policy/         what a placement leaves for the claims that are to come, and what is known of them
     node_filter/    selectors, taints and pods' words about nodes, judged once per sort of node

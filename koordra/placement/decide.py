@@ -33,14 +33,14 @@ from koordra.allocator.score import WORTH
 from koordra.api import names, objects
 from koordra.api.parameters import NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError, PlanError
-from koordra.placement.candidates import Candidate, CandidateList, Unit, Value, first_of
-from koordra.placement.groups import Group
+from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
+from koordra.placement.candidates.result_cache import Result, offer_of, result_of
 from koordra.placement.index import ClusterIndex, NodeInfo, identity, pinned_node
-from koordra.placement.learned_order import Learned, LearnedOrder
 from koordra.placement.node_class import DeviceState
+from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.device_selection import Guide
-from koordra.placement.request_class import Question, RequestClass, question_of
-from koordra.placement.result_cache import Result, offer_of, result_of
+from koordra.placement.request.groups import Group
+from koordra.placement.request.request_class import Question, RequestClass, question_of
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered; the one that was not asked for the longest goes first."""
@@ -78,8 +78,11 @@ class Explanation:
 
 
 class Engine:
-    """`policy` None is first fit. `contained`: an error inside the allocator is that of a node, and what cannot be read that of an
-    object. Not thread-safe. `searched` counts questions to the search."""
+    (
+        """`policy` None is first fit. `contained`: an error inside the allocator is that of a node, and what cannot be read that of an
+    object. Not thread-safe."""
+        ""
+    )
 
     def __init__(
         self,
@@ -93,7 +96,6 @@ class Engine:
         self.features = features
         self.index = ClusterIndex(features, lenient=contained)
         self.order = LearnedOrder(self.index, learned)
-        self.searched = 0
         self._contained = contained
         self._classes: dict[Hashable, RequestClass] = {}
         self._class_version = -1
@@ -345,7 +347,6 @@ class Engine:
         several: bool,
         alike: Hashable = None,
     ) -> NodeAnswer:
-        self.searched += 1
         asking = placement or self._placement(question, several=several)
         return asking.on_node(
             info.name, info.pools, taken, honors_partitions=info.devices.honors_partitions, alike=alike
@@ -428,23 +429,6 @@ class Engine:
             told += answer.reasons()
             undecided, error = undecided or answer.exhausted, error or answer.error
         return Explanation(tuple(told), undecided, error)
-
-    def told_most(self, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
-        """Nodes of which no two tell the same, by name: one of every state."""
-        question = self.resolve(group)
-        found: list[str] = []
-        seen: set[object] = set()
-        for name in sorted(self.index.nodes):
-            if len(found) >= most:
-                break
-            info = self.index.nodes[name]
-            if name in excluded:
-                continue
-            what = name if self._unsuited(question, info) else id(self._where(question, info))
-            if what not in seen:
-                seen.add(what)
-                found.append(name)
-        return found
 
     def _unreadable(self, info: NodeInfo) -> list[Reason]:
         """Slices that cannot be read: the node looks as if its devices were not there."""

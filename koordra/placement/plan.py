@@ -28,7 +28,10 @@ from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
-from koordra.placement.groups import (
+from koordra.placement.manifests import Manifests
+from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.device_selection import Cards
+from koordra.placement.request.groups import (
     MAX_CONSUMERS,
     Group,
     claim_keys,
@@ -38,9 +41,6 @@ from koordra.placement.groups import (
     one_too_many,
     siblings_in,
 )
-from koordra.placement.learned_order import Learned
-from koordra.placement.manifests import Manifests
-from koordra.placement.policy.device_selection import Cards
 
 Exclusions = Mapping[str, Mapping[str, str]]
 

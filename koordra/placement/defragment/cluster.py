@@ -19,9 +19,9 @@ from koordra.placement.columns.node_devices import NodeDevices, nodes_of
 from koordra.placement.columns.state import FULL, WHOLE, Kind, Request
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, carried_out, defragment, shapes_free
-from koordra.placement.groups import claim_keys
 from koordra.placement.index import ClusterIndex
 from koordra.placement.manifests import index_of
+from koordra.placement.request.groups import claim_keys
 from koordra.topology.levels import Level
 
 SCOPES: Final = {

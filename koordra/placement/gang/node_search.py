@@ -26,7 +26,7 @@ from koordra.placement.gang.member_assignment import Alike, Fit, fit_of
 from koordra.placement.gang.node_devices import Devices, Rails, taken_by
 from koordra.placement.gang.preferred_scopes import climbing, prefers
 from koordra.placement.gang.types import GangNode, Member
-from koordra.placement.groups import Group, siblings_in
+from koordra.placement.request.groups import Group, siblings_in
 
 BUDGET: Final = 5_000
 """Placements that one node may try for one count."""

@@ -16,10 +16,10 @@ from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.request_mapping import request_of
 from koordra.placement.columns.state import Slice
 from koordra.placement.decide import Engine
-from koordra.placement.learned_order import Learned
 from koordra.placement.mig.profiles import Profiles
 from koordra.placement.node_filter import node_sets
 from koordra.placement.node_filter.node_sets import NodeSets
+from koordra.placement.order.learned_order import Learned
 from koordra.placement.policy.workload_table import MOST_PER_GPU
 from tests.unit.placement import fleets, mixed
 

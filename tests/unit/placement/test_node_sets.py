@@ -18,7 +18,7 @@ from koordra.placement.columns.state import Request
 from koordra.placement.decide import Engine
 from koordra.placement.node_filter import node_sets
 from koordra.placement.node_filter.node_sets import MOST_SETS, NOWHERE
-from koordra.placement.node_ranking import NodeRanking
+from koordra.placement.order.node_ranking import NodeRanking
 from tests.unit.placement import fleets, mixed
 
 Object = dict[str, Any]

@@ -25,8 +25,8 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.fleet import Placement
 from koordra.placement.columns.state import Request
-from koordra.placement.learned_order import Learned as Known
-from koordra.placement.node_ranking import NodeRanking
+from koordra.placement.order.learned_order import Learned as Known
+from koordra.placement.order.node_ranking import NodeRanking
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table

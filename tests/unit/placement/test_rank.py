@@ -12,10 +12,10 @@ from koordra.allocator.inventory import Taken
 from koordra.errors import PlanError
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement.candidates.cost_bound import CostBound
+from koordra.placement.candidates.result_cache import ResultCache
 from koordra.placement.columns.state import Request
-from koordra.placement.cost_bound import CostBound
-from koordra.placement.node_ranking import NodeRanking
-from koordra.placement.result_cache import ResultCache
+from koordra.placement.order.node_ranking import NodeRanking
 from koordra.topology import presets
 
 Object = dict[str, Any]

@@ -30,11 +30,11 @@ from koordra.placement.columns.node_devices import NodeDevices, size_of
 from koordra.placement.columns.state import Request
 from koordra.placement.index import ClusterIndex, NodeInfo
 from koordra.placement.node_class import NodeClass
-from koordra.placement.node_ranking import NodeRanking, read_node
+from koordra.placement.order.node_ranking import NodeRanking, read_node
 from koordra.placement.policy.device_selection import Cards
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
-from koordra.placement.request_class import Question, RequestClass
+from koordra.placement.request.request_class import Question, RequestClass
 
 Failed = Callable[[str, str], None]
 """(event, node): told of an error while it is handled."""

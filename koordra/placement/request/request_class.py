@@ -17,10 +17,10 @@ from koordra.allocator.requests import AskedClaim
 from koordra.api import objects
 from koordra.api.parameters import PlacementPolicy
 from koordra.cel.selectors import names_read_by
-from koordra.placement.candidates import CandidateList
-from koordra.placement.cost_bound import CostBound
-from koordra.placement.groups import Group, claim_keys, siblings_in
-from koordra.placement.result_cache import ResultCache
+from koordra.placement.candidates.candidate_list import CandidateList
+from koordra.placement.candidates.cost_bound import CostBound
+from koordra.placement.candidates.result_cache import ResultCache
+from koordra.placement.request.groups import Group, claim_keys, siblings_in
 
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 

@@ -1,0 +1,1 @@
+"""What is asked: `groups` of claims that are placed together, and which of them ask the same (`request_class`)."""
