@@ -9,7 +9,7 @@ As in guards.py, they are told and not mended: the node refuses what would over-
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -17,25 +17,25 @@ from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.guards import FOREIGN_WRITER, OVER_COMMITTED, Alarm
-from koordra.controller.snapshot import Cluster, allocator_of
+from koordra.controller.snapshot import allocator_of
 from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, parse
 
 FIELD_MANAGER: Final = "koordra-controller"
 
 
-def joint_places(slices: Iterable[Object]) -> frozenset[tuple[str, str]]:
+def joint_places(slices: Iterable[Object]) -> set[tuple[str, str]]:
     """Pool and name of every device that the controller gives out."""
-    return frozenset(
+    return {
         (str((objects.spec_of(entry).get("pool") or {}).get("name")), str(device.get("name")))
         for entry in slices
         if objects.spec_of(entry).get("driver") == names.DRIVER
         for device in objects.spec_of(entry).get("devices") or ()
         if allocator_of(device) == names.ALLOCATOR_CONTROLLER
-    )
+    }
 
 
-def writer_alarms(claim: Object, joint: frozenset[tuple[str, str]]) -> list[Alarm]:
+def writer_alarms(claim: Object, joint: Container[tuple[str, str]]) -> list[Alarm]:
     """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
     taken = [
         str(result.get("device"))
@@ -63,8 +63,8 @@ def allocation_manager(claim: Object) -> str:
     return ""
 
 
-def overcommitments(cluster: Cluster, claims: Iterable[Object]) -> list[Alarm]:
-    """Devices of which more is given out than they have. `claims`: all that hold devices of koordra's."""
+def overcommitments(slices: Iterable[Object], claims: Iterable[Object]) -> list[Alarm]:
+    """Devices of which more is given out than they have. `claims`: all that hold devices of these pools."""
     used: dict[tuple[str, str], list[tuple[Object, Mapping[str, Any]]]] = defaultdict(list)
     for claim in claims:
         for result in claims_of.results(claim):
@@ -73,7 +73,7 @@ def overcommitments(cluster: Cluster, claims: Iterable[Object]) -> list[Alarm]:
     crowded = {place: entries for place, entries in used.items() if len(entries) > 1}
     if not crowded:
         return []
-    capacity = _capacities(cluster.slices, crowded.keys())
+    capacity = _capacities(slices, crowded.keys())
     found = []
     for place in sorted(crowded):
         text = _too_much(place, crowded[place], capacity.get(place))

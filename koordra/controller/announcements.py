@@ -90,10 +90,7 @@ class Announcements:
         )
         self.tell(happening)
 
-    def retain(self, uids: Iterable[str]) -> None:
-        """Forget every claim and pod that is not among these."""
-        if not self._told and not self._held_back:
-            return
-        kept = set(uids)
-        self._told = {uid: told for uid, told in self._told.items() if uid in kept}
-        self._held_back = {uid: held for uid, held in self._held_back.items() if uid in kept}
+    def forget(self, uid: str) -> None:
+        """The claim or pod is gone."""
+        self._told.pop(uid, None)
+        self._held_back.pop(uid, None)

@@ -13,7 +13,7 @@ very write.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class AssumedWrites:
     def __init__(self) -> None:
         self._written: dict[str, Object] = {}
         self._doubts: dict[str, Doubt] = {}
+        self._lost: set[str] = set()
 
     def assume(self, claim: Object) -> None:
         """The server has answered with this state of the claim; it ends any doubt."""
@@ -57,24 +58,22 @@ class AssumedWrites:
         """Writes that are still in doubt, by claim."""
         return sorted(self._doubts.values(), key=lambda doubt: objects.key(doubt.claim))
 
+    def lose(self, claim_uid: str) -> None:
+        """The server does not have the claim any more, whatever the cache shows."""
+        self._lost.add(claim_uid)
+
     def forget(self, claim_uid: str) -> None:
-        """The claim is known to be gone."""
+        """The cache does not show the claim any more."""
         self._written.pop(claim_uid, None)
         self._doubts.pop(claim_uid, None)
+        self._lost.discard(claim_uid)
 
-    def laid_over(self, cached: Iterable[Object]) -> list[Object]:
-        """The cache's claims with everything newer that we know; what the cache has caught up with is
+    def current(self, cached: Object) -> Object | None:
+        """The newest state known of a claim that the cache shows, None where it is lost; what the cache has caught up with is
         dropped."""
-        cached_claims = list(cached)
-        if not self._written and not self._doubts:
-            return cached_claims
-        known = {objects.uid(claim) for claim in cached_claims}
-        for uid in [uid for uid in (*self._written, *self._doubts) if uid not in known]:
-            self.forget(uid)
-        return [self._current(claim) for claim in cached_claims]
-
-    def _current(self, cached: Object) -> Object:
         uid = objects.uid(cached)
+        if uid in self._lost:
+            return None
         written = self._written.get(uid)
         if written is not None and not is_older(cached, written):
             del self._written[uid]

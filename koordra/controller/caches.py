@@ -19,6 +19,7 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object, key
+from koordra.controller.cache.changes import Change, ChangeQueue, Source
 from koordra.controller.gangs.kinds import POD_GROUPS
 from koordra.controller.snapshot import Cluster
 from koordra.controller.stages import Stages
@@ -63,11 +64,16 @@ class Caches:
         self._client = client
         self._stop = stop
         self._changed = changed
+        self._queues: list[ChangeQueue] = []
         self._by_kind: dict[Kind, WatchCache] = {}
 
     def start(self) -> None:
         """List and watch, one thread per kind, until `stop`."""
-        kinds = [*NEEDED, *(kind for kind in OPTIONAL if self._is_served(kind))]
+        kinds = list(NEEDED)
+        for kind in OPTIONAL:
+            is_followed = any((each.group, each.plural) == (kind.group, kind.plural) for each in kinds)
+            if not is_followed and self._is_served(kind):
+                kinds.append(kind)
         self._by_kind = {
             kind: WatchCache(self._client, kind, on_change=self._listener(kind)) for kind in kinds
         }
@@ -84,6 +90,11 @@ class Caches:
                     log.warning("not_listed", kind=str(kind))
                     return False
         return True
+
+    def source(self) -> Source:
+        """For one worker, before `start`: every change from then on, and full reads."""
+        self._queues.append(ChangeQueue())
+        return _Followed(self, self._queues[-1])
 
     def cluster(self) -> Cluster:
         """Everything as it is in the caches now."""
@@ -129,6 +140,8 @@ class Caches:
         heard = tuple(self._heard.get(kind, ()))
 
         def on_change(event: str, obj: Object, /) -> None:
+            for queue in self._queues:
+                queue.observe(kind, event, obj)
             for listener in heard:
                 try:
                     listener(event, obj)
@@ -145,3 +158,12 @@ class Caches:
 
 def _follow(cache: WatchCache, stop: threading.Event) -> Callable[[], None]:
     return lambda: cache.run(stop)
+
+
+class _Followed:
+    def __init__(self, caches: Caches, queue: ChangeQueue) -> None:
+        self._queue = queue
+        self.cluster = caches.cluster
+
+    def changes(self) -> list[Change]:
+        return self._queue.changes()

@@ -99,6 +99,11 @@ def holds_koordra_devices(claim: Mapping[str, Any]) -> bool:
     return any(result.get("driver") == names.DRIVER for result in results(claim))
 
 
+def pools(claim: Mapping[str, Any]) -> set[str]:
+    """Pools of koordra's whose devices the claim holds."""
+    return {str(result.get("pool")) for result in results(claim) if result.get("driver") == names.DRIVER}
+
+
 def reserved_for(claim: Mapping[str, Any]) -> list[str]:
     """uids of the pods that the claim is reserved for."""
     return [str(entry.get("uid")) for entry in _mappings(objects.status_of(claim).get("reservedFor"))]

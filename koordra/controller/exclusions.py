@@ -8,7 +8,7 @@ stays. Times are seconds of a monotonic clock that the caller passes in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -34,6 +34,8 @@ class Exclusions:
         self._first = first
         self._longest = longest
         self._by_pod: dict[str, dict[str, Exclusion]] = {}
+        self._changed: set[str] = set()
+        self._ends: list[tuple[float, str]] = []
 
     def exclude(self, pod_uid: str, node: str, *, why: str, now: float) -> Exclusion:
         """One more refusal of this pod by this node."""
@@ -42,6 +44,8 @@ class Exclusions:
         pause: float = min(self._first * 2.0 ** (refusals - 1), self._longest)
         found = Exclusion(node, why, now + pause, refusals)
         self._by_pod[pod_uid][node] = found
+        self._changed.add(pod_uid)
+        heapq.heappush(self._ends, (found.until, pod_uid))
         return found
 
     def active(self, pod_uid: str, now: float) -> dict[str, str]:
@@ -53,25 +57,28 @@ class Exclusions:
         """How often the pod was refused so far, all nodes together."""
         return sum(entry.refusals for entry in self._by_pod.get(pod_uid, {}).values())
 
+    def changed(self, now: float) -> set[str]:
+        """Pods (by uid) that other nodes are left out for than at the last call."""
+        self._expire(now)
+        found, self._changed = self._changed, set()
+        return found
+
+    def _expire(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            self._changed.add(heapq.heappop(self._ends)[1])
+
     def next_expiry(self, now: float) -> float | None:
-        """When the next exclusion ends, None when none is active."""
-        ends = [
-            entry.until
-            for entries in self._by_pod.values()
-            for entry in entries.values()
-            if entry.until > now
-        ]
-        return min(ends, default=None)
+        """When the next exclusion ends at the earliest, None when none is active."""
+        self._expire(now)
+        return self._ends[0][0] if self._ends else None
 
     def retry_node(self, node: str, now: float) -> None:
         """The node has changed: pods may try it at once."""
-        for entries in self._by_pod.values():
+        for uid, entries in self._by_pod.items():
             if node in entries:
+                self._changed.add(uid)
                 entries[node] = replace(entries[node], until=min(entries[node].until, now))
 
-    def retain(self, pod_uids: Iterable[str]) -> None:
-        """Forget every pod that is not among these."""
-        if not self._by_pod:
-            return
-        kept = set(pod_uids)
-        self._by_pod = {uid: entries for uid, entries in self._by_pod.items() if uid in kept}
+    def forget(self, pod_uid: str) -> None:
+        """The pod is gone."""
+        self._by_pod.pop(pod_uid, None)

@@ -11,12 +11,14 @@ koordra_controller_stage_seconds{part}            from its arrival to its alloca
 koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
 koordra_controller_write_errors_total{resource,code}
 koordra_controller_alarms{reason}                 what nobody but koordra should do, now (see guards.py)
+koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had led to (cache/audit.py)
 koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives out none there
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -53,6 +55,11 @@ class Figures:
         )
         self._claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
         self._gangs = metrics.gauge(part + "gangs", "Gangs by stage", ["stage"])
+        self._differences = metrics.counter(
+            part + "index_differences",
+            "What a full read found to differ from what changes had led to",
+            ["found_in"],
+        )
         self._pass = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
         self._plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
         self._allocation = metrics.histogram(
@@ -88,6 +95,12 @@ class Figures:
     def count_gangs(self, by_stage: Mapping[str, int]) -> None:
         for stage, number in by_stage.items():
             self._gangs.labels(stage).set(number)
+
+    def count_differences(self, found: Counter[str]) -> None:
+        """And begin to count anew."""
+        for where, number in found.items():
+            self._differences.labels(where).inc(number)
+        found.clear()
 
     @contextmanager
     def one_pass(self) -> Iterator[None]:

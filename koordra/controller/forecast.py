@@ -15,19 +15,22 @@ Members of gangs are not forecast: they are placed together or not at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
+from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller import happenings, snapshot
+from koordra.controller import happenings
+from koordra.controller.cache.changes import Change
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.group_index import GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.gangs.marks import mark_of
-from koordra.controller.membership import Membership
 from koordra.controller.obstacles import Obstacles
 from koordra.controller.offers import Offers
 from koordra.controller.peers.foreign import Foreign
@@ -92,20 +95,15 @@ def forecast(
     starves_after: float = STARVES_AFTER,
 ) -> dict[str, Forecast]:
     """Claim key -> what the next pass would decide, for every claim that waits together with its pod."""
-    members = Membership()
-    members.look(cluster)
-    waiting = snapshot.groups(
-        [member for member in members.open if mark_of(member.pod) is None], immediate=_immediate(cluster)
-    )
-    passing = _Passing(cluster, members.users, refused, planner=planner, read_inventory=read_inventory)
-    first = passing.run(waiting, Reservations(starves_after=0))
+    passing = _Passing(cluster, refused, planner=planner, read_inventory=read_inventory)
+    first = passing.run(Reservations(starves_after=0))
     starving = [group for group in first.nowhere if _waited(group, now) >= starves_after > 0]
     if not starving:
         return first.found
     reservations = Reservations(starves_after=starves_after)
     for group in first.nowhere:
         reservations.waits(group, now=-_waited(group, now))
-    return passing.run(waiting, reservations).found
+    return passing.run(reservations).found
 
 
 class _Passing:
@@ -114,47 +112,44 @@ class _Passing:
     def __init__(
         self,
         cluster: Cluster,
-        users: Mapping[str, Sequence[Object]],
         refused: Refusals,
         *,
         planner: Planner,
         read_inventory: Callable[[Iterable[Object]], Inventory],
     ) -> None:
         self._cluster = cluster
-        self._users = users
         self._refused = refused
         self._planner = planner
         self._read_inventory = read_inventory
 
-    def run(self, waiting: Sequence[Group], reservations: Reservations) -> _Course:
-        offers = Offers(self._planner, self._read_inventory)
-        offers.look(self._cluster)
-        foreign = Foreign()
-        foreign.look(self._cluster)
-        sites = offers.sites.by_name
-        obstacles = Obstacles(self._cluster, sites)
+    def run(self, reservations: Reservations) -> _Course:
+        cache, offers = ClusterCache.of(self._cluster), Offers(self._planner, self._read_inventory)
+        offers.look(cache)
+        foreign = Foreign(cache)
+        foreign.look()
+        sites, users = offers.sites.by_name, cache.pod_index.users
+        obstacles, groups = Obstacles(cache, sites), _waiting(cache)
 
         def fits_when_empty(group: Group, site: Site) -> bool:
             gone = {objects.uid(claim) for claim in site.holders}
-            gone |= {
-                objects.uid(pod) for claim in site.holders for pod in self._users.get(objects.key(claim), ())
-            }
+            gone |= {objects.uid(pod) for claim in site.holders for pod in users.get(objects.key(claim), ())}
             return offers.ask(group, site, without=frozenset(gone)).score is not None
 
-        reservations.review(waiting, sites.values(), fits_when_empty=fits_when_empty, now=0.0)
+        reservations.review(groups, sites, fits_when_empty=fits_when_empty, now=0.0)
         course = _Course()
-        for group in waiting:
+        for group in sorted(groups.values(), key=lambda group: group.urgency):
             kept_off = {**reservations.kept_off(group), **obstacles.of(group)}
             kept_off |= {**self._left_out(group), **foreign.kept_off(group)}
-            decision = decide(group, ask=_asking(offers, kept_off), users=self._users)
+            decision = decide(group, ask=_asking(offers, kept_off), users=users)
             self._note(course, group, decision)
             for claim in group.pending:
-                allocation = decision.allocations.get(objects.key(claim))
+                key = objects.key(claim)
+                allocation = decision.allocations.get(key)
                 if allocation is not None:
-                    pods = [pod for pod in group.pods if pod in self._users.get(objects.key(claim), ())]
+                    pods = [pod for pod in group.pods if pod in users.get(key, ())]
                     given = {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
+                    cache.apply([Change(RESOURCE_CLAIMS, key, given)])
                     offers.given_out(given, pods)
-                    obstacles.came(pods)
         return course
 
     def _left_out(self, group: Group) -> dict[str, Reason]:
@@ -184,15 +179,21 @@ def _asking(offers: Offers, kept_off: Mapping[str, Reason]) -> Callable[[Group],
     return lambda group: offers.best(group, kept_off)
 
 
-def _immediate(cluster: Cluster) -> list[Object]:
-    return [
-        claim
-        for claim in cluster.claims
-        if claims_of.is_immediate(claim)
-        and not claims_of.is_allocated(claim)
-        and not objects.is_deleting(claim)
-        and claims_of.owner(claim, cluster.classes_by_name) is Owner.KOORDRA
-    ]
+def _waiting(cache: ClusterCache) -> dict[str, Group]:
+    """The groups that wait, by key, gangs left out."""
+    groups, pods = GroupIndex(), cache.pod_index
+    for uid in pods.pending:
+        if mark_of(pods.entries[uid].pod) is None:
+            groups.update(uid, pods.member(uid))
+    claims = {key: cache.claims[key] for key in cache.claim_index.immediate}
+    groups.settle(
+        {
+            key: claim
+            for key, claim in claims.items()
+            if claims_of.owner(claim, cache.classes) is Owner.KOORDRA
+        }
+    )
+    return groups.groups
 
 
 def _waited(group: Group, now: datetime) -> float:

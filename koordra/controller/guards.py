@@ -16,7 +16,7 @@ One writer allocates the devices of a joint node. What would break that is found
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.controller import claims as claims_of
-from koordra.controller.snapshot import Cluster, allocator_of
+from koordra.controller.snapshot import allocator_of
 from koordra.errors import InvalidInput, KoordraError
 from koordra.placement import read_inventory
 
@@ -50,7 +50,6 @@ _GUARD: Final = re.compile(
 )
 _PCI_NAMES: Final = ("pcibusid", "pciaddress", "pcibusaddress", "pci_address")
 _PCI_ADDRESS: Final = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-_PROBES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +62,10 @@ class Alarm:
     message: str
 
 
-def class_alarms(cluster: Cluster) -> list[Alarm]:
-    """Classes through which kube-scheduler's allocator could take joint devices."""
-    probes = joint_devices(cluster.slices)
+def class_alarms(classes: Iterable[Object], probes: Collection[DeviceFacts]) -> list[Alarm]:
+    """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of different types."""
     found = []
-    for entry in cluster.classes:
+    for entry in classes:
         name, expressions = objects.name(entry), _expressions(entry)
         if claims_of.is_koordra_class(entry):
             if not any(_GUARD.search(expression) for expression in expressions):
@@ -86,8 +84,8 @@ def class_alarms(cluster: Cluster) -> list[Alarm]:
     return found
 
 
-def joint_devices(slices: Iterable[Object]) -> list[DeviceFacts]:
-    """A few devices that the controller gives out, of different types, as selectors see them."""
+def joint_devices(slices: Iterable[Object], known: Container[str] = ()) -> dict[str, DeviceFacts]:
+    """By type, one device that the controller gives out, as selectors see it; types that are `known` are left out."""
     found: dict[str, DeviceFacts] = {}
     for entry in slices:
         spec = objects.spec_of(entry)
@@ -95,13 +93,12 @@ def joint_devices(slices: Iterable[Object]) -> list[DeviceFacts]:
             continue
         for device in spec.get("devices") or ():
             kind = str(_attribute(device, "type"))
-            if allocator_of(device) == names.ALLOCATOR_CONTROLLER and kind not in found:
-                facts = _facts(entry, device)
-                if facts is not None:
-                    found[kind] = facts
-        if len(found) >= _PROBES:
-            break
-    return list(found.values())
+            if kind in known or kind in found or allocator_of(device) != names.ALLOCATOR_CONTROLLER:
+                continue
+            facts = _facts(entry, device)
+            if facts is not None:
+                found[kind] = facts
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +121,10 @@ class Contest:
         )
 
 
-def contests(slices: Iterable[Object]) -> list[Contest]:
+def contests(slices: Collection[Object]) -> list[Contest]:
     """The devices that two drivers publish, told apart by PCI address and UUID; each once for a driver."""
+    if all(objects.spec_of(entry).get("driver") == names.DRIVER for entry in slices):
+        return []
     ours: dict[tuple[str, str], Mapping[str, Any]] = {}
     theirs: dict[tuple[str, str, str], tuple[Object, str]] = {}
     for entry in slices:
@@ -160,31 +159,27 @@ def identities(device: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def publishes_gpus(slices: Iterable[Object]) -> frozenset[str]:
-    """Nodes whose GPUs koordra publishes."""
-    return frozenset(
-        str(objects.spec_of(entry).get("nodeName"))
+def publishes_gpus(slices: Iterable[Object]) -> bool:
+    """Whether koordra publishes GPUs in these slices."""
+    return any(
+        str(_attribute(device, "type")) in (names.TYPE_GPU, names.TYPE_MIG)
         for entry in slices
         if objects.spec_of(entry).get("driver") == names.DRIVER
-        and any(
-            str(_attribute(device, "type")) in (names.TYPE_GPU, names.TYPE_MIG)
-            for device in objects.spec_of(entry).get("devices") or ()
-        )
+        for device in objects.spec_of(entry).get("devices") or ()
     )
 
 
-def slice_alarms(cluster: Cluster) -> list[Alarm]:
+def slice_alarms(slices: Collection[Object], nodes: Mapping[str, Object]) -> list[Alarm]:
     """Slices in our name that are not ours, and devices that two drivers publish."""
-    nodes = {objects.name(node): node for node in cluster.nodes}
     found = []
-    for entry in cluster.slices:
+    for entry in slices:
         spec = objects.spec_of(entry)
         node = str(spec.get("nodeName") or "")
         if spec.get("driver") == names.DRIVER:
             pool = str((spec.get("pool") or {}).get("name"))
             if pool != node:
                 found.append(_strange(entry, node, pool))
-    for one in contests(cluster.slices):
+    for one in contests(slices):
         about = (one.entry, nodes[one.node]) if one.node in nodes else (one.entry,)
         key = f"{one.node}/{one.device}/{one.driver}"
         found.append(Alarm(TWO_DRIVERS, key, about, f"node {one.node}: {one.text}"))

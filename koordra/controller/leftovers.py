@@ -19,7 +19,7 @@ left out. Table and counts outlive the process (leftover_store.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -141,7 +141,9 @@ class Leftovers:
             self._measures = self._ranking.measures
             self._requests.clear()
 
-    def begin(self, claims: Sequence[Object], pods: Sequence[Object], classes: Mapping[str, Object]) -> None:
+    def begin(
+        self, claims: Collection[Object], pods: Collection[Object], classes: Mapping[str, Object]
+    ) -> None:
         """Once, where nothing was counted before: what is in use already is what was asked for until now."""
         if self._begun or not any(self._ranking.measures):
             return
@@ -172,7 +174,7 @@ class Leftovers:
             self.epoch += 1
             log.info("leftover_table_learned", claims=self._ranking.policy.table.pods)
 
-    def retain(self, claims: Sequence[Object]) -> None:
+    def retain(self, claims: Collection[Object]) -> None:
         """Claims that are not there any more need not be known."""
         if len(self._heard) > 2 * len(claims) + 100:
             self._heard &= {objects.uid(claim) or objects.key(claim) for claim in claims}
@@ -284,7 +286,7 @@ def _uids(group: Group) -> set[str]:
     return {objects.uid(claim) or objects.key(claim) for claim in group.pending}
 
 
-def _in_use(claims: Sequence[Object], pods: Sequence[Object]) -> Iterator[Group]:
+def _in_use(claims: Collection[Object], pods: Collection[Object]) -> Iterator[Group]:
     """The claims that have their devices, by pod, as they were when they waited; those without a pod one by one."""
     held = {
         objects.key(claim): {**claim, "status": {}}

@@ -1,7 +1,6 @@
 """When to look for what nobody should do (`guards`), and not to tell the same alarm over and over.
 
-Looking is cheap where nothing changed: classes and slices are judged again when one of them is another value than
-before, a claim when it is, and over-commitment in the pools of claims that changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
+Slices are judged node by node, claims one by one, and over-commitment pool by pool, each when it has changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
 
 Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
 taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has said that it
@@ -12,51 +11,51 @@ protocol.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.cel.selectors import DeviceFacts
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation_guards import joint_places, overcommitments, writer_alarms
-from koordra.controller.guards import Alarm, class_alarms, slice_alarms
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.guards import Alarm, class_alarms, joint_devices, slice_alarms
 from koordra.controller.happenings import Happening, cut
-from koordra.controller.snapshot import Cluster, allocator_of
+from koordra.controller.snapshot import allocator_of
 
 REPEAT: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """A claim with devices of koordra's, what is wrong with it alone, and the pools of its devices."""
-
-    claim: Object
-    alarms: list[Alarm]
-    pools: frozenset[str]
-
-
 class Lookout:
-    """Not thread-safe."""
+    """Follows a cache. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self._published: tuple[Sequence[Object], Sequence[Object], Sequence[Object]] = ((), (), ())
-        self._of_published: list[Alarm] = []
-        self._joint: frozenset[tuple[str, str]] = frozenset()
-        self._claims: dict[str, _Holder] = {}
-        self._of_claims: list[Alarm] = []
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._probes: dict[str, tuple[str, DeviceFacts]] = {}
+        """Type -> the node and the facts of one joint device."""
+        self._of_classes: list[Alarm] = []
+        self._of_slices: dict[str, list[Alarm]] = {}
+        self._of_claims: dict[str, list[Alarm]] = {}
         self._over_committed: dict[str, list[Alarm]] = {}
-        self._slices: Sequence[Object] = ()
         self._quarantined: dict[str, int] = {}
+        """Node -> the highest generation of its pool in which some device changes hands."""
         self._told: dict[tuple[str, str], float] = {}
+        self._classes = cache.follow(DEVICE_CLASSES)
+        self._nodes: set[str] = set()
+        self._pools: set[str] = set()
+        self._claims = cache.follow(RESOURCE_CLAIMS)
+        for key, entry in cache.slices.items():
+            self._on_slice(key, None, entry)
+        cache.listen(RESOURCE_SLICES, self._on_slice)
+        cache.listen(RESOURCE_CLAIMS, self._on_claim)
 
-    def look(self, cluster: Cluster, *, now: float, also: Sequence[Alarm] = ()) -> list[Happening]:
+    def look(self, *, now: float, also: Sequence[Alarm] = ()) -> list[Happening]:
         """What is to be told now; `also`: alarms that were found elsewhere."""
-        anew = self._look_at_published(cluster)
-        self._look_at_claims(cluster, anew=anew)
-        alarms = {
-            (alarm.reason, alarm.key): alarm for alarm in (*self._of_published, *self._of_claims, *also)
-        }
+        self._look_at_published()
+        self._look_at_claims()
+        alarms = {(alarm.reason, alarm.key): alarm for alarm in (*self._alarms(), *also)}
         due = [place for place in sorted(alarms) if self._told.get(place, -REPEAT) + REPEAT <= now]
         self._told = {place: at for place, at in self._told.items() if place in alarms}
         self._told.update(dict.fromkeys(due, now))
@@ -64,78 +63,106 @@ class Lookout:
             Happening(alarms[place].reason, cut(alarms[place].message), alarms[place].about) for place in due
         ]
 
-    def quarantines(self, cluster: Cluster) -> list[tuple[Object, str]]:
+    def quarantines(self) -> list[tuple[Object, str]]:
         """(node, generation of its pool) for nodes whose quarantine was not confirmed yet."""
-        if not _alike(cluster.slices, self._slices):
-            self._slices, self._quarantined = cluster.slices, _in_quarantine(cluster.slices)
-        seen = self._quarantined
         return [
-            (node, str(seen[objects.name(node)]))
-            for node in (cluster.nodes if seen else ())
-            if objects.name(node) in seen
-            and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != str(seen[objects.name(node)])
+            (node, str(generation))
+            for name, generation in sorted(self._quarantined.items())
+            if (node := self._cache.nodes.get(name)) is not None
+            and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != str(generation)
         ]
 
-    def _look_at_published(self, cluster: Cluster) -> bool:
-        published = (cluster.slices, cluster.classes, cluster.nodes)
-        if all(_alike(one, other) for one, other in zip(published[:2], self._published[:2], strict=True)):
-            return False
-        self._published = published
-        self._of_published = [*class_alarms(cluster), *slice_alarms(cluster)]
-        self._joint = joint_places(cluster.slices)
-        return True
+    def _alarms(self) -> Iterable[Alarm]:
+        yield from self._of_classes
+        for table in (self._of_slices, self._of_claims, self._over_committed):
+            for alarms in table.values():
+                yield from alarms
 
-    def _look_at_claims(self, cluster: Cluster, *, anew: bool) -> None:
-        kept: dict[str, _Holder] = {}
-        touched: set[str] = set()
-        for claim in cluster.claims:
-            if not (claim.get("status") or {}).get("allocation"):
-                continue
-            uid = objects.uid(claim)
-            before = self._claims.get(uid)
-            if before is not None and before.claim is claim and not anew:
-                kept[uid] = before
-            elif claims_of.holds_koordra_devices(claim):
-                pools = frozenset(
-                    str(result.get("pool"))
-                    for result in claims_of.results(claim)
-                    if result.get("driver") == names.DRIVER
-                )
-                kept[uid] = _Holder(claim, writer_alarms(claim, self._joint), pools)
-                touched |= pools
-        for uid, before in self._claims.items():
-            if kept.get(uid) is not before:
-                touched |= before.pools
-        self._claims = kept
-        if touched:
-            self._look_at_pools(cluster, touched)
-            self._of_claims = [alarm for entry in kept.values() for alarm in entry.alarms]
-            self._of_claims += [alarm for pool in self._over_committed.values() for alarm in pool]
+    # what has changed
 
-    def _look_at_pools(self, cluster: Cluster, touched: set[str]) -> None:
-        """Over-commitment in these pools, with all that is held there."""
-        for pool in touched:
-            self._over_committed.pop(pool, None)
-        holders = [entry.claim for entry in self._claims.values() if not touched.isdisjoint(entry.pools)]
-        for alarm in overcommitments(cluster, holders):
-            pool = alarm.key.rpartition("/")[0]
-            if pool in touched:
-                self._over_committed.setdefault(pool, []).append(alarm)
+    def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
+        for entry in (before, now):
+            if entry is not None:
+                spec = objects.spec_of(entry)
+                self._nodes.add(str(spec.get("nodeName") or ""))
+                self._pools.add(str((spec.get("pool") or {}).get("name")))
+
+    def _on_claim(self, _key: str, before: Object | None, now: Object | None) -> None:
+        for claim in (before, now):
+            self._pools |= claims_of.pools(claim) if claim is not None else set()
+
+    # judging it again
+
+    def _look_at_published(self) -> None:
+        probed = self._probe()
+        for name in self._nodes:
+            published = self._cache.node_index.published(name)
+            _keep(self._of_slices, name, slice_alarms(published, self._cache.nodes))
+            generation = _in_quarantine(published)
+            if generation is None:
+                self._quarantined.pop(name, None)
+            else:
+                self._quarantined[name] = generation
+        self._nodes.clear()
+        if probed or self._classes:
+            facts = [facts for _, facts in self._probes.values()]
+            self._of_classes = class_alarms(self._cache.classes.values(), facts)
+        self._classes.clear()
+
+    def _probe(self) -> bool:
+        """Have one joint device of each type; whether it is another one than before."""
+        nodes, before = self._cache.node_index, dict(self._probes)
+        for kind, (name, _) in before.items():
+            if name in self._nodes:
+                del self._probes[kind]
+        lost = before.keys() - self._probes.keys()
+        for name in sorted(self._nodes):
+            self._probe_node(name)
+        if lost - self._probes.keys():
+            for name in sorted(nodes.nodes):
+                self._probe_node(name)
+        return self._probes != before
+
+    def _probe_node(self, name: str) -> None:
+        found = joint_devices(self._cache.node_index.published(name), self._probes)
+        self._probes.update({kind: (name, facts) for kind, facts in found.items()})
+
+    def _look_at_claims(self) -> None:
+        nodes, claims = self._cache.node_index, {*self._claims}
+        for pool in self._pools:
+            holders, slices = nodes.claims_of_pool(pool), nodes.slices_of_pool(pool)
+            _keep(self._over_committed, pool, overcommitments(slices, [*holders]) if len(holders) > 1 else [])
+            claims.update(objects.key(claim) for claim in holders)
+        joint: dict[str, set[tuple[str, str]]] = {}
+        for key in claims:
+            claim = self._cache.claims.get(key)
+            pools = claims_of.pools(claim) if claim is not None else set()
+            for pool in pools - joint.keys():
+                joint[pool] = joint_places(nodes.slices_of_pool(pool))
+            places = set().union(*(joint[pool] for pool in pools))
+            _keep(self._of_claims, key, writer_alarms(claim, places) if claim is not None else [])
+        self._pools.clear()
+        self._claims.clear()
 
 
-def _in_quarantine(slices: Sequence[Object]) -> dict[str, int]:
-    """Node -> the highest generation of its pool in which some device changes hands."""
-    seen: dict[str, int] = {}
-    for entry in slices:
-        spec = objects.spec_of(entry)
-        if spec.get("driver") != names.DRIVER:
-            continue
-        if any(allocator_of(device) == names.ALLOCATOR_NOBODY for device in spec.get("devices") or ()):
-            generation = int((spec.get("pool") or {}).get("generation") or 0)
-            node = str(spec.get("nodeName"))
-            seen[node] = max(generation, seen.get(node, 0))
-    return seen
+def _keep(table: dict[str, list[Alarm]], key: str, alarms: list[Alarm]) -> None:
+    if alarms:
+        table[key] = alarms
+    else:
+        table.pop(key, None)
 
 
-def _alike(one: Sequence[Object], other: Sequence[Object]) -> bool:
-    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))
+def _in_quarantine(slices: Iterable[Object]) -> int | None:
+    """The highest generation of a node's pool in which some device changes hands."""
+    return max(
+        (
+            int((objects.spec_of(entry).get("pool") or {}).get("generation") or 0)
+            for entry in slices
+            if objects.spec_of(entry).get("driver") == names.DRIVER
+            and any(
+                allocator_of(device) == names.ALLOCATOR_NOBODY
+                for device in objects.spec_of(entry).get("devices") or ()
+            )
+        ),
+        default=None,
+    )

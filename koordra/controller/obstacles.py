@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.allocator.predicates import selector_matches
@@ -31,6 +31,7 @@ from koordra.api import objects
 from koordra.api.classic_nodes import SUITABLE_NODES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.pod_terms import (
     REQUIRED,
     clashes,
@@ -42,7 +43,7 @@ from koordra.controller.pod_terms import (
     with_label_keys,
 )
 from koordra.controller.sites import Site
-from koordra.controller.snapshot import Cluster, Group, is_living
+from koordra.controller.snapshot import Group, is_living
 
 _DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _ZONE_LABELS: Final = (
@@ -62,16 +63,13 @@ class _Guest:
     """The labels of its node."""
 
 
-@dataclass(slots=True)
 class Obstacles:
-    """For one state of the cluster. `sites` are those of the pass; what is gathered, is gathered once, and only
-    when a pod asks for it."""
+    """Over the cache and the sites as they are at each question. Not thread-safe."""
 
-    cluster: Cluster
-    sites: Mapping[str, Site]
-    _repelling: list[tuple[Mapping[str, Any], _Guest]] | None = None
-    _volumes: dict[str, Object] | None = None
-    _selectors: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, cache: ClusterCache, sites: Mapping[str, Site]) -> None:
+        self._cache = cache
+        self.sites = sites
+        self._selectors: dict[str, Any] = {}
 
     def of(self, group: Group) -> dict[str, Reason]:
         """Node -> the first thing that keeps some pod of the group off it."""
@@ -83,11 +81,6 @@ class Obstacles:
                 found.setdefault(name, text if len(group.pods) == 1 else f"pod {objects.key(pod)}: {text}")
         cause = Cause.NODE_UNSUITABLE.value
         return {name: Reason(name, None, None, cause, found[name]) for name in sorted(found)}
-
-    def came(self, pods: Iterable[Object]) -> None:
-        """Pods that got a place since; those with anti-affinity of their own count for others from now on."""
-        if any((objects.spec_of(pod).get("affinity") or {}).get("podAntiAffinity") for pod in pods):
-            self._repelling = None
 
     def _of_pod(self, pod: Object, group: Group) -> Iterable[tuple[str, str]]:
         spec = objects.spec_of(pod)
@@ -188,15 +181,7 @@ class Obstacles:
 
     def _repelling_guests(self, pod: Object, mine: set[str]) -> Iterable[tuple[str, str]]:
         """Running pods that demand that no such pod comes near them."""
-        if self._repelling is None:
-            self._repelling = [
-                (term, _Guest(guest, objects.labels_of(site.node)))
-                for site in self.sites.values()
-                for guest in site.guests
-                if (affinity := (guest.get("spec") or {}).get("affinity"))
-                for term in (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ()
-            ]
-        for term, guest in self._repelling:
+        for term, guest in self._repelling():
             key = str(term.get("topologyKey"))
             if objects.uid(guest.pod) in mine or key not in guest.node:
                 continue
@@ -208,6 +193,17 @@ class Obstacles:
                         name,
                         f"pod {objects.key(guest.pod)} there has anti-affinity to such pods in its {key}",
                     )
+
+    def _repelling(self) -> Iterable[tuple[Mapping[str, Any], _Guest]]:
+        """Required terms of anti-affinity, and whose they are."""
+        nodes = self._cache.node_index
+        for uid, name in nodes.repelling.items():
+            guest, site = nodes.guest(uid), self.sites.get(name)
+            if guest is None or site is None:
+                continue
+            affinity = objects.spec_of(guest).get("affinity") or {}
+            for term in (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ():
+                yield term, _Guest(guest, objects.labels_of(site.node))
 
     def _selects(self, owner: Object, term: Mapping[str, Any], other: Object) -> bool:
         """Whether a term of `owner` means the pod `other`."""
@@ -221,14 +217,8 @@ class Obstacles:
             return True
         if by_label is None:
             return False
-        labels = next(
-            (
-                objects.labels_of(entry)
-                for entry in self.cluster.namespaces
-                if objects.name(entry) == objects.namespace(other)
-            ),
-            {},
-        )
+        where = self._cache.namespaces.get(objects.namespace(other))
+        labels = {} if where is None else objects.labels_of(where)
         return label_selector_matches(by_label, labels)
 
     # topology spread
@@ -305,14 +295,9 @@ class Obstacles:
                 return
 
     def _volume_of(self, claim_key: str) -> Object | None:
-        if self._volumes is None:
-            by_name = {objects.name(volume): volume for volume in self.cluster.volumes}
-            self._volumes = {
-                objects.key(claim): by_name[str(bound)]
-                for claim in self.cluster.volume_claims
-                if (bound := objects.spec_of(claim).get("volumeName")) in by_name
-            }
-        return self._volumes.get(claim_key)
+        claim = self._cache.volume_claims.get(claim_key)
+        bound = None if claim is None else objects.spec_of(claim).get("volumeName")
+        return self._cache.volumes.get(str(bound)) if bound else None
 
     # classes that were converted from classic ones
 
@@ -320,7 +305,7 @@ class Obstacles:
         for class_name in dict.fromkeys(
             name for claim in group.pending for name in claims_of.class_names(claim)
         ):
-            found = self.cluster.classes_by_name.get(class_name)
+            found = self._cache.classes.get(class_name)
             text = "" if found is None else objects.annotations_of(found).get(SUITABLE_NODES, "")
             if not text:
                 continue
@@ -330,3 +315,16 @@ class Obstacles:
             for name, site in self.sites.items():
                 if not selector_matches(selector, site.node):
                     yield name, f"DeviceClass {class_name}: the node is not among its suitable nodes"
+
+
+def looks_at_others(pod: Mapping[str, Any]) -> bool:
+    """Whether it matters to the pod where other pods and volumes are."""
+    spec = objects.spec_of(pod)
+    affinity = spec.get("affinity") or {}
+    return bool(
+        affinity.get("podAffinity")
+        or affinity.get("podAntiAffinity")
+        or spec.get("topologySpreadConstraints")
+        or spec.get("volumes")
+        or host_ports(spec)
+    )

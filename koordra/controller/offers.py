@@ -33,8 +33,10 @@ from koordra.allocator.predicates import requests_of, unsuitable
 from koordra.allocator.reasons import Cause, Reason
 from koordra.allocator.score import WORTH
 from koordra.api import objects
+from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.leftovers import Learned, Leftovers
 from koordra.controller.request_class import (
     SPEAKS_OF_ONE,
@@ -55,7 +57,7 @@ from koordra.controller.site_answers import (
     waits_for_others,
 )
 from koordra.controller.sites import Inventory, Site, Sites, add_load
-from koordra.controller.snapshot import Cluster, Group
+from koordra.controller.snapshot import Group
 from koordra.errors import KoordraError
 
 MOST_CLASSES: Final = 128
@@ -118,20 +120,24 @@ class Offers:
         self._books: dict[str, _Book] = {}
         self._exemplars: dict[tuple[str, Hashable], Exemplar] = {}
         self._classes: Mapping[str, Object] = {}
-        self._seen_classes: Sequence[Object] = ()
+        self._cache: ClusterCache | None = None
+        self._is_stale = False
 
-    def look(self, cluster: Cluster) -> None:
+    def look(self, cache: ClusterCache) -> None:
         """Everything as it is at the beginning of a pass."""
-        self.sites.look(cluster)
-        classes = cluster.classes
-        if classes is not self._seen_classes and list(classes) != list(self._seen_classes):
+        if self._cache is not cache:
+            self._cache, self._is_stale = cache, True
+            cache.listen(DEVICE_CLASSES, self._on_class)
+        self.sites.look(cache)
+        if self._is_stale:
+            self._is_stale = False
             self._forget()
-        self._classes, self._seen_classes = cluster.classes_by_name, classes
+        self._classes = cache.classes
         if len(self.sites.changes) > 1_000_000 or len(self._exemplars) > MOST_EXEMPLARS:
             self._forget()
             self.sites.changes.clear()
         self.leftovers.follow(self.sites)
-        self.leftovers.begin(cluster.claims, cluster.pods, self._classes)
+        self.leftovers.begin(cache.claims.values(), cache.pods.values(), self._classes)
 
     def hear(self, groups: Iterable[Group]) -> None:
         """All that waits counts before the first of them is planned: a pass has one table, and asks no site twice for a newer
@@ -239,6 +245,9 @@ class Offers:
         return tuple(Reason(site.name, None, None, cause, text) for text in dict.fromkeys(found))
 
     # books
+
+    def _on_class(self, _name: str, before: Object | None, now: Object | None) -> None:
+        self._is_stale = self._is_stale or before != now
 
     def _forget(self) -> None:
         self._books.clear()

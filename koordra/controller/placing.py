@@ -1,7 +1,8 @@
 """The planning step of a pass: groups that wait, most urgent first, each against all writes so far.
 
 A waiting group is planned again only when its *basis* changed: the inventory's epoch (something that could make
-room), its own pods and claims, or the nodes it is kept off. What keeps it off nodes comes from five sides: others
+room), its own pods and claims, or the nodes it is kept off. A pass goes through the groups that changed or whose pause is
+over, and through all of them only when something changed that concerns all. What keeps a group off nodes comes from five sides: others
 who give out the same cards (peers/foreign), refusals by the scheduler (exclusions), predicates over several pods
 (obstacles), nodes kept free for groups that come first (reservations), and, in the allocator, the node's own predicates.
 
@@ -13,6 +14,7 @@ ReservedForFull.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,14 +24,14 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller import happenings, snapshot
+from koordra.controller.cache.group_index import GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.exclusions import Exclusions
 from koordra.controller.gangs import holding
 from koordra.controller.gangs.course import Entries, Gangs
 from koordra.controller.gangs.planning import Place
-from koordra.controller.inventory import InventoryWatch
 from koordra.controller.leftovers import Learned
-from koordra.controller.obstacles import Obstacles
+from koordra.controller.obstacles import Obstacles, looks_at_others
 from koordra.controller.offers import KeptOff, Offers
 from koordra.controller.order import urgency
 from koordra.controller.peers.foreign import Foreign
@@ -56,11 +58,6 @@ Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[s
 """(pods that wait, members that start together) -> why some get no devices, by uid (legacy/keeping)."""
 
 
-def nobody_held(_members: object, _gangs: object) -> Mapping[str, str]:
-    """Where no quota is counted."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class _Considered:
     """A group was planned on this basis without success; `until` ends that even if nothing changes."""
@@ -85,21 +82,31 @@ class Placing:
         gang_entries: Entries | None = None,
         learned: Learned | None = None,
         stages: Stages | None = None,
-        quota: Quota = nobody_held,
+        quota: Quota | None = None,
     ) -> None:
         self._working = working
         self._quota = quota
         self._beyond_quota: Mapping[str, str] = {}
+        self._requoted: set[str] = set()
         self._exclusions = exclusions
         self._preemption = preemption
         self._spared = Spared()
         self._stages = stages
-        self._inventory = InventoryWatch()
+        cache = working.cache
         self.offers = Offers(planner, read_inventory, learned=learned)  # type: ignore[arg-type]
         self.reservations = Reservations(starves_after=starves_after)
-        self.foreign = Foreign()
+        self.foreign = Foreign(cache)
+        self._groups = GroupIndex()
+        self._touched = cache.pod_index.follow()
+        self._crowded: set[str] = set()
+        self._due: list[tuple[float, str]] = []
+        self._unconsidered: set[str] = set()
+        self._pairwise: set[str] = set()
+        """Groups with pods for which it matters where others are."""
+        self._seen: tuple[object, ...] = ()
+        self._seen_version = -1
         self._considered: dict[str, _Considered] = {}
-        self._obstacles = Obstacles(working.cluster, {})
+        self._obstacles = Obstacles(cache, self.offers.sites.by_name)
         self.gangs = Gangs(
             working,
             self.offers,
@@ -110,39 +117,101 @@ class Placing:
             entries=gang_entries,
             beyond_quota=lambda: self._beyond_quota,
         )
-        self.waiting = 0
-        """Groups that waited after the last pass."""
         self.took = 0.0
         """Seconds of the last planning step, writes included."""
 
+    @property
+    def waiting(self) -> int:
+        """Groups that wait since the last pass."""
+        return len(self._considered)
+
     def plan(self) -> None:
-        """Plan every group that waits and write what was decided."""
-        working, now = self._working, self._working.clock()
-        change = self._inventory.look(working.cluster)
-        for node in change.nodes:
+        """Plan every group for which something has changed, and write what was decided."""
+        working, cache, now = self._working, self._working.cache, self._working.clock()
+        for node in cache.inventory.changed_nodes():
             self._exclusions.retry_node(node, now)
-        self.offers.look(working.cluster)
-        self.foreign.look(working.cluster)
-        self._obstacles = Obstacles(working.cluster, self.offers.sites.by_name)
-        members = list(working.pods().open)
-        self._beyond_quota = self._quota(members, self.gangs.wholes())
-        if self._beyond_quota and not all(self._beyond_quota.values()):
-            working.wake(now + NOT_READ_PAUSE)
-        self._tell_unplannable(members)
-        alone = self.gangs.others(self._within_limits(members))
-        waiting = snapshot.groups(alone, immediate=self._immediate())
-        self._reserve(waiting, now)
-        self.offers.hear(waiting)
-        self.gangs.begin(change.epoch)
-        considered: dict[str, _Considered] = {}
-        for group in waiting:
+        self.offers.look(cache)
+        self.foreign.look()
+        self._ask_quota(now)
+        changed = self._regroup()
+        self._reserve(now)
+        self.offers.hear(changed)
+        epoch = cache.inventory.epoch
+        concerns = (
+            epoch,
+            self.foreign.version,
+            self.reservations.version,
+            cache.node_index.repelling_version,
+        )
+        excluded = self._exclusions.changed(now)
+        self.gangs.begin(epoch, touched=excluded | self._requoted, concerns=concerns)
+        for group in self._to_consider((*concerns, self.gangs.keeping.version), excluded, now):
             self.gangs.until(group.urgency)
-            entry = self._consider(group, change.epoch, now)
+            entry = self._consider(group, epoch, now)
             if entry is not None:
-                considered[group.key] = entry
+                self._unconsidered.discard(group.key)
+                self._considered[group.key] = entry
         self.gangs.until(None)
-        self._considered = considered
-        self.waiting, self.took = len(considered), self._working.clock() - now
+        working.wake(self._due[0][0] if self._due else None)
+        self.took = working.clock() - now
+
+    # who is planned, and when
+
+    def _regroup(self) -> list[Group]:
+        """Bring the groups up to date: those that are new or changed."""
+        pods = self._working.cache.pod_index
+        self._touched |= self.gangs.changed_members()
+        crowded = {
+            key
+            for key in self._crowded | self._claims_touched()
+            if len(pods.users.get(key, ())) > MOST_CONSUMERS
+        }
+        for key in crowded | self._crowded:
+            self._touched.update(objects.uid(pod) for pod in pods.users.get(key, ()))
+        self._crowded = crowded
+        served = {
+            key: _first_consumers(claim, pods.users[key])
+            for key in crowded
+            if (claim := self._working.claim(key))
+        }
+        for uid in self._touched:
+            self._groups.update(uid, self._planned(uid, served))
+        self._touched.clear()
+        changed, gone = self._groups.settle(self._immediate())
+        for key in gone:
+            self._considered.pop(key, None)
+            self._unconsidered.discard(key)
+            self._pairwise.discard(key)
+            self.reservations.forget(key)
+        for group in changed:
+            self._unconsidered.add(group.key)
+            if any(looks_at_others(pod) for pod in group.pods):
+                self._pairwise.add(group.key)
+            else:
+                self._pairwise.discard(group.key)
+        return changed
+
+    def _claims_touched(self) -> set[str]:
+        entries = self._working.cache.pod_index.entries
+        return {key for uid in self._touched if uid in entries for key in entries[uid].keys}
+
+    def _to_consider(self, concerns: tuple[object, ...], excluded: Iterable[str], now: float) -> list[Group]:
+        """In the order of planning. What could not be considered because a pass was cut off is left for the next one."""
+        version, groups = self._working.cache.version, self._groups
+        if concerns != self._seen:
+            self._seen = concerns
+            self._unconsidered.update(groups.groups)
+        elif version != self._seen_version:
+            self._unconsidered |= self._pairwise
+        self._seen_version = version
+        for uid in excluded:
+            if (group := groups.group_of(uid)) is not None:
+                self._unconsidered.add(group.key)
+        while self._due and self._due[0][0] <= now:
+            key = heapq.heappop(self._due)[1]
+            if key in groups.groups:
+                self._unconsidered.add(key)
+        return sorted((groups.groups[key] for key in self._unconsidered), key=lambda group: group.urgency)
 
     def _consider(self, group: Group, epoch: int, now: float) -> _Considered | None:
         """Plan the group unless nothing has changed for it; None when it need not be remembered."""
@@ -150,7 +219,6 @@ class Placing:
         basis = _basis(group, epoch, kept_off)
         before = self._considered.pop(group.key, None)
         if before is not None and before.basis == basis and (before.until is None or before.until > now):
-            self._working.wake(before.until)
             return before
         users = self._working.users()
         decision = decide(group, ask=lambda some: self.offers.best(some, kept_off), users=users)
@@ -158,7 +226,8 @@ class Placing:
         if pause is None:
             return None
         until = None if pause < 0 else now + pause
-        self._working.wake(until)
+        if until is not None:
+            heapq.heappush(self._due, (until, group.key))
         return _Considered(basis, until)
 
     def _kept_off(self, group: Group, now: float) -> KeptOff:
@@ -209,15 +278,13 @@ class Placing:
             if self._stages is not None and at_once:
                 self._stages.allocated(claim, pods)
             self._given_out(written.obj, pods, decision.levels.get(key))
-        self.reservations.placed(group)
+        self.reservations.forget(group.key)
         return None
 
     def _given_out(self, claim: Object, pods: tuple[Object, ...], level: str | None) -> None:
         """What follows from an allocation that was written."""
         working = self._working
-        self._inventory.given_out(claim)
         self.offers.given_out(claim, pods)
-        self._obstacles.came(pods)
         working.grants.remember(claim, pods, now=working.clock())
         log.info("claim_allocated", claim=objects.key(claim), node=claims_of.node_of(claim))
         working.announce.allocated(claim, pods, level=level)
@@ -242,10 +309,9 @@ class Placing:
 
     # nodes that are kept free, and pods that have to go
 
-    def _reserve(self, waiting: list[Group], now: float) -> None:
-        self.reservations.retain(waiting)
+    def _reserve(self, now: float) -> None:
         next_change = self.reservations.review(
-            waiting, self.offers.sites.by_name.values(), fits_when_empty=self._fits_when_empty, now=now
+            self._groups.groups, self.offers.sites.by_name, fits_when_empty=self._fits_when_empty, now=now
         )
         self._working.wake(next_change)
 
@@ -288,65 +354,64 @@ class Placing:
 
     # who is not planned for
 
-    def _immediate(self) -> list[Object]:
-        """Claims that want their devices without a pod."""
-        cluster = self._working.cluster
-        found = []
-        for claim in cluster.claims:
-            if (
-                not claims_of.is_immediate(claim)
-                or claims_of.is_allocated(claim)
-                or objects.is_deleting(claim)
-            ):
-                continue
-            owner = claims_of.owner(claim, cluster.classes_by_name)
+    def _ask_quota(self, now: float) -> None:
+        pods = self._working.cache.pod_index
+        before = self._beyond_quota
+        if self._quota is None:
+            return
+        self._beyond_quota = self._quota(pods.members(pods.open), self.gangs.wholes()) if pods.pending else {}
+        if self._beyond_quota and not all(self._beyond_quota.values()):
+            self._working.wake(now + NOT_READ_PAUSE)
+        words = {*before.items()} ^ {*self._beyond_quota.items()}
+        self._requoted = {uid for uid, _ in words}
+        self._touched |= self._requoted
+
+    def _planned(self, uid: str, served: Mapping[str, frozenset[str]]) -> PodClaims | None:
+        """The pod with its claims, where it is planned for by itself: it waits for nobody else, is in no gang, within its quota, and
+        has a place in the reservedFor of its claims."""
+        pods = self._working.cache.pod_index
+        member = pods.member(uid)
+        if member is not None and uid in pods.refused:
+            self._tell_unplannable(member)
+        if member is None or uid not in pods.pending or self.gangs.has(uid):
+            return None
+        if (why := self._beyond_quota.get(uid)) is not None:
+            if why:
+                holding.tell(member, why, working=self._working)
+            return None
+        for claim in member.ours if served else ():
+            key = objects.key(claim)
+            if key in served and uid not in served[key]:
+                self._tell_full(claim, member)
+                return None
+        return member
+
+    def _tell_unplannable(self, member: PodClaims) -> None:
+        cache = self._working.cache
+        for key, reasons in unplannable(member, cache.classes).items():
+            self._working.announce.waiting(cache.claims[key], (member.pod,), reasons)
+
+    def _tell_full(self, claim: Object, member: PodClaims) -> None:
+        text = (
+            f"{objects.describe(claim)} is used by {len(self._working.users()[objects.key(claim)])} pods, and a claim can be "
+            f"reserved for {MOST_CONSUMERS}; give some of them a claim of their own"
+        )
+        reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, text)
+        self._working.announce.stuck(claim, member.pod, (reason,))
+
+    def _immediate(self) -> dict[str, Object]:
+        """Claims that want their devices without a pod, by key."""
+        cache, found = self._working.cache, {}
+        for key in sorted(cache.claim_index.immediate):
+            claim = cache.claims[key]
+            owner = claims_of.owner(claim, cache.classes)
             if owner is Owner.KOORDRA:
-                found.append(claim)
+                found[key] = claim
             elif owner is not Owner.FOREIGN:
                 alone = PodClaims({}, (), (), ((claim, owner),))
-                for reasons in unplannable(alone, cluster.classes_by_name).values():
+                for reasons in unplannable(alone, cache.classes).values():
                     self._working.announce.waiting(claim, (), reasons)
         return found
-
-    def _within_limits(self, members: Iterable[PodClaims]) -> Iterable[PodClaims]:
-        """Without the consumers for whom a shared claim has no place in reservedFor."""
-        users = self._working.users()
-        claims = self._working.cluster.claims_by_key
-        served = {
-            key: _first_consumers(claims[key], pods)
-            for key, pods in users.items()
-            if len(pods) > MOST_CONSUMERS and key in claims
-        }
-        for member in members:
-            uid = objects.uid(member.pod)
-            if (why := self._beyond_quota.get(uid)) is not None and not self.gangs.has(uid):
-                if why:
-                    holding.tell(member, why, working=self._working)
-                continue
-            full = next(
-                (
-                    claim
-                    for claim in (member.ours if served else ())
-                    if (key := objects.key(claim)) in served and uid not in served[key]
-                ),
-                None,
-            )
-            if full is None:
-                yield member
-                continue
-            text = (
-                f"{objects.describe(full)} is used by {len(users[objects.key(full)])} pods, and a claim can be "
-                f"reserved for {MOST_CONSUMERS}; give some of them a claim of their own"
-            )
-            reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, text)
-            self._working.announce.stuck(full, member.pod, (reason,))
-
-    def _tell_unplannable(self, members: Iterable[PodClaims]) -> None:
-        cluster = self._working.cluster
-        for member in members:
-            if member.refused:
-                for key, reasons in unplannable(member, cluster.classes_by_name).items():
-                    self._working.announce.waiting(cluster.claims_by_key[key], (member.pod,), reasons)
 
 
 def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:

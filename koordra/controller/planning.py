@@ -22,9 +22,8 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
-from koordra.controller.membership import Membership
 from koordra.controller.site_answers import Offered, waits_for_others
-from koordra.controller.snapshot import Cluster, Group, PodClaims, is_bound, is_living
+from koordra.controller.snapshot import Group, PodClaims
 
 MOST_CONSUMERS = 256
 """Pods that one claim can be reserved for (resource.k8s.io ReservedFor)."""
@@ -79,44 +78,6 @@ def held_in_vain(group: Group, users: Mapping[str, Sequence[Object]]) -> tuple[O
         and {objects.uid(pod) for pod in users.get(objects.key(claim), ())} <= inside
     }
     return tuple(found[key] for key in sorted(found))
-
-
-def orphans(cluster: Cluster, membership: Membership) -> list[Object]:
-    """Allocated claims of koordra's that were never reserved and that no living pod can use or owns.
-
-    kube-controller-manager leaves those alone. Claims that are being deleted are its business, as are those
-    it still has to free after their last pod; Immediate claims are allocated without a pod. A pod one of whose
-    claims was deleted cannot run, so it keeps no devices either until that claim is there again.
-    """
-    suspects = [
-        claim
-        for claim in cluster.claims
-        if (status := claim.get("status") or {}).get("allocation")
-        and not status.get("reservedFor")
-        and not objects.is_deleting(claim)
-        and not claims_of.is_immediate(claim)
-        and claims_of.holds_koordra_devices(claim)
-        and not membership.usable(claim)
-    ]
-    if not suspects:
-        return []
-    living = {objects.uid(pod) for pod in cluster.pods if is_living(pod)} - membership.lacking
-    return [claim for claim in suspects if not living.intersection(claims_of.owner_uids(claim))]
-
-
-def torn_apart(member: PodClaims) -> tuple[Object, ...]:
-    """Unreserved claims of a pod to give back because its claims are pinned to different nodes, where it can
-    never run.
-
-    It happens when a shared claim moved on with another pod. Claims beside one that is reserved stay.
-    """
-    if is_bound(member.pod):
-        return ()
-    pinned = [(claim, node) for claim in member.ours if (node := claims_of.node_of(claim)) is not None]
-    if len({node for _, node in pinned}) < 2:
-        return ()
-    settled = {node for claim, node in pinned if claims_of.reserved_for(claim)}
-    return tuple(claim for claim, node in pinned if not claims_of.reserved_for(claim) and settled != {node})
 
 
 def unplannable(member: PodClaims, classes: Mapping[str, Object]) -> dict[str, tuple[Reason, ...]]:

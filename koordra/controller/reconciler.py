@@ -10,7 +10,8 @@ pure modules.
     6. tell the stuck        pods that a shared claim pins to a node they cannot use
     7. look out              for what nobody should do: foreign writers, classes, drivers (lookout.py)
 
-A pass looks at the whole state, not at the event that woke it, so that no lost or reordered event matters.
+A pass goes by the state that changes have led to, not by the event that woke it: each step acts on an index of the objects that
+concern it (cache/), and on what is due by the clock. Now and then everything is read anew, so that no lost event matters for long.
 `reconcile` ends early with ApiUnreachable when the API server does not answer or the lease runs out; the caller
 waits and calls again.
 """
@@ -22,10 +23,13 @@ from collections.abc import Callable, Sequence
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
+from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller import happenings, snapshot
+from koordra.controller import happenings
 from koordra.controller.answers import pod_scheduled
+from koordra.controller.cache.changes import Source
+from koordra.controller.cache.pod_index import split_across_nodes
 from koordra.controller.exclusions import Exclusions
 from koordra.controller.figures import Figures
 from koordra.controller.gangs.course import Entries
@@ -35,12 +39,10 @@ from koordra.controller.happenings import Witness
 from koordra.controller.leftovers import Learned
 from koordra.controller.lookout import Lookout
 from koordra.controller.peers.foreign import NO_GPUS
-from koordra.controller.placing import Placing, Quota, nobody_held
-from koordra.controller.planning import orphans, torn_apart
+from koordra.controller.placing import Placing, Quota
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
 from koordra.controller.sites import Inventory
-from koordra.controller.snapshot import Cluster
 from koordra.controller.stages import Stages
 from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
 from koordra.controller.writes import Outcome, Writer
@@ -55,12 +57,12 @@ ReadInventory = Callable[[Sequence[Object]], Inventory]
 class Reconciler:
     """Joint allocation for one cluster.
 
-    `observe` returns the caches as they are; `clock` is monotonic; `witnesses` hear what happens.
+    `source` has the objects that are watched; `clock` is monotonic; `witnesses` hear what happens.
     """
 
     def __init__(
         self,
-        observe: Callable[[], Cluster],
+        source: Source,
         writer: Writer,
         *,
         planner: Planner,
@@ -73,11 +75,11 @@ class Reconciler:
         gang_entries: Entries | None = None,
         learned: Learned | None = None,
         stages: Stages | None = None,
-        quota: Quota = nobody_held,
+        quota: Quota | None = None,
     ) -> None:
         self._exclusions = Exclusions()
         self._working = Working(
-            observe, writer, clock=clock, witnesses=witnesses, refusals=self._exclusions.refusals
+            source, writer, clock=clock, witnesses=witnesses, refusals=self._exclusions.refusals
         )
         self.placing = Placing(
             self._working,
@@ -93,7 +95,12 @@ class Reconciler:
             quota=quota,
         )
         self._stages = stages
-        self._lookout = Lookout()
+        self.cache = cache = self._working.cache
+        self.audit = self._working.audit
+        self._lookout = Lookout(cache)
+        cache.listen(PODS, self._on_pod)
+        cache.listen(RESOURCE_CLAIMS, self._on_claim)
+        cache.listen(NODES, self._on_node)
         self._lifted: set[str] = set()
         self._noted: dict[str, str | None] = {}
 
@@ -115,7 +122,7 @@ class Reconciler:
         self.placing.gangs.lift()
         self._tell_the_stuck()
         self._look_out()
-        self._forget_the_gone()
+        self.placing.offers.leftovers.retain(working.cache.claims.values())
         working.wake(self._exclusions.next_expiry(working.clock()))
         return working.end()
 
@@ -123,21 +130,21 @@ class Reconciler:
 
     def _end_doubts(self) -> None:
         working = self._working
-        for doubt in working.assumed.doubts():
+        for doubt in working.cache.assumed.doubts():
             written = working.settled(working.writer.allocate_protected(doubt.claim, doubt.allocation))
             if written.outcome in {Outcome.DROPPED, Outcome.REFUSED}:
                 written = working.settled(working.writer.read_again(doubt.claim))
             if written.obj is not None:
-                working.take_over(written.obj)
+                working.cache.assume(written.obj)
             elif written.outcome is Outcome.GONE:
-                working.lose(doubt.claim)
+                working.cache.lose(doubt.claim)
             log.info("doubt_ended", claim=objects.key(doubt.claim), outcome=written.outcome.value)
 
     # 2. the scheduler's answers
 
     def _take_answers(self) -> None:
         working = self._working
-        refusals, look_again = working.grants.read(working.pods().open, now=working.clock())
+        refusals, look_again = working.grants.read(now=working.clock())
         working.wake(look_again)
         for refusal in refusals:
             self._accept_no(refusal)
@@ -161,10 +168,11 @@ class Reconciler:
 
     def _free_the_useless(self) -> None:
         working = self._working
-        for claim in orphans(working.cluster, working.pods()):
+        for claim in working.cache.claim_index.orphans():
             working.give_back(claim, why="no pod can use it any more")
-        for member in working.pods().open:
-            for claim in torn_apart(member):
+        pods = working.cache.pod_index
+        for member in pods.members(pods.split):
+            for claim in split_across_nodes(member):
                 why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
                 working.give_back(claim, why=why)
 
@@ -172,23 +180,15 @@ class Reconciler:
 
     def _lift_gates(self) -> None:
         working = self._working
-        gated = {
-            objects.uid(pod): pod
-            for pod in working.cluster.pods
-            if (pod.get("spec") or {}).get("schedulingGates")
-            and snapshot.is_gated(pod)
-            and snapshot.is_living(pod)
-        }
-        self._lifted &= gated.keys()
-        for uid, pod in sorted(gated.items(), key=lambda entry: objects.key(entry[1])):
-            member = snapshot.claims_of_pod(pod, working.cluster)
-            if uid in self._lifted or member is None or member.pending or member.refused:
-                continue
-            if self.placing.gangs.has(uid):
-                continue
+        pods = working.cache.pod_index
+        self._lifted &= pods.complete
+        waiting = [
+            pods.entries[uid].pod for uid in pods.complete - self._lifted if not self.placing.gangs.has(uid)
+        ]
+        for pod in sorted(waiting, key=objects.key):
             written = working.settled(working.writer.lift_gate(pod))
             if written.ok:
-                self._lifted.add(uid)
+                self._lifted.add(objects.uid(pod))
                 log.info("gate_lifted", pod=objects.key(pod))
             elif written.outcome is Outcome.REFUSED:
                 log.warning("gate_not_lifted", pod=objects.key(pod), error=written.message)
@@ -198,10 +198,9 @@ class Reconciler:
 
     def _tell_the_stuck(self) -> None:
         working = self._working
-        for member in working.pods().open:
+        pods = working.cache.pod_index
+        for member in pods.members(pods.unschedulable):
             pod = member.pod
-            if member.pending or snapshot.is_bound(pod) or not pod_scheduled(pod).is_unschedulable:
-                continue
             for claim in member.ours:
                 node = claims_of.node_of(claim)
                 others = set(claims_of.reserved_for(claim)) - {objects.uid(pod)}
@@ -223,11 +222,9 @@ class Reconciler:
 
     def _look_out(self) -> None:
         working = self._working
-        for happening in self._lookout.look(
-            working.cluster, now=working.clock(), also=self.placing.foreign.alarms()
-        ):
+        for happening in self._lookout.look(now=working.clock(), also=self.placing.foreign.alarms()):
             working.announce.tell(happening)
-        for node, seen in self._lookout.quarantines(working.cluster):
+        for node, seen in self._lookout.quarantines():
             written = working.writer.see_quarantine(node, seen)
             if written.outcome is Outcome.REFUSED:
                 log.error("quarantine_not_confirmed", node=objects.name(node), error=written.message)
@@ -251,18 +248,26 @@ class Reconciler:
 
     def count(self, figures: Figures) -> None:
         """How things stand after a pass."""
-        cluster = self._working.cluster
+        cache = self._working.cache
         figures.count_claims(
             waiting=self.placing.waiting,
-            allocated=sum(1 for claim in cluster.claims if claims_of.holds_koordra_devices(claim)),
-            in_doubt=len(self._working.assumed.doubts()),
+            allocated=len(cache.claim_index.held),
+            in_doubt=len(self._working.cache.assumed.doubts()),
         )
+        figures.count_differences(self.audit.differences)
         figures.planned(self.placing.took)
         figures.refused_nodes.set(self.placing.foreign.refused)
         figures.count_gangs(self.placing.gangs.counts())
 
-    def _forget_the_gone(self) -> None:
-        cluster = self._working.cluster
-        self._exclusions.retain(objects.uid(pod) for pod in cluster.pods)
-        self._working.announce.retain(objects.uid(obj) for obj in (*cluster.claims, *cluster.pods))
-        self.placing.offers.leftovers.retain(cluster.claims)
+    def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
+        if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
+            self._exclusions.forget(objects.uid(before))
+            self._working.announce.forget(objects.uid(before))
+
+    def _on_claim(self, _key: str, before: Object | None, now: Object | None) -> None:
+        if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
+            self._working.announce.forget(objects.uid(before))
+
+    def _on_node(self, _name: str, before: Object | None, now: Object | None) -> None:
+        if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
+            self._noted.pop(objects.uid(before), None)

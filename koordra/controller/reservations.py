@@ -18,7 +18,7 @@ the pod it is for. STARVES_AFTER counts anew after a change of leader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +57,9 @@ class Reservations:
         self._since: dict[str, float] = {}
         self._resting: dict[str, float] = {}
         self._held: dict[str, Reservation] = {}
+        self._next: float | None = None
+        self.version = 0
+        """Goes up whenever other nodes are kept free."""
 
     @property
     def held(self) -> tuple[Reservation, ...]:
@@ -64,24 +67,28 @@ class Reservations:
 
     def waits(self, group: Group, *, now: float) -> None:
         """The group fitted nowhere."""
-        self._since.setdefault(group.key, now)
+        if self._since.setdefault(group.key, now) == now and self._starves_after > 0:
+            self._look_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))
 
-    def placed(self, group: Group) -> None:
-        for table in (self._since, self._resting, self._held):
-            table.pop(group.key, None)
-
-    def retain(self, waiting: Iterable[Group]) -> None:
-        """Forget groups that do not wait any more."""
-        kept = {group.key for group in waiting}
-        for table in (self._since, self._resting, self._held):
-            for key in table.keys() - kept:
-                del table[key]
+    def forget(self, key: str) -> None:
+        """The group has its place, or waits no more."""
+        self._since.pop(key, None)
+        self._resting.pop(key, None)
+        if self._held.pop(key, None) is not None:
+            self.version += 1
+            self._look_at(0.0)
 
     def nominate(self, group: Group, node: str, *, now: float) -> None:
         """Others were evicted from the node for this group."""
-        self._held[group.key] = _reservation(
-            group, node, until=now + WINDOW, why="others were evicted there for"
-        )
+        self._keep(group, node, until=now + WINDOW, why="others were evicted there for")
+
+    def _keep(self, group: Group, node: str, *, until: float, why: str) -> None:
+        self._held[group.key] = Reservation(node, group.urgency, objects.key(group.pods[0]), until, why)
+        self.version += 1
+        self._look_at(until)
+
+    def _look_at(self, moment: float) -> None:
+        self._next = moment if self._next is None else min(self._next, moment)
 
     def kept_off(self, group: Group) -> dict[str, Reason]:
         """The nodes that are kept free for groups before this one."""
@@ -98,44 +105,54 @@ class Reservations:
         return None if entry is None else entry.node
 
     def review(
-        self, waiting: Sequence[Group], sites: Iterable[Site], *, fits_when_empty: FitsWhenEmpty, now: float
+        self,
+        groups: Mapping[str, Group],
+        sites: Mapping[str, Site],
+        *,
+        fits_when_empty: FitsWhenEmpty,
+        now: float,
     ) -> float | None:
-        """End what is over and reserve for the starving; `waiting` in the order of planning. Returns when the
+        """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
         next group starves or a reservation ends, None for never."""
-        known = {site.name: site for site in sites}
+        is_lost = any(entry.node not in sites for entry in self._held.values())
+        if not is_lost and (self._next is None or self._next > now):
+            return self._next
         for key, entry in list(self._held.items()):
-            if entry.until <= now or entry.node not in known:
+            if entry.until <= now or entry.node not in sites:
                 del self._held[key]
+                self.version += 1
                 self._resting[key] = now + REST
-        if self._starves_after > 0:
-            most = max(1, len(known) // 10)
-            for group in waiting:
-                if len(self._held) >= most:
-                    break
-                if self._is_starving(group, now):
-                    self._reserve(group, known, fits_when_empty, now)
-        return self._next(now)
+        most = max(1, len(sites) // 10)
+        starving = [
+            group
+            for key in self._since
+            if (group := groups.get(key)) is not None and self._is_starving(group, now)
+        ]
+        for group in sorted(starving, key=lambda group: group.urgency):
+            if len(self._held) < most:
+                self._reserve(group, sites, fits_when_empty, now)
+        self._next = self._next_moment(now)
+        return self._next
 
     def _is_starving(self, group: Group, now: float) -> bool:
         since = self._since.get(group.key)
-        if since is None or group.key in self._held or not group.pods:
+        if since is None or self._starves_after <= 0 or group.key in self._held or not group.pods:
             return False
         return now >= max(since + self._starves_after, self._resting.get(group.key, 0.0))
 
     def _reserve(
-        self, group: Group, sites: dict[str, Site], fits_when_empty: FitsWhenEmpty, now: float
+        self, group: Group, sites: Mapping[str, Site], fits_when_empty: FitsWhenEmpty, now: float
     ) -> None:
         taken = {entry.node for entry in self._held.values()}
         free = [site for name, site in sites.items() if name not in taken and site.holders]
         for site in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
             if fits_when_empty(group, site):
-                self._held[group.key] = _reservation(
-                    group, site.name, until=now + WINDOW, why="a claim that takes much waits too long, of"
-                )
+                why = "a claim that takes much waits too long, of"
+                self._keep(group, site.name, until=now + WINDOW, why=why)
                 return
         self._resting[group.key] = now + REST
 
-    def _next(self, now: float) -> float | None:
+    def _next_moment(self, now: float) -> float | None:
         moments = [entry.until for entry in self._held.values()]
         if self._starves_after > 0:
             moments += [
@@ -144,10 +161,6 @@ class Reservations:
                 if key not in self._held
             ]
         return min((moment for moment in moments if moment > now), default=None)
-
-
-def _reservation(group: Group, node: str, *, until: float, why: str) -> Reservation:
-    return Reservation(node, group.urgency, objects.key(group.pods[0]), until, why)
 
 
 def _devices_in_use(site: Site) -> int:

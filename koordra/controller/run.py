@@ -32,7 +32,6 @@ from koordra.controller.leftover_store import LeftoverStore
 from koordra.controller.legacy.keeping import Keeper
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.peers.writing import PeerAnnotations, start_peer_annotations
-from koordra.controller.placing import nobody_held
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reservations import STARVES_AFTER
 from koordra.controller.site_answers import Planner
@@ -216,6 +215,8 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         stages=office.figures.stages,
         heard={PODS: [waking.on_pod, *([keeper.on_pod] if keeper else [])]},
     )
+    source = caches.source()
+    of_peers = caches.source() if office.settings.peer_annotations else None
     caches.start()
     if not caches.wait_synced():
         return
@@ -233,9 +234,9 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
             tell=office.tell,
             stop=stop,
         )
-    if office.settings.peer_annotations:
-        writer = PeerAnnotations(office.client, may_write=may_write)
-        start_peer_annotations(writer, observe=caches.cluster, changed=annotating, stop=stop)
+    if of_peers is not None:
+        writer = PeerAnnotations(office.client, of_peers, may_write=may_write)
+        start_peer_annotations(writer, changed=annotating, stop=stop)
     store = LeftoverStore(
         office.client,
         namespace=office.settings.lease_namespace,
@@ -243,7 +244,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         clock=time.monotonic,
     )
     reconciler = Reconciler(
-        caches.cluster,
+        source,
         Writer(office.figures.counting(office.client), may_write=may_write, now=wall_clock),
         planner=office.planner,
         clock=time.monotonic,
@@ -254,7 +255,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         gang_entries=gang_members,
         learned=store.read(),
         stages=office.figures.stages,
-        quota=keeper.held if keeper else nobody_held,
+        quota=keeper.held if keeper else None,
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
     store.keep(reconciler.placing.offers.leftovers, now=True)

@@ -9,15 +9,12 @@ that hold devices of theirs.
 Clusters consist of many nodes of few kinds. The `likeness` of a site says what its devices are and how much of each
 is taken, without the names of nodes and claims and without what identifies a single device (uuid, interface names:
 of those it keeps only which devices share a value). Sites of equal likeness have the same answer from the
-allocator, device by device.
-
-Pods count for the node they are bound to, or that their allocated claims will bring them to.
+allocator, device by device. What stands on a node is known to the cache's node index.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -29,8 +26,7 @@ from koordra.allocator.predicates import requests_of
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.membership import claim_keys
-from koordra.controller.snapshot import Cluster, joint_slice
+from koordra.controller.cache.cluster_cache import ClusterCache
 
 Inventory = Any
 """What `read_inventory` answers; only the allocator looks inside."""
@@ -90,40 +86,42 @@ class Sites:
         self._versions = 0
         """Counted over all sites, so that a node that went and came back has no version that it had before."""
         self._rules: Sequence[Object] = ()
-        self._joint: dict[str, tuple[Object, Object]] = {}
+        self._cache: ClusterCache | None = None
+        self._touched: set[str] = set()
         self._asked: dict[str, tuple[object, Load]] = {}
-        self._pool_site: dict[str, str] = {}
-        self._places: dict[str, tuple[Object, list[str]]] = {}
         self._kinds: dict[bytes, int] = {}
         self._numbered = 0
         self._holdings: dict[str, tuple[Object, tuple[Any, ...]]] = {}
 
-    def look(self, cluster: Cluster) -> None:
-        """Everything as it is now."""
-        slices = self._slices_by_site(cluster)
-        holders = self._holders(cluster)
-        guests = self._guests(cluster)
-        new_rules = not _alike(self._rules, cluster.taint_rules)
-        self._rules = cluster.taint_rules
-        wide_slices, wide_holders = slices.get(_EVERYWHERE, ()), holders.get(_EVERYWHERE, ())
-        living = {objects.name(node): node for node in cluster.nodes}
-        for name in self.by_name.keys() - living.keys():
-            del self.by_name[name]
-            self.changes.append(name)
-        for name, node in living.items():
-            self._settle(
-                name,
-                node,
-                slices=(*wide_slices, *slices.get(name, ())),
-                holders=(*wide_holders, *holders.get(name, ())),
-                guests=tuple(guests.get(name, ())),
-                new_rules=new_rules,
-            )
-        self._forget(cluster)
+    def look(self, cache: ClusterCache) -> None:
+        """Everything as it is now: the nodes on which anything has changed since the last call."""
+        if self._cache is not cache:
+            self._cache, self._touched = cache, cache.node_index.follow(self.by_name)
+        rules = [cache.taint_rules[name] for name in sorted(cache.taint_rules)]
+        new_rules = not _alike(self._rules, rules)
+        self._rules = rules
+        nodes = cache.node_index
+        for name in sorted(self._touched):
+            node = cache.nodes.get(name)
+            if node is not None:
+                self._settle(
+                    name,
+                    node,
+                    slices=nodes.slices(name),
+                    holders=nodes.holders(name),
+                    guests=nodes.guests(name),
+                    new_rules=new_rules,
+                )
+            elif self.by_name.pop(name, None) is not None:
+                self.changes.append(name)
+        self._touched.clear()
+        self._forget(cache)
 
     def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
         """An allocation was written: it holds devices, and its pods will come."""
-        here, places, uid = claims_of.node_of(claim), self._places_of(claim), objects.uid(claim)
+        assert self._cache is not None
+        places = self._cache.node_index.places_of(claim)
+        here, uid = claims_of.node_of(claim), objects.uid(claim)
         everywhere = _EVERYWHERE in places
         touched = self.by_name if everywhere else [name for name in {*places, here} if name in self.by_name]
         for name in touched:
@@ -249,66 +247,6 @@ class Sites:
             site.inventory = self._read_inventory([*site.slices, *self._rules])
         return site.inventory
 
-    def _slices_by_site(self, cluster: Cluster) -> dict[str, list[Object]]:
-        found: dict[str, list[Object]] = defaultdict(list)
-        joint: dict[str, tuple[Object, Object]] = {}
-        before_pools, self._pool_site = self._pool_site, {}
-        for entry in cluster.slices:
-            spec = entry.get("spec") or {}
-            if spec.get("driver") != names.DRIVER:
-                continue
-            uid = objects.uid(entry) or objects.name(entry)
-            before = self._joint.get(uid)
-            joint[uid] = before if before is not None and before[0] is entry else (entry, joint_slice(entry))
-            site = str(spec.get("nodeName") or _EVERYWHERE)
-            found[site].append(joint[uid][1])
-            pool = str((spec.get("pool") or {}).get("name"))
-            known = self._pool_site.setdefault(pool, site)
-            if known != site:
-                self._pool_site[pool] = _EVERYWHERE
-        self._joint = joint
-        if self._pool_site != before_pools:
-            self._places.clear()
-        return found
-
-    def _holders(self, cluster: Cluster) -> dict[str, list[Object]]:
-        found: dict[str, list[Object]] = defaultdict(list)
-        places: dict[str, tuple[Object, list[str]]] = {}
-        for claim in cluster.claims:
-            if (claim.get("status") or {}).get("allocation"):
-                uid = objects.uid(claim)
-                known = self._places.get(uid)
-                if known is None or known[0] is not claim:
-                    known = (claim, self._places_of(claim))
-                places[uid] = known
-                for place in known[1]:
-                    found[place].append(claim)
-        self._places = places
-        return found
-
-    def _places_of(self, claim: Object) -> list[str]:
-        """The sites whose devices the claim holds; a pool that is not published now counts by its own name,
-        which is the node's."""
-        pools = {
-            str(result.get("pool"))
-            for result in claims_of.results(claim)
-            if result.get("driver") == names.DRIVER
-        }
-        return sorted({self._pool_site.get(pool, pool) for pool in pools})
-
-    def _guests(self, cluster: Cluster) -> dict[str, list[Object]]:
-        found: dict[str, list[Object]] = defaultdict(list)
-        for pod in cluster.pods:
-            if objects.pod_is_finished(pod):
-                continue
-            spec = pod.get("spec") or {}
-            node = spec.get("nodeName")
-            if not node and spec.get("resourceClaims"):
-                node = destination(pod, cluster.claims_by_key)
-            if node:
-                found[str(node)].append(pod)
-        return found
-
     def _requests(self, pod: Object) -> Load:
         uid, generation = objects.uid(pod), objects.metadata(pod).get("generation")
         before = self._asked.get(uid)
@@ -319,12 +257,12 @@ class Sites:
             self._asked[uid] = (generation, found)
         return found
 
-    def _forget(self, cluster: Cluster) -> None:
-        if len(self._asked) > 2 * len(cluster.pods) + 100:
-            living = {objects.uid(pod) for pod in cluster.pods}
+    def _forget(self, cache: ClusterCache) -> None:
+        if len(self._asked) > 2 * len(cache.pods) + 100:
+            living = {objects.uid(pod) for pod in cache.pods.values()}
             self._asked = {uid: entry for uid, entry in self._asked.items() if uid in living}
-        if len(self._holdings) > 2 * len(cluster.claims) + 100:
-            kept = {objects.uid(claim) for claim in cluster.claims}
+        if len(self._holdings) > 2 * len(cache.claims) + 100:
+            kept = {objects.uid(claim) for claim in cache.claims.values()}
             self._holdings = {uid: entry for uid, entry in self._holdings.items() if uid in kept}
         if len(self._kinds) > 4 * len(self.by_name) + 100:
             self._kinds.clear()
@@ -332,15 +270,6 @@ class Sites:
             for site in self.by_name.values():
                 site.kind = self._kind_of(site.slices)
                 self._change(site)
-
-
-def destination(pod: Object, claims: Mapping[str, Object]) -> str | None:
-    """The node that an unbound pod's allocated claims pin it to."""
-    for key in claim_keys(pod):
-        claim = claims.get(key)
-        if claim is not None and (node := claims_of.node_of(claim)):
-            return node
-    return None
 
 
 def _joined(site: Site, pods: Iterable[Object]) -> tuple[Object, ...] | None:

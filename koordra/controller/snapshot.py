@@ -14,7 +14,6 @@ count when they are allocated (they may pin the pod to a node) and not while the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,7 @@ from koordra.controller.order import Urgency, most_urgent, urgency
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Every object of the kinds that matter, as the caches (and our own latest writes) have them."""
+    """A full read: every object of the kinds that matter."""
 
     nodes: Sequence[Object] = ()
     slices: Sequence[Object] = ()
@@ -39,30 +38,6 @@ class Cluster:
     volume_claims: Sequence[Object] = ()
     volumes: Sequence[Object] = ()
     pod_groups: Sequence[Object] = ()
-    claims_by_key: Mapping[str, Object] = field(init=False, hash=False, compare=False)
-    classes_by_name: Mapping[str, Object] = field(init=False, hash=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "claims_by_key", {objects.key(claim): claim for claim in self.claims})
-        object.__setattr__(self, "classes_by_name", {objects.name(entry): entry for entry in self.classes})
-
-    def with_claims(self, newer: Mapping[str, Object]) -> Cluster:
-        """The same with a newer state of some claims, by key. One copy, however many they are."""
-        return self._with_claims({**self.claims_by_key, **newer})
-
-    def without_claim(self, claim: Object) -> Cluster:
-        """The same without a claim that is known to be gone; a new claim of its name stays."""
-        before = self.claims_by_key.get(objects.key(claim))
-        if before is None or objects.uid(before) != objects.uid(claim):
-            return self
-        rest = {key: entry for key, entry in self.claims_by_key.items() if entry is not before}
-        return self._with_claims(rest)
-
-    def _with_claims(self, by_key: Mapping[str, Object]) -> Cluster:
-        changed = copy(self)
-        object.__setattr__(changed, "claims_by_key", by_key)
-        object.__setattr__(changed, "claims", tuple(by_key.values()))
-        return changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +105,21 @@ def _each(claims: Iterable[Sequence[Object]]) -> list[Object]:
     return [found[key] for key in sorted(found)]
 
 
-def claims_of_pod(pod: Object, cluster: Cluster) -> PodClaims | None:
-    """The pod's claims sorted by owner; None while one does not exist yet, is being deleted, or is another
-    pod's."""
+def claims_of_pod(
+    pod: Object, claims: Mapping[str, Object], classes: Mapping[str, Object]
+) -> PodClaims | None:
+    """The pod's claims (from `claims`, by key) sorted by owner; None while one does not exist yet, is being deleted, or is
+    another pod's."""
     ours: list[Object] = []
     others: list[Object] = []
     refused: list[tuple[Object, Owner]] = []
     for name in objects.pod_claim_names(pod).values():
-        claim = None if name is None else cluster.claims_by_key.get(f"{objects.namespace(pod)}/{name}")
+        claim = None if name is None else claims.get(f"{objects.namespace(pod)}/{name}")
         if claim is None or objects.is_deleting(claim):
             return None
         if claims_of.is_made_from_template(claim) and not claims_of.belongs_to(claim, pod):
             return None
-        owner = claims_of.owner(claim, cluster.classes_by_name)
+        owner = claims_of.owner(claim, classes)
         if claims_of.is_allocated(claim):
             (ours if claims_of.holds_koordra_devices(claim) else others).append(claim)
         elif owner is Owner.KOORDRA:
@@ -178,32 +155,6 @@ def may_be_planned(member: PodClaims) -> bool:
     """Whether the pod waits for koordra and for nobody else; see the module's docstring."""
     foreign_gates = [gate for gate in gates(member.pod) if gate != names.JOINT_GATE]
     return bool(member.pending) and not foreign_gates and not member.refused
-
-
-def groups(members: Iterable[PodClaims], *, immediate: Iterable[Object] = ()) -> list[Group]:
-    """The waiting pods, joined where they share an unallocated claim, the most urgent group first.
-
-    `immediate`: claims that ask to be allocated without a pod; one that waits with a pod is left to it.
-    """
-    waiting = sorted(
-        (member for member in members if may_be_planned(member)), key=lambda member: urgency(member.pod)
-    )
-    with_pods = {objects.key(claim) for member in waiting for claim in member.pending}
-    alone = [Group((), claim) for claim in immediate if objects.key(claim) not in with_pods]
-    leader: dict[str, int] = {}
-    joined: dict[int, list[PodClaims]] = {}
-    for index, member in enumerate(waiting):
-        keys = [objects.key(claim) for claim in member.pending]
-        met = sorted({leader[key] for key in keys if key in leader})
-        home = met[0] if met else index
-        gathered = [*joined.pop(home, [])]
-        for other in met[1:]:
-            gathered += joined.pop(other)
-        joined[home] = [*gathered, member]
-        for inside in joined[home]:
-            leader.update((objects.key(claim), home) for claim in inside.pending)
-    found = [Group(tuple(sorted(group, key=lambda member: urgency(member.pod)))) for group in joined.values()]
-    return sorted([*found, *alone], key=lambda group: group.urgency)
 
 
 def joint_slices(slices: Iterable[Object]) -> list[Object]:

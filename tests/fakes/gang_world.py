@@ -201,7 +201,7 @@ class GangWorld(World):
         }
         seen = [
             pod
-            for pod in sender.reconciler._working.cluster.pods  # as its pass saw them
+            for pod in sender.reconciler.cache.pods.values()  # as its pass saw them
             if (pod["metadata"].get("annotations") or {}).get(GANG) == job.name
             and not pod["metadata"].get("deletionTimestamp")
             and pod["status"].get("phase") not in {"Failed"}

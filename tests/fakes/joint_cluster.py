@@ -47,7 +47,7 @@ class JointCluster:
         self.caches.deliver()
         self.writer = Writer(self.api, may_write=lambda: self.leading, now=self.timestamp)
         self.reconciler = Reconciler(
-            self.caches.cluster,
+            self.caches,
             self.writer,
             planner=plan,
             clock=lambda: self.now,

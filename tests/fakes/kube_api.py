@@ -20,6 +20,7 @@ from typing import Any
 from koordra.api import objects
 from koordra.api.kinds import ALL, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.snapshot import Cluster
 from koordra.errors import Conflict, Invalid, NotFound
 
@@ -252,6 +253,9 @@ class FakeKubeApi:
         self.history.append(("DELETED", key[0], copy.deepcopy(gone)))
 
 
+_BY_PLURAL = {kind.plural: kind for kind in ALL}
+
+
 class FakeCaches:
     """Watch caches that lag as far as the test wants: `deliver` hands on the next events, of one kind or of
     all."""
@@ -260,6 +264,7 @@ class FakeCaches:
         self._api = api
         self._position = dict.fromkeys([kind.plural for kind in ALL], 0)
         self._objects: dict[Key, Object] = {}
+        self._queue = ChangeQueue()
 
     def deliver(self, kind: Kind | None = None, *, events: int | None = None) -> None:
         """The next `events` events (None: all there are)."""
@@ -276,10 +281,19 @@ class FakeCaches:
 
     def _apply(self, event: str, plural: str, obj: Object) -> None:
         key = (plural, str(obj["metadata"].get("namespace") or ""), objects.name(obj))
+        obj = copy.deepcopy(obj)
         if event == "DELETED":
             self._objects.pop(key, None)
         else:
-            self._objects[key] = copy.deepcopy(obj)
+            self._objects[key] = obj
+        self._queue.observe(_BY_PLURAL[plural], event, obj)
+
+    def objects(self, kind: Kind) -> dict[str, Object]:
+        """By name."""
+        return {key[2]: obj for key, obj in self._objects.items() if key[0] == kind.plural}
+
+    def changes(self) -> list[Change]:
+        return self._queue.changes()
 
     def cluster(self) -> Cluster:
         by_kind: dict[str, list[Object]] = {}

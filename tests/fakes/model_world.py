@@ -45,6 +45,7 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Change, ChangeQueue
 from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.site_answers import Planner
@@ -104,8 +105,15 @@ class Caches:
         self.saw = saw
         self.at = {kind.plural: len(api.history.get(kind.plural, ())) for kind in WATCHED}
         self.objects = {kind.plural: dict(api.objects.get(kind.plural, {})) for kind in WATCHED}
+        self._queue = ChangeQueue()
+        for kind in WATCHED:
+            for obj in self.objects[kind.plural].values():
+                self._queue.observe(kind, "ADDED", obj)
         for claim in self.objects[RESOURCE_CLAIMS.plural].values():
             saw(claim)
+
+    def changes(self) -> list[Change]:
+        return self._queue.changes()
 
     def deliver(self, kind: Kind, events: int | None = None, *, again: int = 0) -> None:
         """The next events of a kind (None: all there are); `again`: the last ones come twice."""
@@ -120,6 +128,7 @@ class Caches:
                 table[key] = obj
                 if kind is RESOURCE_CLAIMS:
                     self.saw(obj)
+            self._queue.observe(kind, event, obj)
         self.at[kind.plural] = end
 
     def cluster(self) -> Cluster:
@@ -193,14 +202,16 @@ class Controller:
         if self.reconciler is None or self.busy:
             return
         self.busy = True
+        reconciler = self.reconciler
         try:
-            self.reconciler.reconcile()
+            reconciler.reconcile()
         except ApiUnreachable:
             pass
         except Killed:
             self.start_process()
         finally:
             self.busy = False
+        self.world.check_indices(self, reconciler)
 
 
 class World:
@@ -236,6 +247,8 @@ class World:
         self.next_fate: Fate = ""
         self.starves_after = 20.0 if self.random.random() < 0.2 else 0.0
         self.preemption = self.random.random() < 0.15
+        self.full_passes = random.Random(seed) if seed % 2 == 0 else None
+        """Draws of its own: the schedules are the same with and without."""
         self.observes_generation = self.random.random() < 0.5
         self.actions = [action for action, _ in self.weighted()]
         self.weights = list(accumulate(weight for _, weight in self.weighted()))
@@ -270,7 +283,7 @@ class World:
         assert controller.caches is not None
         writer = Writer(controller.client, may_write=controller.lease.may_write, now=self.timestamp)
         return Reconciler(
-            controller.caches.cluster,
+            controller.caches,
             writer,
             planner=self.planner,
             read_inventory=self.read_inventory,
@@ -854,6 +867,17 @@ class World:
             self.publish(entry, {**entry["spec"], "devices": devices})
 
     # --- what must hold
+
+    def check_indices(self, controller: Controller, reconciler: Reconciler) -> None:
+        """What the controller kept by changes is what a full read makes of the same objects. In one term of two every few passes
+        are full, so that both ways of going on are followed."""
+        if controller.reconciler is not reconciler or self.depth:
+            return
+        if reconciler.audit.differences or (self.full_passes is not None and self.full_passes.random() < 0.2):
+            reconciler.audit.run()
+        else:
+            reconciler.audit.compare()
+        assert not reconciler.audit.differences, f"indices differ: {dict(reconciler.audit.differences)}"
 
     def check_claims(self) -> None:
         """No card is given out beyond its capacity in the API."""

@@ -12,12 +12,14 @@ other nodes than before.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
+from koordra.api.kinds import NODES
 from koordra.api.objects import Object
 from koordra.controller.gangs import commit, holding, telling
 from koordra.controller.gangs.keeping import Keeping
@@ -27,11 +29,12 @@ from koordra.controller.gangs.membership import Gang, Gathering
 from koordra.controller.gangs.planning import Arranging, Cell, KeptOffBy, Place, question
 from koordra.controller.gangs.restarting import Restarts
 from koordra.controller.gangs.shrinking import victims_for
-from koordra.controller.gangs.stages import Stage, Standing, standings_of
+from koordra.controller.gangs.stages import Stage, Standing, standings_of, with_idle
 from koordra.controller.gangs.telling import Telling
+from koordra.controller.obstacles import looks_at_others
 from koordra.controller.offers import Offers
 from koordra.controller.order import Urgency
-from koordra.controller.snapshot import Group, PodClaims
+from koordra.controller.snapshot import Group
 from koordra.controller.working import Working
 from koordra.logs import get_logger
 from koordra.placement import gang as asked
@@ -81,63 +84,124 @@ class Gangs:
         self._offers = offers
         self.lifts = Lifts()
         self.keeping = Keeping(starves_after=starves_after)
-        self._gathering = Gathering()
+        self._gathering = Gathering(working.cache, self.lifts)
         self._telling = Telling(working.announce.tell, clock=working.clock)
         self.restarts = Restarts(working, self._telling)
         self.all: dict[str, Gang] = {}
         self.standings: dict[str, Standing] = {}
+        self._alone: dict[str, Standing] = {}
+        """Standings without regard to other gangs."""
         self._turns: list[tuple[Urgency, str]] = []
         self._considered: dict[str, _Considered] = {}
         self._shrunk: dict[str, float] = {}
         self._epoch = 0
-        self._members: set[str] = set()
-        self._looked: tuple[object, int] = (None, 0)
+        self._members: dict[str, str] = {}
+        """uid -> key of its gang."""
+        self._changed_members: set[str] = set()
+        self._to_look: set[str] = set()
+        self._to_plan: set[str] = set()
+        self._to_lift: set[str] = set()
+        self._doubtful: set[str] = set()
+        self._waiting: set[str] = set()
+        self._next_kept: float | None = None
+        self._due: list[tuple[float, str]] = []
+        self._seen: tuple[object, ...] = ()
+        self._seen_version = -1
+        self._new_nodes = True
+        working.cache.listen(NODES, self._on_node)
+
+    def _on_node(self, _name: str, before: Object | None, now: Object | None) -> None:
+        self._new_nodes = self._new_nodes or before is None or now is None
 
     # before planning
 
     def look(self) -> None:
         """Find the gangs, and take back what is held without reason."""
-        working = self._working
-        self.lifts.look(working.cluster.pods)
+        working, now = self._working, self._working.clock()
+        entries = working.cache.pod_index.entries
+        self.lifts.look(lambda uid: entries[uid].pod if uid in entries else None)
         self._refresh()
         if self._rule_out_doubts():
             self._refresh()
-        for key, gang in list(self.all.items()):
-            standing = self.standings[key]
-            if standing.give_back:
-                why = f"gang {key} is not complete: {standing.why}"
-                if commit.give_back(standing.give_back, why=why, working=working):
-                    self._telling.say(gang, telling.ROLLED_BACK, f"devices were given back: {standing.why}")
-                    self._tell(gang, standing)
-            else:
-                self._tell(gang, standing)
+        while self._due and self._due[0][0] <= now:
+            key = heapq.heappop(self._due)[1]
+            self._to_look.add(key)
+            self._to_plan.add(key)
+        self._to_look &= self.all.keys()
+        for key in sorted(self._to_look, key=self._by_urgency):
+            self._look_at(self.all[key], self.standings[key])
         self._refresh()
-        now = working.clock()
-        for gang in list(self.all.values()):
-            self.restarts.look(gang, now)
-        self._forget()
+        for key in sorted(self._to_look & self.all.keys(), key=self._by_urgency):
+            self._look_again(key, self.restarts.look(self.all[key], now))
+            if not self.standings[key].give_back:
+                self._to_look.discard(key)
+        self.keeping.retain(self._waiting, now=now)
+        working.wake(self._due[0][0] if self._due else None)
+
+    def _by_urgency(self, key: str) -> tuple[Urgency, str]:
+        return self.all[key].urgency, key
+
+    def _look_at(self, gang: Gang, standing: Standing) -> None:
+        if standing.give_back:
+            why = f"gang {gang.key} is not complete: {standing.why}"
+            if not commit.give_back(standing.give_back, why=why, working=self._working):
+                return
+            self._telling.say(gang, telling.ROLLED_BACK, f"devices were given back: {standing.why}")
+        self._tell(gang, standing)
+
+    def _look_again(self, key: str, at: float | None) -> None:
+        if at is not None:
+            heapq.heappush(self._due, (at, key))
 
     def _rule_out_doubts(self) -> bool:
-        doubts = [member for standing in self.standings.values() for member in standing.doubts]
+        doubts = [member for key in sorted(self._doubtful) for member in self.standings[key].doubts]
         commit.rule_out(tuple(doubts), working=self._working, lifts=self.lifts)
         return bool(doubts)
 
     def _refresh(self) -> None:
-        cluster = self._working.cluster
-        looked = (cluster, self.lifts.changes)
-        if looked[0] is self._looked[0] and looked[1] == self._looked[1]:
+        marks = self._gathering.gather()
+        if not marks and not (self._new_nodes and self.all):
             return
-        self._looked = looked
-        gangs = self._gathering.gather(cluster, self.lifts)
-        nodes = frozenset(objects.name(node) for node in cluster.nodes) if gangs else frozenset()
-        users = self._working.users() if gangs else {}
-        self.all = {gang.key: gang for gang in gangs}
-        self.standings = standings_of(gangs, nodes=nodes, users=users)
-        self._members = {member.uid for gang in gangs for member in gang.members}
+        cache, users = self._working.cache, self._working.users()
+        changed = {mark.key for mark in marks}
+        for mark in marks:
+            self._replace(mark.key, self._gathering.gangs.get(mark))
+        if self._new_nodes:
+            changed |= self.all.keys()
+        self._new_nodes = False
+        gangs = [self.all[key] for key in changed & self.all.keys()]
+        self._alone |= standings_of(gangs, nodes=cache.nodes, users=users)
+        before = self.standings
+        self.standings = with_idle(self.all, self._alone, nodes=cache.nodes, users=users)
+        changed |= {key for key, standing in self.standings.items() if before.get(key) is not standing}
+        self._to_look |= changed
+        self._to_plan |= changed
+        self._to_lift = {key for key, standing in self.standings.items() if standing.lift}
+        self._doubtful = {key for key, standing in self.standings.items() if standing.doubts}
+        self._waiting = {key for key, standing in self.standings.items() if standing.stage is Stage.WAITING}
 
-    def others(self, members: Iterable[PodClaims]) -> list[PodClaims]:
-        """Those that are in no gang."""
-        return [member for member in members if objects.uid(member.pod) not in self._members]
+    def _replace(self, key: str, gang: Gang | None) -> None:
+        before = self.all.pop(key, None)
+        was = {member.uid for member in before.members} if before is not None else set()
+        now = {member.uid for member in gang.members} if gang is not None else set()
+        for uid in was - now:
+            if self._members.get(uid) == key:
+                del self._members[uid]
+        self._members.update(dict.fromkeys(now, key))
+        self._changed_members |= was ^ now
+        if gang is not None:
+            self.all[key] = gang
+            return
+        self._alone.pop(key, None)
+        self._considered.pop(key, None)
+        self._shrunk.pop(key, None)
+        self.restarts.forget(key)
+        self._telling.forget(key)
+
+    def changed_members(self) -> set[str]:
+        """Pods (by uid) that have come into a gang or left one since the last call."""
+        found, self._changed_members = self._changed_members, set()
+        return found
 
     def together(self) -> dict[str, tuple[Object, ...]]:
         """Whom each member, by uid, is evicted with: all that were let go; nobody while its gang is not started yet."""
@@ -157,34 +221,47 @@ class Gangs:
 
     def _tell(self, gang: Gang, standing: Standing) -> None:
         if standing.stage is Stage.GATHERING:
-            self._telling.say(gang, telling.GATHERING, standing.why)
+            self._look_again(gang.key, self._telling.say(gang, telling.GATHERING, standing.why))
         elif standing.stage is Stage.REFUSED:
-            self._telling.say(gang, telling.REFUSED, standing.why)
-
-    def _forget(self) -> None:
-        tables: tuple[dict[str, Any], ...] = (self._considered, self._shrunk)
-        for table in tables:
-            for key in table.keys() - self.all.keys():
-                del table[key]
-        self.restarts.retain(self.all)
-        self._telling.retain(self.all)
-        waiting = [key for key, standing in self.standings.items() if standing.stage is Stage.WAITING]
-        self.keeping.retain(waiting, now=self._working.clock())
+            self._look_again(gang.key, self._telling.say(gang, telling.REFUSED, standing.why))
 
     # planning
 
-    def begin(self, epoch: int) -> None:
-        """The planning step begins; `epoch` as inventory.py has it."""
+    def begin(self, epoch: int, *, touched: Iterable[str], concerns: tuple[object, ...]) -> None:
+        """The planning step begins. `epoch` as the cache's inventory has it; `touched`: pods that other nodes are left out for;
+        `concerns`: what concerns everybody that waits."""
+        cache, now = self._working.cache, self._working.clock()
         self._epoch = epoch
-        remembers = (self._offers.sites.numbering, *self._working.cluster.classes)
+        remembers = (self._offers.sites.numbering, *cache.classes.values())
         if remembers != self._remembers:
             self._memory.forget()
             self._remembers = remembers
+        seen = (concerns, self.keeping.version)
+        starving = self._next_kept is not None and self._next_kept <= now
+        self._next_kept = None
+        if seen != self._seen or starving:
+            self._to_plan |= self.all.keys()
+        elif cache.version != self._seen_version:
+            self._to_plan |= self._pairwise()
+        self._seen, self._seen_version = seen, cache.version
+        self._to_plan.update(self._members[uid] for uid in touched if uid in self._members)
+        self._to_plan &= self.all.keys()
         self._turns = sorted(
-            (self._turn(gang, self.standings[key]), key)
-            for key, gang in self.all.items()
+            (self._turn(self.all[key], self.standings[key]), key)
+            for key in self._to_plan
             if self.standings[key].plan and key not in self.restarts
         )
+        self._to_plan = {key for _, key in self._turns}
+        self._next_kept = self.keeping.next(now)
+        self._working.wake(self._next_kept)
+
+    def _pairwise(self) -> set[str]:
+        """Gangs that wait and have members for which it matters where others are."""
+        return {
+            key
+            for key in self._considered
+            if any(looks_at_others(member.pod) for member in self.all[key].members)
+        }
 
     def _turn(self, gang: Gang, standing: Standing) -> Urgency:
         rank, created, name = gang.urgency
@@ -195,30 +272,33 @@ class Gangs:
     def until(self, urgency: Urgency | None) -> None:
         """Plan the gangs whose turn is before this one's; None: all that are left."""
         while self._turns and (urgency is None or self._turns[0][0] < urgency):
-            self._consider(self._turns.pop(0)[1])
+            key = self._turns.pop(0)[1]
+            if self._consider(key):
+                self._to_plan.discard(key)
 
-    def _consider(self, key: str) -> None:
+    def _consider(self, key: str) -> bool:
+        """Whether it need not be considered again before something changes, or is due."""
         gang, standing, now = self.all[key], self._within_quota(key), self._working.clock()
         if not standing.plan:
             self._considered.pop(key, None)
-            return
+            return True
         whole, cells = question(gang, standing, kept_off=self._kept_off_by(gang))
         basis = self._basis(whole, standing)
         before = self._considered.pop(key, None)
         same = before is not None and before.basis == basis
         if before is not None and same and (before.until is None or before.until > now):
             self._considered[key] = before
-            self._working.wake(before.until)
             self._keep_for(gang, whole, cells, now)
-            return
+            return True
         budget = before.budget * 2 if before is not None and same else 1
         answer = self._arrange(whole, cells, budget=budget)
         if isinstance(answer, asked.GangPlaced):
             self._write(gang, standing, whole, answer, cells)
-            return
+            return False
         undecided = isinstance(answer, asked.GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
+        self._look_again(key, until)
         self._working.wake(until)
         self._tell_waiting(gang, standing, whole, answer, cells)
         if standing.stage is Stage.WAITING:
@@ -226,6 +306,7 @@ class Gangs:
             if not undecided:
                 self._shrink_for(gang, whole, cells, now)
             self._keep_for(gang, whole, cells, now)
+        return True
 
     def _within_quota(self, key: str) -> Standing:
         """Without the members whom a quota holds."""
@@ -246,7 +327,7 @@ class Gangs:
         budget: int = 1,
         without: frozenset[str] = frozenset(),
     ) -> asked.GangAnswer:
-        classes = self._working.cluster.classes_by_name
+        classes = self._working.cache.classes
         kept_off = self._kept_off_by(self.all[whole.name])
         return self._arranging.arrange(
             whole, cells, classes, kept_off=kept_off, budget=budget, without=without
@@ -355,7 +436,8 @@ class Gangs:
                     self.keeping.in_vain(gang, now=now)
                     break
                 number *= 2
-        self._working.wake(self.keeping.next(now))
+        self._next_kept = self.keeping.next(now)
+        self._working.wake(self._next_kept)
 
     def _shrink_for(self, gang: Gang, whole: asked.Gang, cells: Mapping[str, Cell], now: float) -> None:
         """Members above the least of elastic gangs make room, where that is their policy and helps."""
@@ -393,11 +475,10 @@ class Gangs:
         if not self.all:
             return
         self._refresh()
-        for key, gang in self.all.items():
+        for key in sorted(self._to_lift & self.all.keys(), key=self._by_urgency):
             standing = self.standings[key]
-            if not standing.lift or key in self.restarts:
-                continue
-            commit.lift(gang, standing.lift, working=self._working, lifts=self.lifts)
+            if standing.lift and key not in self.restarts:
+                commit.lift(self.all[key], standing.lift, working=self._working, lifts=self.lifts)
 
     def counts(self) -> dict[str, int]:
         """Gangs by stage."""

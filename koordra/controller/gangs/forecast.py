@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koordra.allocator.reasons import Reason
-from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.claims import consumers
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs.lifting import Lifts
 from koordra.controller.gangs.membership import Gang, Gathering
 from koordra.controller.gangs.planning import Arranging, Place, question
-from koordra.controller.gangs.stages import Stage, Standing, standings_of
+from koordra.controller.gangs.stages import Stage, Standing, standings_of, with_idle
 from koordra.controller.obstacles import Obstacles
 from koordra.controller.offers import Offers
 from koordra.controller.site_answers import Planner
@@ -61,22 +60,26 @@ def gangs_ahead(
     place: Place | None,
 ) -> list[GangAhead]:
     """Every gang that concerns koordra, the most urgent first."""
-    offers = Offers(planner, read_inventory)
-    offers.look(cluster)
-    obstacles = Obstacles(cluster, offers.sites.by_name)
+    offers, cache = Offers(planner, read_inventory), ClusterCache.of(cluster)
+    offers.look(cache)
+    obstacles = Obstacles(cache, offers.sites.by_name)
     arranging = Arranging(offers, place=place, memory=asked.Remembered())
-    nodes = frozenset(objects.name(node) for node in cluster.nodes)
-    users = consumers(cluster.pods)
+    nodes, users = cache.nodes, cache.pod_index.users
     found = []
-    gangs = Gathering().gather(cluster, Lifts())
-    standings = standings_of(gangs, nodes=nodes, users=users)
-    for gang in gangs:
+    gathering = Gathering(cache, Lifts())
+    gathering.gather()
+    gangs = {
+        gang.key: gang for gang in sorted(gathering.gangs.values(), key=lambda gang: (gang.urgency, gang.key))
+    }
+    alone = standings_of(gangs.values(), nodes=nodes, users=users)
+    standings = with_idle(gangs, alone, nodes=nodes, users=users)
+    for gang in gangs.values():
         standing = standings[gang.key]
         if not standing.plan:
             found.append(_still(gang, standing))
             continue
         whole, cells = question(gang, standing, kept_off=obstacles.of)
-        answer = arranging.arrange(whole, cells, cluster.classes_by_name, kept_off=obstacles.of)
+        answer = arranging.arrange(whole, cells, cache.classes, kept_off=obstacles.of)
         found.append(_planned(gang, standing, answer))
     return found
 

@@ -39,6 +39,8 @@ class Keeping:
         self._since: dict[str, float] = {}
         self._resting: dict[str, float] = {}
         self._kept: Kept | None = None
+        self.version = 0
+        """Goes up whenever other nodes are kept free."""
 
     @property
     def kept(self) -> Kept | None:
@@ -51,7 +53,7 @@ class Keeping:
         self._since.pop(gang.key, None)
         self._resting.pop(gang.key, None)
         if self._kept is not None and self._kept.gang == gang.key:
-            self._kept = None
+            self._end()
 
     def retain(self, keys: Iterable[str], *, now: float) -> None:
         """Forget gangs that do not wait any more, and end what is over."""
@@ -61,9 +63,13 @@ class Keeping:
                 del table[key]
         if self._kept is not None and self._kept.until <= now:
             self._resting[self._kept.gang] = now + REST
-            self._kept = None
+            self._end()
         if self._kept is not None and self._kept.gang not in kept:
-            self._kept = None
+            self._end()
+
+    def _end(self) -> None:
+        self._kept = None
+        self.version += 1
 
     def starves(self, gang: Gang, *, now: float) -> bool:
         """Whether it is the gang's turn to get nodes."""
@@ -73,6 +79,7 @@ class Keeping:
         return now >= max(since + self._starves_after, self._resting.get(gang.key, 0.0))
 
     def keep(self, gang: Gang, nodes: Iterable[str], *, now: float) -> None:
+        self.version += 1
         self._kept = Kept(gang.key, gang.urgency, frozenset(nodes) - {""}, now + WINDOW)
 
     def in_vain(self, gang: Gang, *, now: float) -> None:

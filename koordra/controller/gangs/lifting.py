@@ -8,7 +8,7 @@ nothing is taken back from its gang: it may be committed already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from koordra.api import objects
@@ -20,26 +20,26 @@ class Lifts:
     """By pod uid. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.changes = 0
-        """Goes up with everything that is heard of a lift."""
+        self.touched: set[str] = set()
+        """Pods of whose lift something was heard: a set that its reader empties."""
         self._lifted: set[str] = set()
         self._sent: dict[str, Mapping[str, Any]] = {}
 
     def sending(self, pod: Mapping[str, Any]) -> None:
         """A lift is about to be sent for the pod as it is."""
         self._sent[objects.uid(pod)] = pod
-        self.changes += 1
+        self.touched.add(objects.uid(pod))
 
     def landed(self, pod: Mapping[str, Any]) -> None:
         """The gate is lifted."""
         self._sent.pop(objects.uid(pod), None)
         self._lifted.add(objects.uid(pod))
-        self.changes += 1
+        self.touched.add(objects.uid(pod))
 
     def refused(self, pod: Mapping[str, Any]) -> None:
         """The server said no, for another reason than the pod's version: nothing was changed."""
         self._sent.pop(objects.uid(pod), None)
-        self.changes += 1
+        self.touched.add(objects.uid(pod))
 
     def is_lifted(self, pod: Mapping[str, Any]) -> bool:
         return objects.uid(pod) in self._lifted
@@ -49,12 +49,17 @@ class Lifts:
         sent = self._sent.get(objects.uid(pod))
         return sent is not None and snapshot.is_gated(pod) and not is_older(sent, pod)
 
-    def look(self, pods: Iterable[Mapping[str, Any]]) -> None:
-        """Forget what the caches show by now."""
-        if not self._lifted and not self._sent:
-            return
-        gated = {objects.uid(pod): pod for pod in pods if snapshot.is_gated(pod)}
+    def look(self, find: Callable[[str], Mapping[str, Any] | None]) -> None:
+        """Forget what the caches show by now. `find`: a pod by its uid."""
+        gated = {
+            uid: pod
+            for uid in (*self._lifted, *self._sent)
+            if (pod := find(uid)) is not None and snapshot.is_gated(pod)
+        }
+        self.touched |= (self._lifted | self._sent.keys()) - gated.keys()
         self._lifted &= gated.keys()
-        self._sent = {
+        sent = {
             uid: sent for uid, sent in self._sent.items() if uid in gated and not is_older(sent, gated[uid])
         }
+        self.touched |= self._sent.keys() - sent.keys()
+        self._sent = sent

@@ -145,12 +145,10 @@ def mark_of(pod: Mapping[str, Any]) -> Mark | None:
     return Mark(Source.KUEUE, where, found) if found else None
 
 
-def terms_of(
-    mark: Mark, pods: Iterable[Object], pod_groups: Mapping[tuple[str, str, str], Object]
-) -> Terms | None:
+def terms_of(mark: Mark, pods: Iterable[Object], pod_groups: Mapping[str, Object]) -> Terms | None:
     """The terms that all members agree on; None where the pod group says that it is no gang.
 
-    `pod_groups`: (API group, namespace, name) -> object.
+    `pod_groups`: `API group/namespace/name` -> object.
     """
     pods = list(pods)
     problems: list[str] = []
@@ -206,13 +204,13 @@ def problems_of(pod: Mapping[str, Any]) -> list[str]:
     return [] if found is None else list(found.problems)
 
 
-def _pod_group(mark: Mark, pod_groups: Mapping[tuple[str, str, str], Object]) -> Object | None:
+def _pod_group(mark: Mark, pod_groups: Mapping[str, Object]) -> Object | None:
     domains = {
         Source.KUBERNETES: ("scheduling.k8s.io",),
         Source.COSCHEDULING: ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
         Source.VOLCANO: ("scheduling.volcano.sh",),
     }.get(mark.source, ())
-    found = (pod_groups.get((domain, mark.namespace, mark.name)) for domain in domains)
+    found = (pod_groups.get(f"{domain}/{mark.namespace}/{mark.name}") for domain in domains)
     return next((group for group in found if group is not None), None)
 
 

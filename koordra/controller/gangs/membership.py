@@ -1,4 +1,4 @@
-"""The pods of each gang, and how far each of them is. Pure but for what `Gathering` remembers of unchanged pods.
+"""The pods of each gang, and how far each of them is. Pure but for what `Gathering` follows.
 
 Of a member it matters whether
 
@@ -16,19 +16,20 @@ done has not lost a member.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import names, objects
+from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
 from koordra.controller import snapshot
+from koordra.controller.cache.cluster_cache import POD_GROUP, ClusterCache
+from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.gangs.lifting import Lifts
 from koordra.controller.gangs.marks import COMMITTED, Mark, Source, Terms, mark_of, terms_of, whole_number
-from koordra.controller.membership import claim_keys
 from koordra.controller.order import Urgency, most_urgent, urgency
-from koordra.controller.snapshot import Cluster, PodClaims, claims_of_pod
+from koordra.controller.snapshot import PodClaims
 
 _INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",
@@ -148,105 +149,102 @@ class Gang:
         return most_urgent(member.pod for member in self.members)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A member as it was made from these very values."""
-
-    claims: tuple[Object | None, ...]
-    classes: Mapping[str, Object]
-    member: Member
-
-
 class Gathering:
-    """Not thread-safe. A pod that is the very same value as before is not read again, nor are its claims."""
+    """The gangs that concern koordra, by mark, followed through a cache: those of which a pod, a claim, a consumer of a claim, a
+    pod group or a lift has changed are gathered anew. Not thread-safe."""
 
-    def __init__(self) -> None:
-        self._marks: dict[str, tuple[Object, Mark | None]] = {}
-        self._seen: dict[str, _Seen] = {}
+    def __init__(self, cache: ClusterCache, lifts: Lifts) -> None:
+        self.gangs: dict[Mark, Gang] = {}
+        self._cache = cache
+        self._lifts = lifts
+        self._marks: dict[str, Mark] = {}
+        self._pods: dict[Mark, dict[str, Object]] = {}
+        self._stale: set[Mark] = set()
+        cache.pod_index.on_touch.append(self._on_touch)
+        for key, pod in cache.pods.items():
+            self._on_pod(key, None, pod)
+        cache.listen(PODS, self._on_pod)
+        cache.listen(NAMESPACES, self._on_namespace)
+        cache.listen(POD_GROUP, self._on_pod_group)
 
-    def gather(self, cluster: Cluster, lifts: Lifts) -> list[Gang]:
-        """All gangs that concern koordra, the most urgent first."""
-        native = frozenset(
-            objects.name(entry)
-            for entry in cluster.namespaces
-            if objects.labels_of(entry).get(names.MODE_LABEL) == names.MODE_NATIVE
-        )
-        marked = self._by_mark(cluster.pods, native)
-        if not marked:
-            self._seen.clear()
-            return []
-        before, self._seen = self._seen, {}
-        groups = {
-            (
-                str(group.get("apiVersion")).partition("/")[0],
-                objects.namespace(group),
-                objects.name(group),
-            ): group
-            for group in cluster.pod_groups
-        }
-        looking = _Looking(cluster, lifts, groups, before)
-        found = [self._gang(mark, pods, looking) for mark, pods in marked.items()]
-        return sorted((gang for gang in found if gang is not None), key=lambda gang: (gang.urgency, gang.key))
+    def gather(self) -> list[Mark]:
+        """Bring `gangs` up to date; the marks of those that may have changed, or are gone."""
+        for uid in self._lifts.touched & self._marks.keys():
+            self._stale.add(self._marks[uid])
+        self._lifts.touched.clear()
+        stale, self._stale = self._stale, set()
+        for mark in stale:
+            gang = self._gang(mark, list(self._pods.get(mark, {}).values()))
+            if gang is None:
+                self.gangs.pop(mark, None)
+            else:
+                self.gangs[mark] = gang
+        return sorted(stale, key=lambda mark: mark.key)
 
-    def _by_mark(self, pods: Sequence[Object], native: frozenset[str]) -> dict[Mark, list[Object]]:
-        marks: dict[str, tuple[Object, Mark | None]] = {}
-        marked: dict[Mark, list[Object]] = defaultdict(list)
-        for pod in pods:
+    def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
+        for pod in (before, now):
+            if pod is None:
+                continue
             uid = objects.uid(pod)
-            known = self._marks.get(uid)
-            if known is None or known[0] is not pod:
-                known = (pod, mark_of(pod))
-            marks[uid] = known
-            if known[1] is not None and not _is_native(pod, native):
-                marked[known[1]].append(pod)
-        self._marks = marks
-        return marked
+            known = self._marks.pop(uid, None)
+            if known is not None:
+                self._stale.add(known)
+                self._pods[known].pop(uid, None)
+                if not self._pods[known]:
+                    del self._pods[known]
+            mark = mark_of(pod) if pod is now else None
+            if mark is not None and not self._is_native(pod):
+                self._marks[uid] = mark
+                self._pods.setdefault(mark, {})[uid] = pod
+                self._stale.add(mark)
 
-    def _gang(self, mark: Mark, pods: list[Object], looking: _Looking) -> Gang | None:
+    def _on_touch(self, uid: str, before: PodEntry | None, now: PodEntry | None) -> None:
+        if not self._marks:
+            return
+        touched = {uid}
+        if before is None or now is None or before.pod is not now.pod:
+            for entry in (before, now):
+                for key in entry.keys if entry is not None else ():
+                    touched.update(objects.uid(pod) for pod in self._cache.pod_index.users.get(key, ()))
+        self._stale.update(self._marks[other] for other in touched & self._marks.keys())
+
+    def _on_namespace(self, name: str, before: Object | None, now: Object | None) -> None:
+        if _mode_of(before) != _mode_of(now):
+            for key, pod in list(self._cache.pods.items()):
+                if objects.namespace(pod) == name:
+                    self._on_pod(key, pod, pod)
+
+    def _on_pod_group(self, key: str, _before: Object | None, _now: Object | None) -> None:
+        self._stale |= {mark for mark in self._pods if key.endswith(f"/{mark.namespace}/{mark.name}")}
+
+    def _gang(self, mark: Mark, pods: list[Object]) -> Gang | None:
         living = [pod for pod in pods if snapshot.is_living(pod)]
-        members = tuple(self._member(pod, looking) for pod in sorted(living, key=_position))
+        members = tuple(self._member(pod) for pod in sorted(living, key=_position))
         if not members:
             return None
         if mark.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
-        terms = terms_of(mark, living, looking.groups)
+        terms = terms_of(mark, living, self._cache.pod_groups)
         return None if terms is None else Gang(mark, terms, members, _done(pods, living))
 
-    def _member(self, pod: Object, looking: _Looking) -> Member:
-        cluster, lifts, uid = looking.cluster, looking.lifts, objects.uid(pod)
-        let_go, in_doubt = _was_let_go(pod, lifts), lifts.in_doubt(pod)
-        claims = tuple(cluster.claims_by_key.get(key) for key in claim_keys(pod))
-        seen = looking.before.get(uid)
-        if seen is None or not _is_same(seen, pod, claims, cluster.classes_by_name):
-            seen = _Seen(
-                claims, cluster.classes_by_name, Member(pod, claims_of_pod(pod, cluster), let_go, in_doubt)
-            )
-        elif (seen.member.let_go, seen.member.in_doubt) != (let_go, in_doubt):
-            seen = replace(seen, member=replace(seen.member, let_go=let_go, in_doubt=in_doubt))
-        self._seen[uid] = seen
-        return seen.member
+    def _member(self, pod: Object) -> Member:
+        entry = self._cache.pod_index.entries.get(objects.uid(pod))
+        claims = PodClaims(pod, ()) if entry is None else entry.claims
+        return Member(pod, claims, _was_let_go(pod, self._lifts), self._lifts.in_doubt(pod))
+
+    def _is_native(self, pod: Object) -> bool:
+        """Whether kube-scheduler allocates for the pod: its own word first, then its namespace's (the webhook's rule)."""
+        if snapshot.is_gated(pod):
+            return False
+        selector = objects.spec_of(pod).get("nodeSelector") or {}
+        for place in (objects.annotations_of(pod), objects.labels_of(pod), selector):
+            if place.get(names.MODE_LABEL) in (names.MODE_NATIVE, names.MODE_JOINT):
+                return bool(place[names.MODE_LABEL] == names.MODE_NATIVE)
+        return _mode_of(self._cache.namespaces.get(objects.namespace(pod))) == names.MODE_NATIVE
 
 
-@dataclass(frozen=True, slots=True)
-class _Looking:
-    """What one look is made from."""
-
-    cluster: Cluster
-    lifts: Lifts
-    groups: Mapping[tuple[str, str, str], Object]
-    before: Mapping[str, _Seen]
-
-
-def _is_same(
-    seen: _Seen, pod: Object, claims: tuple[Object | None, ...], classes: Mapping[str, Object]
-) -> bool:
-    if seen.member.pod is not pod or len(seen.claims) != len(claims):
-        return False
-    if any(one is not other for one, other in zip(seen.claims, claims, strict=True)):
-        return False
-    return seen.classes is classes or (
-        seen.classes.keys() == classes.keys() and all(seen.classes[name] is classes[name] for name in classes)
-    )
+def _mode_of(namespace: Object | None) -> str | None:
+    return None if namespace is None else objects.labels_of(namespace).get(names.MODE_LABEL)
 
 
 def index_of(pod: Mapping[str, Any]) -> int | None:
@@ -257,17 +255,6 @@ def index_of(pod: Mapping[str, Any]) -> int | None:
             if number is not None:
                 return number
     return None
-
-
-def _is_native(pod: Object, namespaces: frozenset[str]) -> bool:
-    """Whether kube-scheduler allocates for the pod: its own word first, then its namespace's (the webhook's rule)."""
-    if snapshot.is_gated(pod):
-        return False
-    selector = objects.spec_of(pod).get("nodeSelector") or {}
-    for place in (objects.annotations_of(pod), objects.labels_of(pod), selector):
-        if place.get(names.MODE_LABEL) in (names.MODE_NATIVE, names.MODE_JOINT):
-            return bool(place[names.MODE_LABEL] == names.MODE_NATIVE)
-    return objects.namespace(pod) in namespaces
 
 
 def _position(pod: Object) -> tuple[bool, int, Urgency]:

@@ -6,7 +6,6 @@ fewer than the least run ─▶ the timeout runs ─▶ Keep: told      Restart:
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Final
 
 from koordra.api import objects
@@ -33,61 +32,57 @@ class Restarts:
     def __contains__(self, key: str) -> bool:
         return key in self._restarting
 
-    def retain(self, keys: Container[str]) -> None:
-        """Forget all other gangs."""
+    def forget(self, key: str) -> None:
+        """The gang is gone."""
         for table in (self._below, self._restarting, self._again):
-            for key in [key for key in table if key not in keys]:
-                del table[key]
+            table.pop(key, None)
 
-    def look(self, gang: Gang, now: float) -> None:
-        """A committed gang that lacks members: restart it when its time is over."""
+    def look(self, gang: Gang, now: float) -> float | None:
+        """A committed gang that lacks members: restart it when its time is over. Returns when to look again, None: when it changes."""
         key, committed = gang.key, gang.committed
         if not committed:
             self._below.pop(key, None)
             self._restarting.pop(key, None)
             self._again.pop(key, None)
-            return
+            return None
         if key in self._restarting:
-            self._go_on(gang, now)
-            return
+            return self._go_on(gang, now)
         running = sum(1 for member in committed if member.is_bound) + len(gang.riders) + gang.done
         open_members = [member for member in gang.members if not member.is_bound]
         holding = any(member.is_bound or _holds(member) for member in committed)
         if running >= (gang.terms.least or 0) or not open_members or not holding:
             self._below.pop(key, None)
-            return
+            return None
         since = self._below.setdefault(key, now)
         if now < since + gang.terms.timeout:
-            self._working.wake(since + gang.terms.timeout)
-            return
+            return since + gang.terms.timeout
         text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
         if gang.terms.policy is Policy.KEEP:
             self._telling.say(gang, telling.SHORT, f"{text}; those that run are kept (policy Keep)")
-            return
+            return None
         self._telling.say(
             gang, telling.RESTARTED, f"{text}: all of them are evicted, to start together again"
         )
         self._restarting[key] = now + EVICT_PATIENCE
-        self._restart(gang, now)
+        return self._restart(gang, now)
 
-    def _go_on(self, gang: Gang, now: float) -> None:
+    def _go_on(self, gang: Gang, now: float) -> float:
         """Evict those that may end by now. Where some may not, the gang tries to complete itself for another timeout."""
         if now < self._restarting[gang.key]:
-            self._restart(gang, now)
-            return
+            return self._restart(gang, now)
         del self._restarting[gang.key]
         self._again.pop(gang.key, None)
         self._below[gang.key] = now
-        self._working.wake(now + gang.terms.timeout)
         text = f"{telling.number_of(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
         self._telling.say(gang, telling.SHORT, f"{text}: places beside them are looked for again")
+        return now + gang.terms.timeout
 
-    def _restart(self, gang: Gang, now: float) -> None:
+    def _restart(self, gang: Gang, now: float) -> float:
         """A pass may come every moment; a large gang is not asked to end in each of them."""
         if now >= self._again.get(gang.key, now):
             commit.evict(gang.committed, working=self._working)
             self._again[gang.key] = now + EVICT_PAUSE
-        self._working.wake(self._again[gang.key])
+        return self._again[gang.key]
 
 
 def _holds(member: Member) -> bool:

@@ -27,7 +27,7 @@ a lost node, a deleted pod. It is Short, comes before everything of its priority
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -72,7 +72,7 @@ class Standing:
 def standing_of(
     gang: Gang,
     *,
-    nodes: frozenset[str],
+    nodes: Collection[str],
     users: Mapping[str, Sequence[Object]],
     idle: frozenset[str] = frozenset(),
 ) -> Standing:
@@ -88,20 +88,32 @@ def standing_of(
 
 
 def standings_of(
-    gangs: Iterable[Gang], *, nodes: frozenset[str], users: Mapping[str, Sequence[Object]]
+    gangs: Iterable[Gang], *, nodes: Collection[str], users: Mapping[str, Sequence[Object]]
 ) -> dict[str, Standing]:
-    """Of all gangs, by key. A claim that two gangs share is kept by neither while both of them wait."""
-    found = {gang.key: (gang, standing_of(gang, nodes=nodes, users=users)) for gang in gangs}
-    waiting = [gang for gang, standing in found.values() if standing.stage in _IDLE]
+    """By key, each gang judged by itself."""
+    return {gang.key: standing_of(gang, nodes=nodes, users=users) for gang in gangs}
+
+
+def with_idle(
+    gangs: Mapping[str, Gang],
+    standings: Mapping[str, Standing],
+    *,
+    nodes: Collection[str],
+    users: Mapping[str, Sequence[Object]],
+) -> dict[str, Standing]:
+    """The standings (of `standings_of`) where a claim that two gangs share is kept by neither while both of them
+    wait."""
+    found = dict(standings)
+    waiting = [gangs[key] for key, standing in standings.items() if standing.stage in _IDLE]
     idle = frozenset(member.uid for gang in waiting for member in gang.held)
     for gang in waiting:
         if len(takeable(gang, users, idle)) > len(takeable(gang, users)):
-            found[gang.key] = (gang, standing_of(gang, nodes=nodes, users=users, idle=idle))
-    return {key: standing for key, (_, standing) in found.items()}
+            found[gang.key] = standing_of(gang, nodes=nodes, users=users, idle=idle)
+    return found
 
 
 def _uncommitted(
-    gang: Gang, nodes: frozenset[str], users: Mapping[str, Sequence[Object]], idle: frozenset[str]
+    gang: Gang, nodes: Collection[str], users: Mapping[str, Sequence[Object]], idle: frozenset[str]
 ) -> Standing:
     touched = takeable(gang, users, idle)
     why = _refused_because(gang)
@@ -114,7 +126,7 @@ def _uncommitted(
         return Standing(Stage.GATHERING, count, give_back=touched, why=_lacking(gang, count))
     placed = tuple(member for member in ready if member.is_placed)
     enough = len(placed) + len(gang.riders) + gang.done >= least
-    lost = sorted({node for member in placed for node in places(member)} - nodes)
+    lost = sorted(node for member in placed for node in places(member) if node not in nodes)
     if enough and not lost and (touched or len(placed) == len(ready)):
         return Standing(Stage.READY, count, lift=placed)
     if touched:

@@ -15,7 +15,7 @@ Told once per gang and text, and again after LONGEST_PAUSE when only figures cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from koordra.controller import happenings
@@ -52,8 +52,9 @@ class Telling:
         self._clock = clock
         self._told: dict[str, tuple[str, str, float, frozenset[str]]] = {}
 
-    def say(self, gang: Gang, reason: str, text: str) -> None:
-        """Tell it on the gang's members; a state that was told already is told to new members only."""
+    def say(self, gang: Gang, reason: str, text: str) -> float | None:
+        """Tell it on the gang's members; a state that was told already is told to new members only. Returns when to say it again, where
+        something else was said of the same state a moment ago."""
         about = tuple(member.pod for member in gang.members[:MOST_TOLD])
         message = cut(f"gang {gang.key}: {text}")
         if reason in LASTING:
@@ -62,10 +63,12 @@ class Telling:
             self._told.pop(gang.key, None)
         if about:
             self._tell(Happening(reason, message, about, warning=reason not in _QUIET))
+        told = self._told.get(gang.key)
+        return told[2] + PAUSE if told is not None and told[:2] != (reason, message) else None
 
-    def retain(self, keys: Iterable[str]) -> None:
-        kept = set(keys)
-        self._told = {key: told for key, told in self._told.items() if key in kept}
+    def forget(self, key: str) -> None:
+        """The gang is gone."""
+        self._told.pop(key, None)
 
     def _for_whom_it_is_news(self, gang: Gang, reason: str, message: str) -> tuple[dict[str, object], ...]:
         members = gang.members[:MOST_TOLD]

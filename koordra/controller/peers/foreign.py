@@ -12,16 +12,17 @@ Events are gone after an hour. So the Node says why too, in the annotation koord
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.foreign_plugins import offered_by_others, publishers
+from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.guards import FOREIGN_PLUGIN, Alarm, contests, publishes_gpus
-from koordra.controller.snapshot import Cluster, Group
+from koordra.controller.snapshot import Group
 
 NO_GPUS: Final = names.DOMAIN + "no-gpus"
 """Annotation on a Node: why none of its GPUs are given out, and what to do."""
@@ -29,41 +30,37 @@ _OF_NICS = frozenset({names.CLASS_NIC, names.CLASS_VF})
 
 
 class Foreign:
-    """Not thread-safe. `look` is cheap where nothing changed."""
+    """Follows a cache. Not thread-safe. `version` goes up whenever other nodes are left out, or for other reasons."""
 
-    def __init__(self) -> None:
-        self._slices: Sequence[Object] = ()
-        self._ours: frozenset[str] = frozenset()
+    def __init__(self, cache: ClusterCache) -> None:
+        self.version = 0
+        self._cache = cache
         self._contested: dict[str, str] = {}
-        self._nodes: dict[str, tuple[Object, tuple[str, ...]]] = {}
+        self._offering: dict[str, tuple[str, ...]] = {}
         self._noted: dict[str, str] = {}
-        self._offering: dict[str, tuple[Object, tuple[str, ...]]] = {}
+        self._stale: set[str] = cache.follow(NODES)
+        self._stale |= {str(objects.spec_of(entry).get("nodeName")) for entry in cache.slices.values()}
+        cache.listen(RESOURCE_SLICES, self._on_slice)
 
-    def look(self, cluster: Cluster) -> None:
-        """Nodes and slices as they are now."""
-        if not _alike(cluster.slices, self._slices):
-            self._slices = cluster.slices
-            self._ours = publishes_gpus(cluster.slices)
-            found: dict[str, list[str]] = {}
-            for one in contests(cluster.slices):
-                if one.is_gpu:
-                    found.setdefault(one.node, []).append(one.text)
-            self._contested = {node: "; ".join(sorted(texts)) for node, texts in found.items()}
-        nodes: dict[str, tuple[Object, tuple[str, ...]]] = {}
-        noted: dict[str, str] = {}
-        for node in cluster.nodes:
-            name = objects.name(node)
-            before = self._nodes.get(name)
-            if before is not None and before[0] is node:
-                nodes[name] = before
-                if name in self._noted:
-                    noted[name] = self._noted[name]
-            else:
-                nodes[name] = (node, offered_by_others(node))
-                if said := objects.annotations_of(node).get(NO_GPUS):
-                    noted[name] = said
-        self._nodes, self._noted = nodes, noted
-        self._offering = {name: entry for name, entry in nodes.items() if entry[1] and name in self._ours}
+    def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
+        self._stale |= {
+            str(objects.spec_of(entry).get("nodeName")) for entry in (before, now) if entry is not None
+        }
+
+    def look(self) -> None:
+        """Judge again the nodes that have changed."""
+        for name in self._stale:
+            node, slices = self._cache.nodes.get(name), self._cache.node_index.published(name)
+            texts = sorted(one.text for one in contests(slices) if one.is_gpu)
+            _keep(
+                self._noted, name, objects.annotations_of(node).get(NO_GPUS, "") if node is not None else ""
+            )
+            before = self._contested.get(name), self._offering.get(name)
+            _keep(self._contested, name, "; ".join(texts))
+            offered = offered_by_others(node) if node is not None else ()
+            _keep(self._offering, name, offered if offered and publishes_gpus(slices) else ())
+            self.version += before != (self._contested.get(name), self._offering.get(name))
+        self._stale.clear()
 
     def kept_off(self, group: Group) -> dict[str, Reason]:
         """Node -> why no GPU of it is given out."""
@@ -74,24 +71,25 @@ class Foreign:
             return {}
         cause = Cause.FOREIGN_DRIVER.value
         found = {name: Reason(name, None, None, cause, text) for name, text in self._contested.items()}
-        for name, (_, resources) in self._offering.items():
+        for name, resources in self._offering.items():
             found.setdefault(name, Reason(name, None, None, cause, _text(name, resources)))
         return found
 
     def alarms(self) -> list[Alarm]:
         """To be told on the nodes; those of other drivers are among the guards'."""
         return [
-            Alarm(FOREIGN_PLUGIN, name, (node,), f"node {name}: {_text(name, resources)}")
-            for name, (node, resources) in sorted(self._offering.items())
+            Alarm(FOREIGN_PLUGIN, name, (self._cache.nodes[name],), f"node {name}: {_text(name, resources)}")
+            for name, resources in sorted(self._offering.items())
         ]
 
     def notes(self) -> list[tuple[Object, str | None]]:
         """(node, what its annotation is to say; None for nothing) of nodes that say something else."""
-        wanted = {name: text for name, text in self._contested.items() if name in self._nodes}
-        for name, (_, resources) in self._offering.items():
+        nodes = self._cache.nodes
+        wanted = {name: text for name, text in self._contested.items() if name in nodes}
+        for name, resources in self._offering.items():
             wanted.setdefault(name, _text(name, resources))
         return [
-            (self._nodes[name][0], wanted.get(name))
+            (nodes[name], wanted.get(name))
             for name in sorted(wanted.keys() | self._noted.keys())
             if wanted.get(name) != self._noted.get(name)
         ]
@@ -110,5 +108,9 @@ def _text(node: str, resources: tuple[str, ...]) -> str:
     )
 
 
-def _alike(one: Sequence[Object], other: Sequence[Object]) -> bool:
-    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))
+def _keep(table: dict[str, Any], name: str, value: object) -> None:
+    """Only where there is something to keep."""
+    if value:
+        table[name] = value
+    else:
+        table.pop(name, None)

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from koordra.api import objects
-from koordra.api.kinds import PODS, Kind
+from koordra.api.kinds import PODS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import Source
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.peers.annotations import DIALECT, wanted
-from koordra.controller.peers.held import Devices, devices_of
-from koordra.controller.snapshot import Cluster
+from koordra.controller.peers.held import Device, Devices, devices_of
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.logs import get_logger
 from koordra.process import spawn
@@ -37,40 +39,56 @@ class PodClient(Protocol):
 
 
 class PeerAnnotations:
-    """Not thread-safe."""
+    """Follows a cache of its own. Not thread-safe."""
 
-    def __init__(self, client: PodClient, *, may_write: Callable[[], bool]) -> None:
+    def __init__(self, client: PodClient, source: Source, *, may_write: Callable[[], bool]) -> None:
         self._client = client
+        self._source = source
         self._may_write = may_write
-        self._slices: Sequence[Object] = ()
-        self._devices: Devices = {}
-        self._seen: dict[str, tuple[object, ...]] = {}
+        self._cache = ClusterCache()
+        self._devices: dict[str, Devices] = {}
+        self._stale: set[str] = self._cache.pod_index.follow()
+        self._cache.listen(RESOURCE_SLICES, self._on_slice)
 
-    def look(self, cluster: Cluster) -> int:
-        """One pass; how many pods were written. Raises ApiUnreachable."""
-        if not _alike(cluster.slices, self._slices):
-            self._slices, self._devices = cluster.slices, devices_of(cluster.slices)
-            self._seen.clear()
-        kept: dict[str, tuple[object, ...]] = {}
+    def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
+        for entry in (before, now):
+            pool = str((objects.spec_of(entry or {}).get("pool") or {}).get("name"))
+            self._devices.pop(pool, None)
+            for claim in self._cache.node_index.claims_of_pool(pool):
+                self._stale |= {
+                    objects.uid(pod) for pod in self._cache.pod_index.users.get(objects.key(claim), ())
+                }
+
+    def sync(self) -> int:
+        """One pass over the pods that have changed; how many were written. Raises ApiUnreachable."""
+        self._cache.apply(self._source.changes())
         written = 0
-        for pod in cluster.pods:
-            if DIALECT not in objects.annotations_of(pod) or not _is_served(pod):
-                continue
-            claims = _claims(pod, cluster)
-            if claims is None:
-                continue
-            uid = objects.uid(pod)
-            state = (pod, *claims)
-            before = self._seen.get(uid)
-            if before is not None and _alike(before, state):
-                kept[uid] = before
-                continue
-            if not self._may_write():
-                break
-            written += self._write(pod, wanted(pod, claims, self._devices))
-            kept[uid] = self._seen[uid] = state
-        self._seen = kept
+        for uid in sorted(self._stale):
+            entry = self._cache.pod_index.entries.get(uid)
+            claims = self._claims(entry) if entry is not None and _is_served(entry.pod) else None
+            if entry is not None and claims is not None:
+                if not self._may_write():
+                    break
+                written += self._write(entry.pod, wanted(entry.pod, claims, self._devices_of(claims)))
+            self._stale.discard(uid)
         return written
+
+    def _claims(self, entry: PodEntry) -> list[Object] | None:
+        """The pod's claims with devices of koordra's; None while one of its claims is not there or not allocated."""
+        if len(entry.keys) < len(objects.pod_claim_names(entry.pod)):
+            return None
+        found = [self._cache.claims.get(key) for key in entry.keys]
+        if any(claim is None or not claims_of.is_allocated(claim) for claim in found):
+            return None
+        return [claim for claim in found if claim is not None and claims_of.holds_koordra_devices(claim)]
+
+    def _devices_of(self, claims: Sequence[Object]) -> Devices:
+        devices: dict[tuple[str, str], Device] = {}
+        for pool in {pool for claim in claims for pool in claims_of.pools(claim)}:
+            if pool not in self._devices:
+                self._devices[pool] = devices_of(self._cache.node_index.slices_of_pool(pool))
+            devices.update(self._devices[pool])
+        return devices
 
     def _write(self, pod: Object, annotations: Mapping[str, str]) -> bool:
         there = objects.annotations_of(pod)
@@ -93,21 +111,18 @@ class PeerAnnotations:
 def start_peer_annotations(
     writer: PeerAnnotations,
     *,
-    observe: Callable[[], Cluster],
     changed: threading.Event,
     stop: threading.Event,
 ) -> threading.Thread:
     """Passes until `stop`, in a thread of its own: after any change, and every half minute."""
-    return spawn(lambda: _run(writer, observe, changed, stop), name="peer-annotations")
+    return spawn(lambda: _run(writer, changed, stop), name="peer-annotations")
 
 
-def _run(
-    writer: PeerAnnotations, observe: Callable[[], Cluster], changed: threading.Event, stop: threading.Event
-) -> None:
+def _run(writer: PeerAnnotations, changed: threading.Event, stop: threading.Event) -> None:
     while not stop.is_set():
         changed.clear()
         try:
-            writer.look(observe())
+            writer.sync()
         except ApiUnreachable as error:
             log.warning("peer_annotations_interrupted", error=str(error), again_in=PAUSE)
             stop.wait(PAUSE)
@@ -124,23 +139,8 @@ def _run(
 
 def _is_served(pod: Object) -> bool:
     return (
-        bool(objects.spec_of(pod).get("nodeName"))
+        DIALECT in objects.annotations_of(pod)
+        and bool(objects.spec_of(pod).get("nodeName"))
         and not objects.pod_is_finished(pod)
         and not objects.is_deleting(pod)
     )
-
-
-def _claims(pod: Object, cluster: Cluster) -> list[Object] | None:
-    """The pod's claims with devices of koordra's; None while one of its claims is not there or not allocated."""
-    found = []
-    for name in objects.pod_claim_names(pod).values():
-        claim = None if name is None else cluster.claims_by_key.get(f"{objects.namespace(pod)}/{name}")
-        if claim is None or not claims_of.is_allocated(claim):
-            return None
-        if claims_of.holds_koordra_devices(claim):
-            found.append(claim)
-    return found
-
-
-def _alike(one: Sequence[object], other: Sequence[object]) -> bool:
-    return len(one) == len(other) and all(mine is theirs for mine, theirs in zip(one, other, strict=True))

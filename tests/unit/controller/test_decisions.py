@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.controller import claims as claims_of
 from koordra.controller import snapshot
 from koordra.controller.assumed import AssumedWrites, is_older
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.claims import Owner
 from koordra.controller.exclusions import Exclusions
 from koordra.controller.grants import Grants
-from koordra.controller.inventory import InventoryWatch
-from koordra.controller.membership import Membership
 from koordra.controller.order import most_urgent, urgency
-from koordra.controller.planning import orphans
 from koordra.controller.snapshot import Cluster, PodClaims
 from koordra.controller.writes import dropped_fields
-from tests.fakes.joint_cluster import claim, gpu_slice, node, pod
+from tests.fakes.groups import groups
+from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 
 def class_with(name: str, expression: str | None = None, **spec: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_pods_that_share_claims_in_a_chain_are_one_group() -> None:
         return PodClaims(made, tuple(claims[entry] for entry in uses))
 
     members = [member("p", "a"), member("q", "b"), member("r", "a", "b"), member("s", "c"), member("t", "d")]
-    found = [[objects.name(each) for each in group.pods] for group in snapshot.groups(members)]
+    found = [[objects.name(each) for each in group.pods] for group in groups(members)]
     assert found == [["p", "q", "r"], ["s"], ["t"]]
 
 
@@ -110,7 +110,7 @@ def test_exclusions_double_up_to_a_bound_and_are_forgotten_with_the_pod() -> Non
     kept.retry_node("n1", now)
     assert kept.active("p", now) == {}
     assert kept.refusals("p") == 6
-    kept.retain(["other"])
+    kept.forget("p")
     assert kept.refusals("p") == 0
 
 
@@ -134,64 +134,80 @@ def test_an_assumption_lasts_until_the_cache_has_caught_up() -> None:
     written = version("a", 7, allocation={"devices": {}})
     assumed.assume(written)
     assumed.assume(version("a", 6))
-    assert assumed.laid_over([version("a", 5)]) == [written]
+    assert assumed.current(version("a", 5)) == written
     caught_up = version("a", 7, allocation={"devices": {}})
-    assert assumed.laid_over([caught_up]) == [caught_up]
+    assert assumed.current(caught_up) is caught_up
     freed = version("a", 9)
-    assert assumed.laid_over([freed]) == [freed]
-    assert assumed.laid_over([version("a", 5)]) == [version("a", 5)], "nothing is remembered any more"
+    assert assumed.current(freed) == freed
+    assert assumed.current(version("a", 5)) == version("a", 5), "nothing is remembered any more"
 
 
 def test_an_assumption_about_a_claim_that_is_gone_is_dropped() -> None:
-    assumed = AssumedWrites()
-    assumed.assume(version("a", 7))
-    assert assumed.laid_over([]) == []
-    assert assumed.laid_over([version("a", 5)]) == [version("a", 5)]
+    cache = ClusterCache.of(Cluster(claims=[version("a", 5)]))
+    cache.assume(version("a", 7))
+    assert cache.claims["default/a"] == version("a", 7)
+    cache.adopt(Cluster())
+    assert cache.claims == {}
+    cache.adopt(Cluster(claims=[version("a", 5)]))
+    assert cache.claims["default/a"] == version("a", 5)
+
+
+def test_a_claim_that_the_server_has_lost_is_gone_whatever_the_cache_shows() -> None:
+    cache = ClusterCache.of(Cluster(claims=[version("a", 5)]))
+    cache.lose(version("a", 5))
+    assert cache.claims == {}
+    cache.adopt(Cluster(claims=[version("a", 6)]))
+    assert cache.claims == {}
+    cache.adopt(Cluster(claims=[{**version("a", 7), "metadata": {"name": "a", "uid": "another"}}]))
+    assert list(cache.claims) == ["default/a"]
 
 
 def test_a_doubt_counts_as_use_until_the_version_moves_on() -> None:
     assumed = AssumedWrites()
     before = version("a", 5)
     assumed.doubt(before, {"devices": {"results": [1]}})
-    (feared,) = assumed.laid_over([version("a", 4)])
-    assert claims_of.is_allocated(feared)
-    (feared,) = assumed.laid_over([before])
-    assert claims_of.is_allocated(feared)
+    for cached in (version("a", 4), before):
+        feared = assumed.current(cached)
+        assert feared is not None
+        assert claims_of.is_allocated(feared)
     assert len(assumed.doubts()) == 1
     moved = version("a", 6)
-    assert assumed.laid_over([moved]) == [moved]
+    assert assumed.current(moved) == moved
     assert assumed.doubts() == []
 
 
 def test_the_epoch_rises_only_when_room_may_have_been_made() -> None:
-    watch = InventoryWatch()
     first = node("n0")
     first["metadata"]["resourceVersion"] = "1"
     slices = [gpu_slice("n0", 1)]
     free = Cluster(nodes=[first], slices=slices)
-    epoch = watch.look(free).epoch
-    assert watch.look(free).epoch == epoch
+    cache = ClusterCache.of(free)
+    epoch = cache.inventory.epoch
 
     held = version("a", 2, allocation={"devices": {"results": []}})
-    used = Cluster(nodes=[first], slices=slices, claims=[held])
-    assert watch.look(used).epoch == epoch, "giving out makes no room"
-    assert watch.look(free).epoch == epoch + 1, "freeing does"
+    cache.adopt(replace(free, claims=[held]))
+    assert cache.inventory.epoch == epoch, "giving out makes no room"
+    cache.adopt(free)
+    assert cache.inventory.epoch == epoch + 1, "freeing does"
 
     heartbeat = node("n0")
     heartbeat["metadata"]["resourceVersion"] = "2"
     heartbeat["status"]["conditions"].append({"type": "Ready2", "lastHeartbeatTime": "now"})
-    assert watch.look(Cluster(nodes=[heartbeat], slices=slices)) == watch.look(free)
+    cache.adopt(Cluster(nodes=[heartbeat], slices=slices))
+    assert (cache.inventory.epoch, cache.inventory.changed_nodes()) == (epoch + 1, [])
 
     cordoned = node("n0")
     cordoned["metadata"]["resourceVersion"] = "3"
     cordoned["spec"]["unschedulable"] = True
-    change = watch.look(Cluster(nodes=[cordoned], slices=slices))
-    assert (change.epoch, change.nodes) == (epoch + 2, ("n0",))
+    cache.adopt(Cluster(nodes=[cordoned], slices=slices))
+    assert (cache.inventory.epoch, cache.inventory.changed_nodes()) == (epoch + 2, ["n0"])
 
     bound = {**pod("p", []), "metadata": {"name": "p", "uid": "p"}}
     bound["spec"]["nodeName"] = "n0"
-    assert watch.look(Cluster(nodes=[cordoned], slices=slices, pods=[bound])).epoch == epoch + 2
-    assert watch.look(Cluster(nodes=[cordoned], slices=slices)).epoch == epoch + 3
+    cache.adopt(Cluster(nodes=[cordoned], slices=slices, pods=[bound]))
+    assert cache.inventory.epoch == epoch + 2
+    cache.adopt(Cluster(nodes=[cordoned], slices=slices))
+    assert cache.inventory.epoch == epoch + 3
 
 
 def test_a_claim_that_moved_has_made_room() -> None:
@@ -199,36 +215,38 @@ def test_a_claim_that_moved_has_made_room() -> None:
         result = {"request": "gpu", "driver": "koordra.io", "pool": "n0", "device": device}
         return Cluster(claims=[version("a", 2, allocation={"devices": {"results": [result]}})])
 
-    watch = InventoryWatch()
-    epoch = watch.look(holding("gpu-0")).epoch
-    assert watch.look(holding("gpu-0")).epoch == epoch
-    assert watch.look(holding("gpu-1")).epoch == epoch + 1
+    cache = ClusterCache.of(holding("gpu-0"))
+    epoch = cache.inventory.epoch
+    cache.adopt(holding("gpu-0"))
+    assert cache.inventory.epoch == epoch
+    cache.adopt(holding("gpu-1"))
+    assert cache.inventory.epoch == epoch + 1
 
 
 def test_only_what_was_never_reserved_is_an_orphan() -> None:
     def of(**status: Any) -> list[str]:
         result = {"request": "gpu", "driver": "koordra.io", "pool": "n0", "device": "gpu-0"}
         held = version("a", 2, allocation={"devices": {"results": [result]}}, **status)
-        cluster, membership = Cluster(claims=[held]), Membership()
-        membership.look(cluster)
-        return [objects.name(entry) for entry in orphans(cluster, membership)]
+        cache = ClusterCache.of(Cluster(claims=[held]))
+        return [objects.name(entry) for entry in cache.claim_index.orphans()]
 
     assert of() == ["a"]
     assert of(reservedFor=[{"resource": "pods", "name": "p", "uid": "p"}]) == []
 
 
 def test_an_allocation_that_we_took_back_ourselves_is_nobodys_answer() -> None:
-    grants = Grants(refusals=lambda _uid: 0)
     waits = pod("p", ["a"])
     waits["metadata"]["uid"] = "p"
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n0"]}]}
     held = version("a", 2, allocation={"devices": {}, "nodeSelector": {"nodeSelectorTerms": [term]}})
-    freed = [PodClaims(waits, (version("a", 3),))]
+    classes = [device_class(names.CLASS_GPU, "gpu")]
+    cache = ClusterCache.of(Cluster(classes=classes, claims=[version("a", 3)], pods=[waits]))
+    grants = Grants(cache.pod_index, refusals=lambda _uid: 0)
     grants.remember(held, [waits], now=0.0)
-    refusals, _ = grants.read(freed, now=1.0)
+    refusals, _ = grants.read(now=1.0)
     assert [refusal.node for refusal in refusals] == ["n0"]
     grants.drop(held)
-    assert grants.read(freed, now=2.0) == ([], None)
+    assert grants.read(now=2.0) == ([], None)
 
 
 def test_devices_of_native_nodes_and_other_drivers_are_not_shown() -> None:

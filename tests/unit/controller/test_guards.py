@@ -11,11 +11,13 @@ from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller import allocation_guards, guards
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.lookout import REPEAT, Lookout
 from koordra.controller.snapshot import Cluster
 from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node
 
 GUARDED = device_class(names.CLASS_GPU, "gpu")
+NAMED_NODES = {"n0": node("n0")}
 CLUSTER = Cluster(nodes=[node("n0")], slices=[gpu_slice("n0", 2)], classes=[GUARDED])
 
 
@@ -39,13 +41,13 @@ def class_of(name: str, *expressions: str) -> Object:
     ],
 )
 def test_classes_that_open_the_door_to_the_other_allocator(entry: Object, reason: str | None) -> None:
-    found = guards.class_alarms(replace(CLUSTER, classes=[entry]))
+    found = guards.class_alarms([entry], guards.joint_devices(CLUSTER.slices).values())
     assert [alarm.reason for alarm in found] == ([] if reason is None else [reason])
 
 
 def test_devices_of_native_nodes_may_be_selected_by_anybody() -> None:
     native = [gpu_slice("n0", 2, allocator="scheduler")]
-    assert guards.class_alarms(replace(CLUSTER, slices=native, classes=[class_of("anything")])) == []
+    assert guards.class_alarms([class_of("anything")], guards.joint_devices(native).values()) == []
 
 
 def test_two_drivers_that_publish_one_pci_device() -> None:
@@ -56,19 +58,19 @@ def test_two_drivers_that_publish_one_pci_device() -> None:
         "metadata": {"name": "theirs"},
         "spec": {"driver": "gpu.nvidia.com", "nodeName": "n0", "pool": {"name": "n0"}, "devices": [device]},
     }
-    (alarm,) = guards.slice_alarms(replace(CLUSTER, slices=[ours, theirs]))
+    (alarm,) = guards.slice_alarms([ours, theirs], NAMED_NODES)
     assert alarm.reason == guards.TWO_DRIVERS
     assert "0000:1f:00.0" in alarm.message
     assert "gpu.nvidia.com (gpu-7)" in alarm.message
     elsewhere = {**theirs, "spec": {**theirs["spec"], "nodeName": "n1"}}
-    assert guards.slice_alarms(replace(CLUSTER, slices=[ours, elsewhere])) == []
+    assert guards.slice_alarms([ours, elsewhere], NAMED_NODES) == []
 
 
 def test_slices_in_our_name_that_no_plugin_makes() -> None:
     strange = gpu_slice("n0", 1)
     strange["spec"] |= {"pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}
     del strange["spec"]["nodeName"]
-    (alarm,) = guards.slice_alarms(replace(CLUSTER, slices=[strange]))
+    (alarm,) = guards.slice_alarms([strange], NAMED_NODES)
     assert alarm.reason == guards.STRANGE_SLICE
     assert "names no node" in alarm.message
 
@@ -107,19 +109,22 @@ def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bo
     ],
 )
 def test_more_than_there_is(claims: list[Object], alarmed: bool) -> None:
-    found = allocation_guards.overcommitments(CLUSTER, claims)
+    found = allocation_guards.overcommitments(CLUSTER.slices, claims)
     assert [alarm.reason for alarm in found] == ([guards.OVER_COMMITTED] if alarmed else [])
     assert all("a, " in alarm.message or "default/b" in alarm.message for alarm in found)
 
 
 def test_an_alarm_is_repeated_while_it_lasts_and_not_before() -> None:
-    lookout = Lookout()
     bad = replace(CLUSTER, classes=[class_of("anything")])
-    assert [told.reason for told in lookout.look(bad, now=0.0)] == [guards.FOREIGN_CLASS]
-    assert lookout.look(bad, now=1.0) == []
-    assert len(lookout.look(bad, now=REPEAT)) == 1
-    assert lookout.look(CLUSTER, now=REPEAT + 1) == []
-    assert len(lookout.look(replace(CLUSTER, classes=[class_of("anything")]), now=REPEAT + 2)) == 1
+    cache = ClusterCache.of(bad)
+    lookout = Lookout(cache)
+    assert [told.reason for told in lookout.look(now=0.0)] == [guards.FOREIGN_CLASS]
+    assert lookout.look(now=1.0) == []
+    assert len(lookout.look(now=REPEAT)) == 1
+    cache.adopt(CLUSTER)
+    assert lookout.look(now=REPEAT + 1) == []
+    cache.adopt(replace(CLUSTER, classes=[class_of("anything")]))
+    assert len(lookout.look(now=REPEAT + 2)) == 1
 
 
 def test_alarms_are_told_by_the_controller() -> None:

@@ -95,7 +95,7 @@ def test_what_was_held_back_is_told_when_its_pause_is_over() -> None:
     announce.waiting(waits, [], [short("gpu-0", figures="2 free")])
     assert announce.catch_up() is None, "it is again what was told last"
     announce.waiting(waits, [], [short("gpu-0", figures="4 free")])
-    announce.retain([])
+    announce.forget("u")
     assert announce.catch_up() is None
     assert LONGEST_PAUSE > FIRST_PAUSE
 

@@ -38,7 +38,7 @@ class Learning(Book):
 
     def place(self, name: str, **asked: Any) -> str | None:
         self.add(name, **asked)
-        self.offers.look(self.cluster())
+        self.offers.look(self.seen())
         offered = self.offers.best(self.group(name), {})
         for key, allocation in offered.allocations.items():
             self.take(key, allocation)
@@ -61,7 +61,7 @@ def two_cards(learned: Learned | None) -> Learning:
     book.nodes.append(of_kind("Node", node("n1", cpu="8")))
     book.slices.append(of_kind("ResourceSlice", gpu_slice("n1", 1)))
     book.add("pin", memory=f"{GPU * 65 // 100}Gi")
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     offered = book.offers.best(book.group("pin"), {})
     assert offered.node == "n1"
     for key, allocation in offered.allocations.items():
@@ -96,7 +96,7 @@ def test_it_learns_from_the_claims_that_arrive() -> None:
     assert learned.table.holes[40] == 400_000
     before = book.offers.leftovers.epoch
     for _ in range(3):
-        book.offers.look(book.cluster())
+        book.offers.look(book.seen())
     assert book.offers.leftovers.epoch == before, "a claim counts once"
 
 
@@ -106,16 +106,16 @@ def test_a_first_controller_begins_with_what_is_in_use() -> None:
     for number in range(40):
         before.place(f"c{number}", memory=f"{GPU * 60 // 100}Gi", cpu="100m")
     first = Offers(plan, read_inventory)
-    first.look(before.cluster())
+    first.look(before.seen())
     learned = first.leftovers.learned
     assert learned.workload.counts == before.offers.leftovers.learned.workload.counts
     assert learned.table.pods == 40
     assert first.leftovers.epoch == 1, "it is to be kept"
-    first.look(before.cluster())
+    first.look(before.seen())
     assert first.leftovers.epoch == 1
     # A later term goes on from what was kept, and counts nobody twice.
     again = Offers(plan, read_inventory, learned=learned)
-    again.look(before.cluster())
+    again.look(before.seen())
     assert again.leftovers.learned.workload.count == 40
 
 
@@ -147,7 +147,7 @@ def test_a_new_table_is_used_where_an_old_answer_is_known() -> None:
         book.offers.leftovers._ranking.know(table)
         book.offers.leftovers.epoch += 1
         book.add("asked", memory=f"{GPU * 25 // 100}Gi")
-        book.offers.look(book.cluster())
+        book.offers.look(book.seen())
         allocation = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
         taken.append(allocation["devices"]["results"][0]["device"])
         book.end("asked")
@@ -158,7 +158,7 @@ def test_a_claim_that_waits_is_counted_once() -> None:
     book = Learning(nodes=1)
     book.add("large", memory="1000Gi")
     for _ in range(50):
-        book.offers.look(book.cluster())
+        book.offers.look(book.seen())
         book.offers.best(book.group("large"), {})
     assert book.offers.leftovers.learned.workload.count == 1
 
@@ -168,7 +168,7 @@ def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
     book = two_cards(Learned(hole_of(100)))
     group_name = "asked"
     book.add(group_name, memory=f"{GPU * 25 // 100}Gi")
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     group = book.group(group_name)
     n0, n1 = (book.offers.sites.by_name[name] for name in ("n0", "n1"))
     worse, better = -WORTH, 0
@@ -188,8 +188,8 @@ def test_sites_that_come_go_and_change_are_followed() -> None:
         book.end(f"c{number - 3}")
     leftovers, fleet = book.offers.leftovers, book.offers.leftovers._ranking.fleet
     fresh = Offers(plan, read_inventory, learned=leftovers.learned)
-    fresh.look(book.cluster())
-    book.offers.look(book.cluster())
+    fresh.look(book.seen())
+    book.offers.look(book.seen())
     ours, theirs = leftovers._ranking, fresh.leftovers._ranking
     assert fleets.drifted(fleet) == []
     for name in book.offers.sites.by_name:
@@ -329,7 +329,7 @@ def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: p
         with monkeypatch.context() as patch:
             patch.setattr(book.offers.leftovers._ranking, method, broken)
             book.add("asked", memory="20Gi")
-            book.offers.look(book.cluster())
+            book.offers.look(book.seen())
             group = book.group("asked")
             book.offers.hear([group])
             assert book.offers.best(group, {}).node == "n0"
@@ -339,9 +339,9 @@ def test_sites_that_went_when_the_list_of_changes_was_begun_anew_are_forgotten()
     book = Learning(nodes=3, learned=Learned(hole_of(100)))
     book.place("first", memory="20Gi")
     book.nodes.pop()
-    book.offers.sites.look(book.cluster())
+    book.offers.sites.look(book.seen())
     book.offers.sites.changes.clear()
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     assert set(book.offers.leftovers._published) == {"n0", "n1"}
     assert len([one for one in book.offers.leftovers._ranking.fleet.nodes if one is not None]) == 2
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.leftover_store import data_of, learned_of
 from koordra.controller.leftovers import Learned
-from koordra.controller.membership import Membership
 from koordra.controller.offers import Offers
-from koordra.controller.snapshot import Cluster, Group, groups
+from koordra.controller.snapshot import Cluster, Group
 from koordra.placement import plan, read_inventory
+from tests.fakes.groups import groups_of
 from tests.unit.placement import mixed
 
 Object = dict[str, Any]
@@ -26,18 +27,22 @@ class Controller:
         self.slices, self.classes = mixed.slices(COUNT), mixed.classes()
         self.claims: list[Object] = []
         self.pods: list[Object] = []
+        self.cache = ClusterCache()
         self.offers = Offers(plan, read_inventory, learned=learned)
 
-    def cluster(self) -> Cluster:
-        return Cluster(
-            nodes=self.nodes, slices=self.slices, classes=self.classes, claims=self.claims, pods=self.pods
+    def seen(self) -> ClusterCache:
+        self.cache.adopt(
+            Cluster(
+                nodes=self.nodes, slices=self.slices, classes=self.classes, claims=self.claims, pods=self.pods
+            )
         )
+        return self.cache
 
     def place(self, name: str, *, end: bool = False, **said: Any) -> str | None:
         claim, pod = mixed.claim(name, cpu=1, **said)
         self.claims.append(claim)
         self.pods.append(pod)
-        self.offers.look(self.cluster())
+        self.offers.look(self.seen())
         found = self.offers.best(self._group(name), {})
         if found.node is None or end:
             self.claims.pop()
@@ -47,12 +52,8 @@ class Controller:
         return found.node
 
     def _group(self, name: str) -> Group:
-        membership = Membership()
-        membership.look(self.cluster())
         return next(
-            one
-            for one in groups(membership.members)
-            if any(pod["metadata"]["name"] == name for pod in one.pods)
+            one for one in groups_of(self.seen()) if any(pod["metadata"]["name"] == name for pod in one.pods)
         )
 
 

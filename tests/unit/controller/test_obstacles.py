@@ -9,6 +9,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.objects import Object
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.obstacles import Obstacles
 from koordra.controller.pod_terms import host_ports, label_selector_matches
 from koordra.controller.sites import Site
@@ -34,8 +35,18 @@ def kept_off(waits: Object, running: dict[str, list[Object]], **more: Any) -> di
         made["metadata"]["labels"][ZONE] = zone
         sites[f"n{index}"] = Site(f"n{index}", made, guests=tuple(running.get(f"n{index}", ())))
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
-    found = Obstacles(Cluster(**more), sites).of(group)
+    found = Obstacles(seen(sites, **more), sites).of(group)
     return {name: reason.detail for name, reason in found.items()}
+
+
+def seen(sites: dict[str, Site], **more: Any) -> ClusterCache:
+    """With the guests of the sites as pods that are bound there."""
+    pods = [
+        {**guest, "spec": {**guest["spec"], "nodeName": name}}
+        for name, site in sites.items()
+        for guest in site.guests
+    ]
+    return ClusterCache.of(Cluster(nodes=[site.node for site in sites.values()], pods=pods, **more))
 
 
 def with_port(name: str, **port: Any) -> Object:
@@ -168,7 +179,7 @@ def test_a_node_without_the_label_of_one_constraint_counts_for_none() -> None:
     waits = labelled("p", {}, topologySpreadConstraints=spread)
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
     waits["metadata"]["labels"] = {"app": "x"}
-    assert sorted(Obstacles(Cluster(), sites).of(group)) == ["n1"]
+    assert sorted(Obstacles(seen(sites), sites).of(group)) == ["n1"]
 
 
 def test_matchLabelKeys_narrow_the_selector() -> None:

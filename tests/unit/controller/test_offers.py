@@ -10,11 +10,12 @@ import pytest
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.controller.membership import Membership
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.offers import Offers
 from koordra.controller.request_class import request_class
-from koordra.controller.snapshot import Cluster, Group, groups
+from koordra.controller.snapshot import Cluster, Group
 from koordra.placement import plan, read_inventory
+from tests.fakes.groups import groups_of
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
 
@@ -32,12 +33,17 @@ class Book:
         self.classes = [of_kind("DeviceClass", device_class(names.CLASS_GPU, "gpu"))]
         self.claims: list[Object] = []
         self.pods: list[Object] = []
+        self.cache = ClusterCache()
         self.offers = Offers(plan, read_inventory)
 
-    def cluster(self) -> Cluster:
-        return Cluster(
-            nodes=self.nodes, slices=self.slices, classes=self.classes, claims=self.claims, pods=self.pods
+    def seen(self) -> ClusterCache:
+        """The cache with everything as it is now."""
+        self.cache.adopt(
+            Cluster(
+                nodes=self.nodes, slices=self.slices, classes=self.classes, claims=self.claims, pods=self.pods
+            )
         )
+        return self.cache
 
     def add(self, name: str, *, cpu: str = "1", **asked: Any) -> None:
         self.claims.append(of_kind("ResourceClaim", claim(name, **asked), f"uid-{name}"))
@@ -46,10 +52,8 @@ class Book:
         self.pods.append(of_kind("Pod", pod(name, [name], containers=containers), f"pod-{name}"))
 
     def group(self, name: str) -> Group:
-        membership = Membership()
-        membership.look(self.cluster())
         (found,) = [
-            one for one in groups(membership.members) if any(objects.name(each) == name for each in one.pods)
+            one for one in groups_of(self.seen()) if any(objects.name(each) == name for each in one.pods)
         ]
         return found
 
@@ -75,7 +79,7 @@ def test_it_decides_as_one_plan_over_all_nodes_would(seed: int) -> None:
     for number in range(25):
         asked: dict[str, Any] = {"memory": draw.choice(["20Gi", "50Gi"])} if draw.random() < 0.6 else {}
         book.add(f"c{number}", count=draw.choice([1, 1, 2]), cpu=draw.choice(["1", "3"]), **asked)
-        book.offers.look(book.cluster())
+        book.offers.look(book.seen())
         group = book.group(f"c{number}")
         offered, expected = book.offers.best(group, {}), book.whole(group)
         assert offered.allocations == expected
@@ -92,7 +96,7 @@ def test_a_known_class_asks_nothing_of_nodes_alike() -> None:
     book = Book(nodes=20)
     for number in range(10):
         book.add(f"c{number}", memory="50Gi")
-        book.offers.look(book.cluster())
+        book.offers.look(book.seen())
         offered = book.offers.best(book.group(f"c{number}"), {})
         for key, allocation in offered.allocations.items():
             book.take(key, allocation)
@@ -108,15 +112,15 @@ def test_a_known_class_asks_nothing_of_nodes_alike() -> None:
 def test_a_label_that_devices_are_given_by_is_seen_at_once() -> None:
     """Whether partitions are honored stands in a label; a site whose label changed is no more like those without it."""
     book = Book(nodes=2)
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     before, other = (book.offers.sites.by_name[name].likeness for name in ("n0", "n1"))
     assert before == other
     labels = {**book.nodes[0]["metadata"]["labels"], names.PARTITION_POLICY_LABELS[0]: names.PARTITION_HONOR}
     book.nodes[0] = {**book.nodes[0], "metadata": {**book.nodes[0]["metadata"], "labels": labels}}
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     assert book.offers.sites.by_name["n0"].likeness != other
     fresh = Offers(plan, read_inventory)
-    fresh.look(book.cluster())
+    fresh.look(book.seen())
     assert fresh.sites.by_name["n0"].likeness == book.offers.sites.by_name["n0"].likeness
 
 
@@ -131,7 +135,7 @@ def test_answers_for_kinds_that_are_forgotten_are_never_given_again() -> None:
             {**device, "name": f"gpu-{turn}-{index}"} for index, device in enumerate(entry["spec"]["devices"])
         ]
         book.slices = [{**entry, "spec": {**entry["spec"], "devices": devices}}]
-        book.offers.look(book.cluster())
+        book.offers.look(book.seen())
         found = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
         assert found["devices"]["results"][0]["device"] == f"gpu-{turn}-0"
     assert book.offers.sites.numbering > numbering
@@ -144,14 +148,14 @@ def test_requests_that_speak_of_one_device_are_asked_site_by_site() -> None:
     book.add("picky")
     exactly = book.claims[0]["spec"]["devices"]["requests"][0]["exactly"]
     exactly["selectors"] = [{"cel": {"expression": 'device.attributes["koordra.io"].uuid == "GPU-1"'}}]
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     assert book.offers.best(book.group("picky"), {}).node == "n1"
 
 
 def test_nodes_that_are_kept_off_are_left_out_and_told() -> None:
     book = Book(nodes=2, gpus=1)
     book.add("c")
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     why = {name: Reason(name, None, None, Cause.NODE_UNSUITABLE.value, "is kept") for name in ("n0", "n1")}
     assert book.offers.best(book.group("c"), {"n0": why["n0"]}).node == "n1"
     nowhere = book.offers.best(book.group("c"), why)
@@ -163,7 +167,7 @@ def test_reasons_speak_of_the_claim_that_waits() -> None:
     book = Book(nodes=1, gpus=1)
     for name in ("first", "second"):
         book.add(name, memory="100Gi")
-    book.offers.look(book.cluster())
+    book.offers.look(book.seen())
     for name in ("first", "second"):
         reasons = book.offers.best(book.group(name), {}).reasons
         assert list(reasons) == [f"default/{name}"]

@@ -55,7 +55,7 @@ class Timed(JointCluster):
         self.stages = Stages(clock=self.clock, observe=self.ways.append)
         api = TimedApi(self, self.clock, self.stages)
         self.reconciler = Reconciler(
-            self.caches.cluster,
+            self.caches,
             Writer(api, may_write=lambda: True, now=self.timestamp),  # type: ignore[arg-type]
             planner=plan,
             clock=self.clock,
@@ -125,7 +125,7 @@ def test_the_parts_are_metrics(part: str) -> None:
     api = Api(cluster, Clock(), figures.stages)
     writer = Writer(figures.counting(api), may_write=lambda: True, now=cluster.timestamp)  # type: ignore[arg-type]
     reconciler = Reconciler(
-        cluster.caches.cluster, writer, planner=plan, clock=lambda: cluster.now, stages=figures.stages
+        cluster.caches, writer, planner=plan, clock=lambda: cluster.now, stages=figures.stages
     )
     figures.stages.heard(RESOURCE_CLAIMS, "ADDED", cluster.claim("a"))
     cluster.pod("p", "a")

@@ -9,6 +9,7 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs import telling
 from koordra.controller.gangs.lifting import Lifts
 from koordra.controller.gangs.marks import GANG, GANG_MIN, GANG_TIMEOUT, mark_of, terms_of
@@ -255,10 +256,17 @@ def test_pods_in_native_mode_are_in_no_gang(by: str) -> None:
     metadata = {"name": "w0", "namespace": "team", "uid": "u0", "annotations": {GANG: "train", GANG_MIN: "2"}}
     pod: Object = {"metadata": metadata, "spec": {"nodeSelector": native if by == "pod" else {}}}
     namespace: Object = {"metadata": {"name": "team", "labels": native if by == "namespace" else {}}}
-    assert Gathering().gather(Cluster(pods=[pod], namespaces=[namespace]), Lifts()) == []
+    assert gathered(pod, namespace) == 0
     other = {"metadata": {"name": "team"}}
     joint = {**pod, "spec": {}}
-    assert len(Gathering().gather(Cluster(pods=[joint], namespaces=[other]), Lifts())) == 1
+    assert gathered(joint, other) == 1
+
+
+def gathered(pod: Object, namespace: Object) -> int:
+    """How many gangs the pod is in."""
+    gathering = Gathering(ClusterCache.of(Cluster(pods=[pod], namespaces=[namespace])), Lifts())
+    gathering.gather()
+    return len(gathering.gangs)
 
 
 def test_a_retried_pod_of_a_job_takes_the_place_of_the_failed_one() -> None:
@@ -294,4 +302,4 @@ def test_a_part_of_a_workload_with_the_policy_basic_is_no_gang() -> None:
     }
     mark = mark_of(pod)
     assert mark is not None
-    assert terms_of(mark, [pod], {("scheduling.k8s.io", "team", "train"): workload}) is None
+    assert terms_of(mark, [pod], {"scheduling.k8s.io/team/train": workload}) is None

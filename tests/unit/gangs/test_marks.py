@@ -18,13 +18,13 @@ def pod(
     return {"kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def group(api: str, **spec: Any) -> dict[tuple[str, str, str], Object]:
+def group(api: str, **spec: Any) -> dict[str, Object]:
     found = {"apiVersion": api, "metadata": {"name": "train", "namespace": "team"}, "spec": spec}
-    return {(api.partition("/")[0], "team", "train"): found}
+    return {f"{api.partition('/')[0]}/team/train": found}
 
 
 GANG_POLICY = {"gang": {"minCount": 4}}
-CASES: dict[str, tuple[Object, dict[tuple[str, str, str], Object], Source]] = {
+CASES: dict[str, tuple[Object, dict[str, Object], Source]] = {
     "own": (
         pod(annotations={"koordra.io/gang": "train", "koordra.io/gang-min": "4"}),
         {},

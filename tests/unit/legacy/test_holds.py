@@ -124,7 +124,7 @@ class Leader(JointCluster):
 
     def restart_with_quota(self) -> None:
         self.reconciler = Reconciler(
-            self.caches.cluster,
+            self.caches,
             self.writer,
             planner=plan,
             clock=lambda: self.now,

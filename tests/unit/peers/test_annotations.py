@@ -16,6 +16,7 @@ from koordra.controller.peers.writing import PeerAnnotations
 from koordra.controller.snapshot import Cluster
 from koordra.errors import Forbidden
 from tests.fakes.kube_api import FakeKubeApi, Write
+from tests.fakes.listing import Listing
 
 AT = "2024-05-20T10:02:05Z"
 UNIX = 1716199325
@@ -211,14 +212,17 @@ def test_what_a_user_wrote_changes_nothing_and_is_replaced() -> None:
     api = FakeKubeApi()
     forged = {KEY: "GPU-76f93f2b,NVIDIA,23040,100:;", "hami.io/vgpu-node": "n9"}
     stored = api.create(PODS, pod("hami", ("a", "a"), **forged))
-    writer = PeerAnnotations(api, may_write=lambda: True)
-    assert writer.look(cluster(stored)) == 1
+    seen = Listing(cluster(stored))
+    writer = PeerAnnotations(api, seen, may_write=lambda: True)
+    assert writer.sync() == 1
     found = objects.annotations_of(api.get(PODS, "p"))
     assert found[KEY] == "GPU-0fc3eda5,NVIDIA,3000,0:;"
     assert found["hami.io/vgpu-node"] == "n0"
-    assert writer.look(cluster(api.get(PODS, "p"))) == 0
+    seen.seen = cluster(api.get(PODS, "p"))
+    assert writer.sync() == 0
     api.edit(PODS, "p", lambda obj: obj["metadata"]["annotations"].update({KEY: "other"}))
-    assert writer.look(cluster(api.get(PODS, "p"))) == 1
+    seen.seen = cluster(api.get(PODS, "p"))
+    assert writer.sync() == 1
     assert objects.annotations_of(api.get(PODS, "p"))[KEY] == "GPU-0fc3eda5,NVIDIA,3000,0:;"
 
 
@@ -237,7 +241,7 @@ def test_other_pods_are_left_alone(change: Any) -> None:
     body = pod("hami", ("a", "a"))
     change(body)
     stored = api.create(PODS, body)
-    assert PeerAnnotations(api, may_write=lambda: True).look(cluster(stored)) == 0
+    assert PeerAnnotations(api, Listing(cluster(stored)), may_write=lambda: True).sync() == 0
 
 
 def test_a_refusal_is_not_repeated_and_stops_nobody_else() -> None:
@@ -252,11 +256,10 @@ def test_a_refusal_is_not_repeated_and_stops_nobody_else() -> None:
             raise Forbidden("only the scheduler may", code=403)
 
     api.before = refuse
-    writer = PeerAnnotations(api, may_write=lambda: True)
-    seen = cluster(one, two)
-    assert writer.look(seen) == 1
+    writer = PeerAnnotations(api, Listing(cluster(one, two)), may_write=lambda: True)
+    assert writer.sync() == 1
     writes = len(api.writes)
-    assert writer.look(seen) == 0
+    assert writer.sync() == 0
     assert len(api.writes) == writes
 
 

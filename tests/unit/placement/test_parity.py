@@ -17,10 +17,10 @@ from koordra.allocator.features import Features
 from koordra.allocator.inventory import Taken
 from koordra.allocator.requests import resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.leftovers import Learned
-from koordra.controller.membership import Membership
 from koordra.controller.offers import Offers
-from koordra.controller.snapshot import Cluster, groups
+from koordra.controller.snapshot import Cluster
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.fleet import Placement
@@ -30,6 +30,7 @@ from koordra.placement.order.node_ranking import NodeRanking
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
+from tests.fakes.groups import groups_of
 from tests.long import mostly_long
 from tests.machines import catalogue
 from tests.unit.placement import fleets
@@ -88,6 +89,7 @@ class Clusters:
             {entry["metadata"]["name"]: entry for entry in self.nodes}, read_inventory(self.slices), table
         )
         self.ranking.settle(Taken(), {})
+        self.cache = ClusterCache()
         self.offers = Offers(plan, read_inventory, learned=Learned(table, LEARNED))
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
@@ -185,10 +187,9 @@ class Clusters:
             claims=list(self.claims.values()),
             pods=list(self.pods.values()),
         )
-        membership = Membership()
-        membership.look(cluster)
-        self.offers.look(cluster)
-        (group,) = groups(membership.members)
+        self.cache.adopt(cluster)
+        self.offers.look(self.cache)
+        (group,) = groups_of(self.cache)
         return _devices(self.offers.best(group, {}).allocations.get(f"d/{name}"))
 
     def take(self, name: str, allocation: Object | None) -> None:

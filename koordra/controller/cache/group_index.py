@@ -1,0 +1,108 @@
+"""Waiting pods, joined where they share an unallocated claim, and joined anew only where one of them has changed.
+
+    members that changed ──▶ their groups, and those they meet through a claim, are taken apart ──▶ joined again
+
+Immediate claims that no pod waits for are groups of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller.order import urgency
+from koordra.controller.snapshot import Group, PodClaims
+
+
+class GroupIndex:
+    """`groups` by key. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self._members: dict[str, PodClaims] = {}
+        self._waiting_for: dict[str, set[str]] = {}
+        """Key of an unallocated claim -> uids of the members that wait for it."""
+        self._group_of: dict[str, str] = {}
+        self._immediate: dict[str, Object] = {}
+        self._loose: set[str] = set()
+
+    def group_of(self, uid: str) -> Group | None:
+        """The group of a pod that waits."""
+        return self.groups.get(self._group_of.get(uid, ""))
+
+    def update(self, uid: str, member: PodClaims | None) -> None:
+        """The pod waits (again); None: it does not."""
+        before = self._members.pop(uid, None)
+        if before is None and member is None:
+            return
+        for claim in before.pending if before is not None else ():
+            waiting = self._waiting_for[objects.key(claim)]
+            waiting.discard(uid)
+            if not waiting:
+                del self._waiting_for[objects.key(claim)]
+        if member is not None:
+            self._members[uid] = member
+            for claim in member.pending:
+                self._waiting_for.setdefault(objects.key(claim), set()).add(uid)
+        self._loose.add(uid)
+
+    def settle(self, immediate: Mapping[str, Object]) -> tuple[list[Group], list[str]]:
+        """Join what is loose: the groups that are new or changed, and the keys of those that are gone. `immediate`: claims by key
+        that ask to be allocated without a pod; one that waits with a pod is left to it."""
+        gone: set[str] = set()
+        apart = self._taken_apart(gone)
+        changed = [self._join(uids) for uids in self._components(apart)]
+        alone = {key: claim for key, claim in immediate.items() if key not in self._waiting_for}
+        for key, claim in self._immediate.items():
+            if alone.get(key) is not claim:
+                gone.add(objects.uid(claim))
+                self.groups.pop(objects.uid(claim), None)
+        for key, claim in alone.items():
+            if self._immediate.get(key) is not claim:
+                group = Group((), claim)
+                self.groups[group.key] = group
+                changed.append(group)
+        self._immediate = alone
+        return changed, sorted(gone - self.groups.keys())
+
+    def _taken_apart(self, gone: set[str]) -> set[str]:
+        """Members whose groups are to be joined anew: the loose ones, and all that they share a claim or a group with."""
+        apart: set[str] = set()
+        loose, self._loose = self._loose, set()
+        while loose:
+            uid = loose.pop()
+            key = self._group_of.pop(uid, None)
+            group = None if key is None else self.groups.pop(key, None)
+            if group is not None and key is not None:
+                gone.add(key)
+                loose.update(objects.uid(pod) for pod in group.pods)
+            member = self._members.get(uid)
+            if member is None:
+                continue
+            apart.add(uid)
+            for claim in member.pending:
+                loose |= self._waiting_for[objects.key(claim)] - apart
+        return apart
+
+    def _components(self, uids: Iterable[str]) -> list[list[str]]:
+        rest, found = set(uids), []
+        while rest:
+            todo, inside = [rest.pop()], []
+            while todo:
+                uid = todo.pop()
+                inside.append(uid)
+                for claim in self._members[uid].pending:
+                    for other in self._waiting_for[objects.key(claim)] & rest:
+                        rest.discard(other)
+                        todo.append(other)
+            found.append(inside)
+        return found
+
+    def _join(self, uids: Iterable[str]) -> Group:
+        members = sorted((self._members[uid] for uid in uids), key=lambda member: urgency(member.pod))
+        group = Group(tuple(members))
+        self.groups[group.key] = group
+        for member in members:
+            self._group_of[objects.uid(member.pod)] = group.key
+        return group
