@@ -199,7 +199,6 @@ IMPORTS_INSIDE_FUNCTIONS = {
 CROWDED_PACKAGES = {
     "koordra.allocator",
     "koordra.api",
-    "koordra.compat",
     "koordra.controller",
     "koordra.placement.gang",
     "koordra.topology",

@@ -9,7 +9,7 @@
     nearness      JointAllocation over GPUs and NICs, or over the GPUs of one container (NUMA)
     policies      PlacementPolicy of the claim
 
-Amounts are written in the largest binary unit that is exact. Nothing that is the default is written, so that the same wish is
+Amounts are written in the largest binary unit that is exact. Nothing that is the default is written, so that the same normalized is
 always the same spec.
 """
 
@@ -24,9 +24,9 @@ from koordra.api.claims import MAX_RESULTS
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
 from koordra.api.parameters import API_VERSION, NO_ISOLATION, Scope
-from koordra.compat import selectors
-from koordra.compat.lots import Lots, lots_of
-from koordra.compat.normal import LEAST, Nics, Share, Together, Wish
+from koordra.compat.dialect import selectors
+from koordra.compat.normalized_request import LEAST, Nics, NormalizedRequest, Share, Together
+from koordra.compat.request_merging import MergedRequests, merge
 from koordra.quantity import canonical
 
 RDMA_REQUEST: Final = "rdma"
@@ -43,46 +43,48 @@ class Asked:
     used: Mapping[str, tuple[str, ...]] = field(hash=False)
 
 
-def asked_by(wish: Wish, *, where: Mapping[str, str], pod: str, notes: Notes) -> Asked:
+def asked_by(normalized: NormalizedRequest, *, where: Mapping[str, str], pod: str, notes: Notes) -> Asked:
     """`where` is the field of each container, `pod` that of the pod's spec. Raises Refused for more than a claim holds."""
-    lots = lots_of(wish, where=where, notes=notes)
-    requests = [_request(name, share, wish) for name, share in lots.requests.items()]
-    if wish.nics is not None:
-        requests.append(_nic_request(wish.nics))
+    merged = merge(normalized, where=where, notes=notes)
+    requests = [_request(name, share, normalized) for name, share in merged.requests.items()]
+    if normalized.nics is not None:
+        requests.append(_nic_request(normalized.nics))
     devices: Object = {"requests": requests}
-    constraints = list(_constraints(lots, wish))
+    constraints = list(_constraints(merged, normalized))
     if constraints:
         devices["constraints"] = constraints
-    config = list(_config(lots, wish))
+    config = list(_config(merged, normalized))
     if config:
         devices["config"] = config
-    _check_size(lots, wish, pod, notes)
-    return Asked({"devices": devices}, _users(lots, wish))
+    _check_size(merged, normalized, pod, notes)
+    return Asked({"devices": devices}, _users(merged, normalized))
 
 
-def _check_size(lots: Lots, wish: Wish, pod: str, notes: Notes) -> None:
-    cards = sum(share.count for share in lots.requests.values()) + (wish.nics.most if wish.nics else 0)
+def _check_size(merged: MergedRequests, normalized: NormalizedRequest, pod: str, notes: Notes) -> None:
+    cards = sum(share.count for share in merged.requests.values()) + (
+        normalized.nics.most if normalized.nics else 0
+    )
     if cards > MAX_RESULTS:
         raise notes.refuse(pod, f"asks for {cards} devices, a claim holds {MAX_RESULTS}", "use several pods")
-    for name, share in lots.requests.items():
+    for name, share in merged.requests.items():
         if (share.memory.bytes or 0) > MOST_BYTES:
             raise notes.refuse(pod, f"request {name} asks for {share.memory}, and no amount is that large")
-    if len(lots.requests) > MOST_REQUESTS or len(lots.apart) > MOST_REQUESTS:
+    if len(merged.requests) > MOST_REQUESTS or len(merged.apart) > MOST_REQUESTS:
         raise notes.refuse(
             pod, f"asks in more than {MOST_REQUESTS} containers, a claim holds as many requests"
         )
 
 
-def _users(lots: Lots, wish: Wish) -> dict[str, tuple[str, ...]]:
-    if wish.together is not Together.POD:
-        return {container: tuple(found) for container, found in lots.used.items()}
-    everything = (*lots.requests, *((RDMA_REQUEST,) if wish.nics else ()))
-    return dict.fromkeys(wish.users, everything)
+def _users(merged: MergedRequests, normalized: NormalizedRequest) -> dict[str, tuple[str, ...]]:
+    if normalized.together is not Together.POD:
+        return {container: tuple(found) for container, found in merged.used.items()}
+    everything = (*merged.requests, *((RDMA_REQUEST,) if normalized.nics else ()))
+    return dict.fromkeys(normalized.users, everything)
 
 
-def _request(name: str, share: Share, wish: Wish) -> Object:
+def _request(name: str, share: Share, normalized: NormalizedRequest) -> Object:
     exactly: Object = {"deviceClassName": names.CLASS_MIG if share.partition else names.CLASS_GPU}
-    wanted = [*((selectors.profile_is(share.profile),) if share.profile else ()), *wish.selectors]
+    wanted = [*((selectors.profile_is(share.profile),) if share.profile else ()), *normalized.selectors]
     if wanted:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in wanted]
     exactly["count"] = share.count
@@ -114,35 +116,35 @@ def _nic_request(nics: Nics) -> Object:
     }
 
 
-def _constraints(lots: Lots, wish: Wish) -> Iterator[Object]:
-    for members in lots.apart:
-        if any(not lots.requests[name].whole for name in members):
+def _constraints(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[Object]:
+    for members in merged.apart:
+        if any(not merged.requests[name].whole for name in members):
             yield {"requests": list(members), "distinctAttribute": names.ATTR_UUID}
-    if wish.together is Together.ONE_CARD and len(lots.requests) > 1:
-        yield {"requests": list(lots.requests), "matchAttribute": names.ATTR_UUID}
-    if wish.nics is not None and wish.nics.virtual and wish.nics.most > 1:
+    if normalized.together is Together.ONE_CARD and len(merged.requests) > 1:
+        yield {"requests": list(merged.requests), "matchAttribute": names.ATTR_UUID}
+    if normalized.nics is not None and normalized.nics.virtual and normalized.nics.most > 1:
         yield {"requests": [RDMA_REQUEST], "distinctAttribute": names.ATTR_PARENT}
 
 
-def _config(lots: Lots, wish: Wish) -> Iterator[Object]:
+def _config(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[Object]:
     alike: dict[tuple[tuple[str, Any], ...], list[str]] = {}
-    for name, share in lots.requests.items():
-        found = tuple(_gpu_config(share, wish).items())
+    for name, share in merged.requests.items():
+        found = tuple(_gpu_config(share, normalized).items())
         if found:
             alike.setdefault(found, []).append(name)
     for fields, members in alike.items():
         yield _opaque("GpuConfig", dict(fields), members)
-    yield from _nearness(lots, wish)
-    placement = {"node": wish.node_policy, "device": wish.device_policy}
+    yield from _nearness(merged, normalized)
+    placement = {"node": normalized.node_policy, "device": normalized.device_policy}
     if any(placement.values()):
         yield _opaque("PlacementPolicy", {key: value.value for key, value in placement.items() if value})
 
 
-def _gpu_config(share: Share, wish: Wish) -> Object:
+def _gpu_config(share: Share, normalized: NormalizedRequest) -> Object:
     if share.partition:
         return {}
     found: Object = {}
-    isolation = wish.isolation or (NO_ISOLATION if share.memory == LEAST else None)
+    isolation = normalized.isolation or (NO_ISOLATION if share.memory == LEAST else None)
     if isolation and not share.whole:
         found["isolation"] = isolation
     if share.cores_policy is not None and share.cores:
@@ -153,21 +155,23 @@ def _gpu_config(share: Share, wish: Wish) -> Object:
         found["memoryPercent"] = share.memory.percent
     if share.exclusive:
         found["exclusive"] = True
-    if wish.partition:
+    if normalized.partition:
         found["partition"] = "Honor"
     return found
 
 
-def _nearness(lots: Lots, wish: Wish) -> Iterator[Object]:
-    if wish.numa is not None:
-        for members in lots.apart:
-            yield _joint(Scope.NUMA_NODE, required=wish.numa, pairing="Together", requests=list(members))
-    if wish.gpu_scope is not None:
-        yield _joint(wish.gpu_scope, required=True, pairing="Together", requests=list(lots.requests))
-    if wish.joint is not None:
-        pairing = "PerDevice" if wish.joint.per_device else "PerGroup"
-        both = [*lots.requests, RDMA_REQUEST]
-        yield _joint(Scope.PCIE_ROOT, required=wish.joint.required, pairing=pairing, requests=both)
+def _nearness(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[Object]:
+    if normalized.numa is not None:
+        for members in merged.apart:
+            yield _joint(
+                Scope.NUMA_NODE, required=normalized.numa, pairing="Together", requests=list(members)
+            )
+    if normalized.gpu_scope is not None:
+        yield _joint(normalized.gpu_scope, required=True, pairing="Together", requests=list(merged.requests))
+    if normalized.joint is not None:
+        pairing = "PerDevice" if normalized.joint.per_device else "PerGroup"
+        both = [*merged.requests, RDMA_REQUEST]
+        yield _joint(Scope.PCIE_ROOT, required=normalized.joint.required, pairing=pairing, requests=both)
 
 
 def _joint(scope: Scope, *, required: bool, pairing: str, requests: list[str]) -> Object:

@@ -1,6 +1,6 @@
 """A legacy pod becomes one that refers to a claim: what `koordra convert` and the webhook share. Pure.
 
-    pod ──> signs: which dialect ──> the dialect's wish ──> claim spec ──> ResourceClaimTemplate, named after its content
+    pod ──> signs: which dialect ──> the dialect's normalized ──> claim spec ──> ResourceClaimTemplate, named after its content
                                                               └──> pod: resourceClaims, containers' claims; legacy names out
 
 In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get `resources.claims`,
@@ -23,27 +23,17 @@ from koordra.api import names
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
 from koordra.api.parameters import NO_EFFECT
-from koordra.compat import aliyun, alnair, elastic, hami, koordinator, plain, signs, tke, unknown, volcano
+from koordra.compat import detection, unknown_names
 from koordra.compat.claims import Asked, asked_by
-from koordra.compat.containers import Container, containers_of, without
-from koordra.compat.dialect import Dialect, PodView, tell_environment
-from koordra.compat.hami_vocabulary import OPT_OUT
-from koordra.compat.normal import Phase, Together, Wish
+from koordra.compat.dialect import PodView, tell_environment
+from koordra.compat.dialect.containers import Container, containers_of, without
+from koordra.compat.dialect.vocabulary import Place
+from koordra.compat.dialects import DIALECTS, aliyun, alnair, plain
+from koordra.compat.dialects import elastic_gpu as elastic
+from koordra.compat.dialects.hami.vocabulary import OPT_OUT
+from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
 from koordra.compat.vendors import foreign
-from koordra.compat.vocabulary import Place
-
-DIALECTS: Final[tuple[Dialect, ...]] = (
-    plain.DIALECT,
-    hami.DIALECT,
-    koordinator.DIALECT,
-    volcano.DIALECT,
-    volcano.OLD_DIALECT,
-    aliyun.DIALECT,
-    alnair.DIALECT,
-    elastic.DIALECT,
-    tke.DIALECT,
-)
 
 ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
@@ -67,7 +57,7 @@ class Rewritten:
     dialect: str = ""
     explained: tuple[str, ...] = ()
     entry: str = ""
-    wish: Wish | None = field(default=None, compare=False)
+    normalized: NormalizedRequest | None = field(default=None, compare=False)
 
 
 def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
@@ -80,8 +70,8 @@ def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
         return True
     return any(
         bool(foreign([name]))
-        or any(signs.has_resource(dialect, name, settings) for dialect in DIALECTS)
-        or unknown.strange(name, DIALECTS, settings)
+        or any(detection.has_resource(dialect, name, settings) for dialect in DIALECTS)
+        or unknown_names.strange(name, DIALECTS, settings)
         for name in _asked_names(spec)
     )
 
@@ -92,7 +82,7 @@ def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
     if not isinstance(spec, (dict, Mapping)):
         return False
     return any(key.startswith(elastic.CLAIM_PREFIX) for key in _texts(pod, "annotations")) or any(
-        signs.has_resource(dialect, name, settings) for name in _asked_names(spec) for dialect in DIALECTS
+        detection.has_resource(dialect, name, settings) for name in _asked_names(spec) for dialect in DIALECTS
     )
 
 
@@ -122,31 +112,31 @@ def rewrite(
             f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
             "leave this pod to that vendor's device plugin and scheduler",
         )
-    unknown.tell_resources(view, DIALECTS, settings, notes)
-    if not signs.asks(view, DIALECTS, settings):
+    unknown_names.tell_resources(view, DIALECTS, settings, notes)
+    if not detection.asks(view, DIALECTS, settings):
         return Rewritten(pod)
     if view.labels.get(OPT_OUT) == "ignore":
         notes.warn(f"{view.meta}.labels[{OPT_OUT}]", "ignore: the pod is left as it is, as HAMi leaves it")
         return Rewritten(pod)
-    dialect = signs.dialect_of(view, DIALECTS, settings, notes)
-    wish = dialect.understand(view, settings, notes)
-    if not wish.shares and wish.nics is None:
+    dialect = detection.dialect_of(view, DIALECTS, settings, notes)
+    normalized = dialect.parse(view, settings, notes)
+    if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
-    unknown.tell_annotations(view, DIALECTS, notes)
-    tell_environment(view, wish, dialect.vocabulary, notes)
-    _tell_pod(view, wish, settings, notes)
+    unknown_names.tell_annotations(view, DIALECTS, notes)
+    tell_environment(view, normalized, dialect.vocabulary, notes)
+    _tell_pod(view, normalized, settings, notes)
     fields = {container.name: container.where for container in view.containers}
-    asked = asked_by(wish, where=fields, pod=view.where, notes=notes)
-    template = template_of(asked.spec, wish, namespace=namespace, settings=settings)
+    asked = asked_by(normalized, where=fields, pod=view.where, notes=notes)
+    template = template_of(asked.spec, normalized, namespace=namespace, settings=settings)
     entry = _free_entry(view, notes)
     refers: Object = {"name": entry, "resourceClaimTemplateName": template["metadata"]["name"]}
     return Rewritten(
-        _with_claims(pod, view, asked, wish, refers=refers, settings=settings),
+        _with_claims(pod, view, asked, normalized, refers=refers, settings=settings),
         template,
-        wish.dialect,
-        _explained(view, asked, wish),
+        normalized.dialect,
+        _explained(view, asked, normalized),
         entry,
-        wish,
+        normalized,
     )
 
 
@@ -176,7 +166,7 @@ def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
 
 def is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
-    return unknown.is_like_one(key) or any(
+    return unknown_names.is_like_one(key) or any(
         dialect.vocabulary.covering(key, place)
         for dialect in DIALECTS
         for place in (Place.ANNOTATION, Place.LABEL)
@@ -191,14 +181,16 @@ def _texts(pod: Mapping[str, Any], name: str) -> dict[str, str]:
     )
 
 
-def template_of(spec: Object, wish: Wish, *, namespace: str | None, settings: Settings) -> Object:
+def template_of(
+    spec: Object, normalized: NormalizedRequest, *, namespace: str | None, settings: Settings
+) -> Object:
     """The template of a claim spec, named after what it says."""
-    metadata: Object = {"name": template_name(wish.dialect, spec)}
+    metadata: Object = {"name": template_name(normalized.dialect, spec)}
     if namespace:
         metadata["namespace"] = namespace
-    metadata["labels"] = {DIALECT_LABEL: wish.dialect}
-    inner: Object = {"labels": {DIALECT_LABEL: wish.dialect}}
-    if wish.dialect == aliyun.ALIYUN:
+    metadata["labels"] = {DIALECT_LABEL: normalized.dialect}
+    inner: Object = {"labels": {DIALECT_LABEL: normalized.dialect}}
+    if normalized.dialect == aliyun.ALIYUN:
         inner["annotations"] = {UNIT: str(settings.aliyun_unit)}
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -215,9 +207,9 @@ def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
     return f"koordra-{dialect}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _tell_pod(view: PodView, wish: Wish, settings: Settings, notes: Notes) -> None:
+def _tell_pod(view: PodView, normalized: NormalizedRequest, settings: Settings, notes: Notes) -> None:
     """What else in the pod will not do what it did."""
-    asking = {share.container for share in wish.shares} | set(wish.users)
+    asking = {share.container for share in normalized.shares} | set(normalized.users)
     for container in view.containers:
         if container.name in asking and container.privileged:
             notes.warn(
@@ -225,11 +217,15 @@ def _tell_pod(view: PodView, wish: Wish, settings: Settings, notes: Notes) -> No
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        if container.name in asking and VISIBLE in container.environment() and wish.dialect != plain.PLAIN:
+        if (
+            container.name in asking
+            and VISIBLE in container.environment()
+            and normalized.dialect != plain.PLAIN
+        ):
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
-    for share in wish.shares:
+    for share in normalized.shares:
         for name, value in (("coresPolicy", share.cores_policy), ("priority", share.priority)):
             if value is not None and not share.partition:
                 notes.warn(f"{view.where}: {share.phase} {share.container}", f"{name} {NO_EFFECT[name]}")
@@ -280,12 +276,18 @@ def _free_entry(view: PodView, notes: Notes) -> str:
 
 
 def _with_claims(
-    pod: Object, view: PodView, asked: Asked, wish: Wish, *, refers: Object, settings: Settings
+    pod: Object,
+    view: PodView,
+    asked: Asked,
+    normalized: NormalizedRequest,
+    *,
+    refers: Object,
+    settings: Settings,
 ) -> Object:
     spec = dict(pod["spec"])
     for group in ("initContainers", "containers"):
         if isinstance(spec.get(group), list):
-            spec[group] = [_container(raw, asked, wish, str(refers["name"])) for raw in spec[group]]
+            spec[group] = [_container(raw, asked, normalized, str(refers["name"])) for raw in spec[group]]
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), refers]
     if spec.get("schedulerName") in _gone(settings):
         del spec["schedulerName"]
@@ -310,9 +312,9 @@ def _free_name(taken: set[str]) -> str:
     return name
 
 
-def _container(raw: Object, asked: Asked, wish: Wish, entry: str) -> Object:
+def _container(raw: Object, asked: Asked, normalized: NormalizedRequest, entry: str) -> Object:
     requests = asked.used.get(str(raw.get("name") or ""), ())
-    found = {name for name in _asked_names({"containers": [raw]}) if name in wish.names}
+    found = {name for name in _asked_names({"containers": [raw]}) if name in normalized.names}
     if not requests and not found:
         return raw
     changed = without(raw, frozenset(found))
@@ -325,24 +327,27 @@ def _container(raw: Object, asked: Asked, wish: Wish, entry: str) -> Object:
     return {key: value for key, value in changed.items() if key != "resources"}
 
 
-def _explained(view: PodView, asked: Asked, wish: Wish) -> tuple[str, ...]:
-    return tuple(_line(container, asked, wish) for container in view.containers)
+def _explained(view: PodView, asked: Asked, normalized: NormalizedRequest) -> tuple[str, ...]:
+    return tuple(_line(container, asked, normalized) for container in view.containers)
 
 
-def _line(container: Container, asked: Asked, wish: Wish) -> str:
+def _line(container: Container, asked: Asked, normalized: NormalizedRequest) -> str:
     called = f"{container.phase} {container.name}"
     used = asked.used.get(container.name, ())
     if not used:
         return f"{called}: asks for no device"
-    own = [str(share) for share in wish.shares if share.container == container.name]
-    if wish.together is Together.POD:
-        own = [*(str(share) for share in wish.shares), *([str(wish.nics)] if wish.nics else [])]
+    own = [str(share) for share in normalized.shares if share.container == container.name]
+    if normalized.together is Together.POD:
+        own = [
+            *(str(share) for share in normalized.shares),
+            *([str(normalized.nics)] if normalized.nics else []),
+        ]
     asks = "; ".join(own)
     how = {
         Together.POD: ", seen by all containers of the pod",
         Together.ONE_CARD: ", on one card with the pod's other containers",
         Together.PER_CONTAINER: "",
-    }[wish.together]
+    }[normalized.together]
     plural = "request" if len(used) == 1 else "requests"
     reused = ", used before the containers need it" if container.phase is Phase.INIT else ""
-    return f"{called}: {wish.dialect}: {asks}{how}; {plural} {', '.join(used)}{reused}"
+    return f"{called}: {normalized.dialect}: {asks}{how}; {plural} {', '.join(used)}{reused}"

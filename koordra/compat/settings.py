@@ -100,7 +100,7 @@ _UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone calls otherwise:
-    with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `known` remembers answers about names (signs.py). `vgpu` holds the settings of HAMi and of Volcano."""
+    with HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `known` remembers answers about names (detection.py). `vgpu` holds the settings of HAMi and of Volcano."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

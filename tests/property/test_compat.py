@@ -18,10 +18,10 @@ from koordra.api import parameters
 from koordra.api.claims import ResourceClaim
 from koordra.api.classic_notes import Notes
 from koordra.cel.selectors import compile_error
-from koordra.compat import elastic
-from koordra.compat.rewrite import DIALECTS
+from koordra.compat.dialect.vocabulary import Place
+from koordra.compat.dialects import DIALECTS
+from koordra.compat.dialects import elastic_gpu as elastic
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Place
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.translation import Translated, Translations, translated
 from koordra.errors import InvalidInput

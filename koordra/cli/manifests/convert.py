@@ -58,7 +58,7 @@ def command(
     """
     from koordra.api.classic import convert
     from koordra.cli.manifests.files import read_manifests
-    from koordra.compat.translator import LegacyPods
+    from koordra.compat.manifests.translator import LegacyPods
     from koordra.errors import InvalidManifest
 
     manifests = [_plain(entry) for entry in read_manifests(files)]

@@ -22,7 +22,7 @@ from typing import Any, Final
 from koordra.api import elastic_pods, objects
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
-from koordra.compat.plain import PLAIN
+from koordra.compat.dialects.plain import PLAIN
 from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
@@ -148,7 +148,7 @@ class Admission:
             found = rewrite(pod, self.settings, notes)
         except InvalidInput:
             return False
-        asked = {name for name in _asked(pod) if found.wish and name in found.wish.names}
+        asked = {name for name in _asked(pod) if found.normalized and name in found.normalized.names}
         return found.dialect == PLAIN and bool(asked) and asked <= served
 
 

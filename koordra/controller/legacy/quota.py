@@ -1,6 +1,6 @@
 """ResourceQuotas that bound devices under legacy names: they hold for rewritten pods too. Pure.
 
-    hard["requests.nvidia.com/gpu"]      the name without `requests.` or `limits.`, as the dialect's claims amount to (compat.amounts)
+    hard["requests.nvidia.com/gpu"]      the name without `requests.` or `limits.`, as the dialect's claims amount to (compat.quota_charges)
     used                                 what the API server counts itself (pods that still carry the name: status.used)
                                          + what the namespace's rewritten pods add up to + what is being admitted now
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.compat.amounts import OWN_MEMORY, Amounts
+from koordra.compat.quota_charges import OWN_MEMORY, Amounts
 from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, to_int
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 from koordra.api import names, objects
 from koordra.api.kinds import RESOURCE_CLAIM_TEMPLATES, Kind
 from koordra.api.objects import Object
-from koordra.compat.amounts import canonical_spec, dialect_of
+from koordra.compat.quota_charges import canonical_spec, dialect_of
 from koordra.compat.rewrite import DIALECT_LABEL, UNIT, template_name
 from koordra.errors import ApiError, Conflict, NotFound
 

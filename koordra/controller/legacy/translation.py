@@ -26,7 +26,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.classic_notes import Note, Notes
 from koordra.api.objects import Object
-from koordra.compat import asked as asked_of
+from koordra.compat import original_request
 from koordra.compat.rewrite import Rewritten, is_read, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.native_form import in_native_form
@@ -79,7 +79,7 @@ def translated(
 
 def _finished(before: Object, found: Rewritten) -> Object:
     """What was asked, the dialect, and a scheduler in place of one that is gone."""
-    pod = asked_of.carrying(before, found)
+    pod = original_request.carrying(before, found)
     metadata = {
         **pod["metadata"],
         "annotations": {**pod["metadata"]["annotations"], DIALECT: found.dialect},

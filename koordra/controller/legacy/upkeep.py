@@ -16,8 +16,8 @@ from typing import Final
 
 from koordra.api import elastic_pods, objects
 from koordra.api.objects import Object
-from koordra.compat import asked
-from koordra.compat.amounts import dialect_of
+from koordra.compat import original_request
+from koordra.compat.quota_charges import dialect_of
 from koordra.compat.rewrite import Rewritten
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.native_form import in_native_form
@@ -76,7 +76,7 @@ def _again(
 ) -> Object | None:
     """The template of that very name, worked out from what the pod carries."""
     try:
-        found = asked.again(elastic_pods.hidden(pod), entry, settings)
+        found = original_request.again(elastic_pods.hidden(pod), entry, settings)
     except _STUMBLES:
         return None
     if found is None or found.template is None:
@@ -97,7 +97,7 @@ def _native(found: Rewritten, classes: Mapping[str, Object]) -> Rewritten | None
 
 
 def _why(pod: Object, entry: str, name: str) -> str:
-    if entry not in asked.entries(pod):
+    if entry not in original_request.entries(pod):
         return f"ResourceClaimTemplate {name} is not there, and the pod does not carry what it asked for"
     return (
         f"ResourceClaimTemplate {name} is not there, and what the pod asked for gives another one now "

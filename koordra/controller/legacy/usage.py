@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.compat.amounts import Amounts, amounts, canonical_spec, dialect_of
+from koordra.compat.quota_charges import Amounts, amounts, canonical_spec, dialect_of
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, in_scope, is_scoped

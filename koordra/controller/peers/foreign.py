@@ -1,6 +1,6 @@
 """Nodes on which somebody else gives out the same GPUs: nothing is placed there, and it is said why. Pure but for a memory.
 
-    ForeignPlugin   status.allocatable has GPUs of another device plugin (koordra.api.foreign_plugins)
+    ForeignPlugin   status.allocatable has GPUs of another device plugin (koordra.compat.foreign_plugins)
     TwoDrivers      another driver publishes a GPU with the same PCI address or UUID (guards.contests)
 
 Such a node is left out for claims that may take GPUs, with the reason ForeignDriver; claims for NICs alone go there. What is
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
-from koordra.api.foreign_plugins import offered_by_others, publishers
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.compat.foreign_plugins import offered_by_others, publishers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.guards import FOREIGN_PLUGIN, Alarm, contests, publishes_gpus

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordra.api.classic import Conversion, convert
+from koordra.compat.manifests.translator import LegacyPods
 from koordra.compat.settings import Settings
-from koordra.compat.translator import LegacyPods
 
 Dict = dict[str, Any]
 

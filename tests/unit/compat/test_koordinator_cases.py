@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from koordra.compat import koordinator_requests as arithmetic
-from koordra.compat import npu
+from koordra.compat.dialects.koordinator import npu
+from koordra.compat.dialects.koordinator import requests as arithmetic
 from koordra.quantity import to_int
 from tests.unit.compat.pods import asking, container, converted, pod, spec_of
 

@@ -10,9 +10,9 @@ import yaml
 from click.testing import CliRunner
 
 from koordra.cli.manifests.convert import command
-from koordra.compat.rewrite import DIALECTS
+from koordra.compat.dialect.vocabulary import Vocabulary
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Vocabulary
 
 
 def table(vocabulary: Vocabulary) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from koordra.cel.selectors import compile_error
-from koordra.compat.rewrite import DIALECTS
+from koordra.compat.dialect.vocabulary import Name, Place
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Name, Place
 from tests.unit.compat.pods import Dict, converted, refusal, spec_of, warnings, words
 from tests.unit.compat.rows import REFUSED, ROWS, Row
 

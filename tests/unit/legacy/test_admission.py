@@ -7,7 +7,7 @@ import json
 import pytest
 
 from koordra.api import names, objects
-from koordra.compat import asked
+from koordra.compat import original_request
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.templates import LAST_USED, MADE_BY
 from koordra.controller.legacy.translation import DIALECT
@@ -64,10 +64,10 @@ def test_another_webhook_may_ask_for_more_in_between() -> None:
         "koordra-devices",
         "koordra-devices-2",
     ]
-    assert asked.entries(found) == ["koordra-devices", "koordra-devices-2"]
+    assert original_request.entries(found) == ["koordra-devices", "koordra-devices-2"]
     assert found["spec"]["schedulingGates"] == [{"name": names.JOINT_GATE}]
     for entry in found["spec"]["resourceClaims"]:
-        remade = asked.again(found, entry["name"], cluster.settings)
+        remade = original_request.again(found, entry["name"], cluster.settings)
         assert remade is not None
         assert remade.template is not None
         assert objects.name(remade.template) == entry["resourceClaimTemplateName"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koordra.api import objects
-from koordra.compat import amounts
+from koordra.compat import quota_charges
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy import upkeep
@@ -28,8 +28,8 @@ def amount(limits: Object, name: str, *, more: Object | None = None, **settings:
     containers = [container("main", limits)] + ([container("more", more)] if more else [])
     cluster.admitted(pod(containers=containers))
     (template,) = of_kind(cluster)
-    dialect = amounts.dialect_of(objects.name(template))
-    return amounts.amounts(dialect, template["spec"]["spec"], cluster.settings)[name]
+    dialect = quota_charges.dialect_of(objects.name(template))
+    return quota_charges.amounts(dialect, template["spec"]["spec"], cluster.settings)[name]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_migs_that_hami_gives_out_count_under_its_names(name: str, expected: int
     cluster.admitted(pod(asks, annotations={"nvidia.com/vgpu-mode": "mig"}))
     (template,) = of_kind(cluster)
     assert "mig.koordra.io" in str(template)
-    assert amounts.amounts("hami", template["spec"]["spec"], cluster.settings)[name] == expected
+    assert quota_charges.amounts("hami", template["spec"]["spec"], cluster.settings)[name] == expected
 
 
 def test_units_and_names_are_those_of_the_cluster() -> None:
@@ -197,7 +197,7 @@ def named_as_ours(**exactly: Any) -> Object:
     """A template of a user's, under the name that koordra would give to its content."""
     asked = {"deviceClassName": "of.somebody.else", "count": 1, **exactly}
     spec = {"devices": {"requests": [{"name": "main", "exactly": asked}]}}
-    name = template_name("plain", amounts.canonical_spec(spec))
+    name = template_name("plain", quota_charges.canonical_spec(spec))
     return {
         "kind": "ResourceClaimTemplate",
         "metadata": {"name": name, "namespace": "team"},

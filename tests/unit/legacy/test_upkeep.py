@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import objects
-from koordra.compat import asked
+from koordra.compat import original_request
 from koordra.compat.settings import Settings
 from koordra.controller.legacy import upkeep
 from koordra.controller.legacy.settings import in_a_cluster
@@ -63,13 +63,13 @@ def test_nothing_is_made_that_the_name_does_not_promise() -> None:
     cluster = Cluster()
     stored = cluster.store(cluster.admitted(pod(SHARE)))
     cluster.known.clear()
-    said = json.loads(stored["metadata"]["annotations"][asked.ANNOTATION])
+    said = json.loads(stored["metadata"]["annotations"][original_request.ANNOTATION])
     said["koordra-devices"]["containers"]["main"]["limits"]["nvidia.com/gpu"] = "8"
-    stored["metadata"]["annotations"][asked.ANNOTATION] = json.dumps(said)
+    stored["metadata"]["annotations"][original_request.ANNOTATION] = json.dumps(said)
     (found,) = lost(cluster, stored)
     assert found.template is None
     assert "gives another one now" in found.why
-    del stored["metadata"]["annotations"][asked.ANNOTATION]
+    del stored["metadata"]["annotations"][original_request.ANNOTATION]
     (found,) = lost(cluster, stored)
     assert found.template is None
     assert "does not carry what it asked for" in found.why
@@ -81,7 +81,7 @@ def test_rubbish_in_the_annotation_is_nothing() -> None:
     cluster.known.clear()
     for rubbish in ("[", "[]", "{}", '{"koordra-devices": 1}', '{"koordra-devices": {"containers": {"main": 1}}}',
                     '{"koordra-devices": {"containers": {"main": {"limits": {"nvidia.com/gpu": {}}}}}}'):  # fmt: skip
-        stored["metadata"]["annotations"][asked.ANNOTATION] = rubbish
+        stored["metadata"]["annotations"][original_request.ANNOTATION] = rubbish
         (found,) = lost(cluster, stored)
         assert found.template is None
 
@@ -91,14 +91,14 @@ def test_what_nobody_thought_of_does_not_end_the_upkeep_of_others(monkeypatch: p
     odd = cluster.store(cluster.admitted(pod(SHARE, name="odd")))
     good = cluster.store(cluster.admitted(pod({"aliyun.com/gpu-mem": 4}, name="good")), uid="pod-2")
     cluster.known.clear()
-    real = asked.again
+    real = original_request.again
 
     def again(pod: Object, *rest: Any) -> Any:
         if objects.name(pod) == "odd":
             raise IndexError(pod)
         return real(pod, *rest)
 
-    monkeypatch.setattr(asked, "again", again)
+    monkeypatch.setattr(original_request, "again", again)
     assert [found.template is None for found in lost(cluster, odd, good)] == [True, False]
 
 

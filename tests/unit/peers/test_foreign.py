@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
-from koordra.api.foreign_plugins import offered_by_others, publishers
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.compat.foreign_plugins import offered_by_others, publishers
 from koordra.controller import guards
 from koordra.controller.figures import Figures
 from koordra.controller.peers.foreign import NO_GPUS

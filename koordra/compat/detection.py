@@ -16,8 +16,8 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.compat.dialect import Dialect, PodView
+from koordra.compat.dialect.vocabulary import Name, Place
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Name, Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.compat.settings import HAMI
-from koordra.compat.vocabulary import (
+from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
     environment,
@@ -16,6 +15,7 @@ from koordra.compat.vocabulary import (
     setting,
     written,
 )
+from koordra.compat.settings import HAMI
 
 COUNT: Final = "nvidia.com/gpu"
 MEMORY: Final = "nvidia.com/gpumem"

@@ -11,11 +11,9 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import NodePolicy
-from koordra.compat.containers import Container, amount
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
-from koordra.compat.normal import GIB, WHOLE, InitRule, Memory, Share, Wish
-from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import (
+from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
     environment,
@@ -24,6 +22,8 @@ from koordra.compat.vocabulary import (
     scheduler,
     written,
 )
+from koordra.compat.normalized_request import GIB, WHOLE, InitRule, Memory, NormalizedRequest, Share
+from koordra.compat.settings import Settings
 
 ALNAIR: Final = "alnair"
 MEMORY: Final = "alnair/vgpu-memory"
@@ -79,11 +79,11 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     shares = [
         share for container in view.containers if (share := _share(container, settings, notes)) is not None
     ]
-    return Wish(
+    return NormalizedRequest(
         ALNAIR,
         shares=tell_zeros(shares),
         init=InitRule.MAX,
@@ -115,4 +115,4 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
     )
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

@@ -16,11 +16,19 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import CoresPolicy
-from koordra.compat.containers import REQUESTS_FIRST, Container, amount
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
-from koordra.compat.normal import GIB, LEAST, WHOLE, InitRule, Memory, Share, Wish
+from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
+from koordra.compat.dialect.vocabulary import (
+    Vocabulary,
+    annotation,
+    environment,
+    label,
+    resource,
+    setting,
+    written,
+)
+from koordra.compat.normalized_request import GIB, LEAST, WHOLE, InitRule, Memory, NormalizedRequest, Share
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Vocabulary, annotation, environment, label, resource, setting, written
 
 ELASTIC: Final = "elastic-gpu"
 CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"
@@ -96,7 +104,7 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     claims = [key for key in view.annotations if key.startswith(CLAIM_PREFIX)]
     if claims:
         raise notes.refuse(
@@ -110,7 +118,7 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
         for container in view.containers
         if (share := _share(container, isolation, settings, notes)) is not None
     ]
-    return Wish(
+    return NormalizedRequest(
         ELASTIC,
         shares=tell_zeros(shares),
         init=InitRule.IGNORED,
@@ -200,4 +208,4 @@ def _memory(
     return least
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

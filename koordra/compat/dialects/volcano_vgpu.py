@@ -1,11 +1,8 @@
-"""Volcano, both of its sharing stacks.
+"""Volcano vGPU: HAMi's idea with rules of its own.
 
-**volcano-vgpu** is HAMi's idea with rules of its own: the percentage wins over the memory; a container counts when it has
+The percentage wins over the memory; a container counts when it has
 the number or the memory in *limits* (memory alone is one card); cores of a card add up to 100 at most; init containers are not
 looked at; the allow list of models hides the deny list.
-
-**volcano-gpu**, the older one: `gpu-memory` of a pod is summed and lies on one card, `gpu-number` is whole cards; a node offers
-one of the two. The memory is counted and not kept.
 """
 
 from __future__ import annotations
@@ -14,13 +11,17 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import DevicePolicy
-from koordra.compat import selectors
-from koordra.compat.containers import Container, amount, only_limit
-from koordra.compat.dialect import Dialect, PodView, exclusively, resource_names, split_list, tell_zeros
-from koordra.compat.hami_vocabulary import NO_TYPE, USE_TYPE
-from koordra.compat.normal import MIB, WHOLE, InitRule, Memory, Share, Together, Wish, percent_of
-from koordra.compat.settings import VOLCANO, Settings
-from koordra.compat.vocabulary import (
+from koordra.compat.dialect import (
+    Dialect,
+    PodView,
+    exclusively,
+    resource_names,
+    selectors,
+    split_list,
+    tell_zeros,
+)
+from koordra.compat.dialect.containers import Container, amount, only_limit
+from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
     environment,
@@ -30,6 +31,17 @@ from koordra.compat.vocabulary import (
     setting,
     written,
 )
+from koordra.compat.dialects.hami.vocabulary import NO_TYPE, USE_TYPE
+from koordra.compat.normalized_request import (
+    MIB,
+    WHOLE,
+    InitRule,
+    Memory,
+    NormalizedRequest,
+    Share,
+    percent_of,
+)
+from koordra.compat.settings import VOLCANO, Settings
 
 NUMBER: Final = "volcano.sh/vgpu-number"
 MEMORY: Final = "volcano.sh/vgpu-memory"
@@ -39,10 +51,6 @@ MODE: Final = "volcano.sh/vgpu-mode"
 USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
 NO_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
 GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
-
-OLD: Final = "volcano-gpu"
-OLD_MEMORY: Final = "volcano.sh/gpu-memory"
-OLD_NUMBER: Final = "volcano.sh/gpu-number"
 
 _MOST_MIB: Final = 2**31 - 1
 
@@ -121,37 +129,8 @@ VOCABULARY: Final = Vocabulary(
     ),
 )
 
-OLD_VOCABULARY: Final = Vocabulary(
-    OLD,
-    "Volcano gpu-share",
-    (
-        resource(
-            OLD_MEMORY,
-            "MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card",
-            "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
-        ),
-        resource(OLD_NUMBER, "whole cards", "`count`, no capacity: all of each card"),
-        written("volcano.sh/gpu-index", "cards that were chosen"),
-        written("volcano.sh/predicate-time", "when they were chosen"),
-        written("volcano.sh/gpu-assigned", "whether the plugin has taken them"),
-        environment(
-            "VOLCANO_GPU_",
-            "set by the device plugin: memory that was given",
-            "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
-            given=True,
-        ),
-        setting(
-            "--gpu-memory-factor",
-            "unit of the memory in MiB",
-            "`volcanoGpu.gpuMemoryFactor` in koordra's settings",
-        ),
-        scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
-        on_nodes("volcano.sh/gpu-unhealthy-ids", "cards that failed", "device taints tell it"),
-    ),
-)
 
-
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     """A pod of volcano-vgpu."""
     own = settings.of(VOLCANO)
     if own.memory_scaling > 1:
@@ -175,7 +154,7 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
         )
     if mode == "mig":
         shares = [_as_mig(share, view, notes) for share in shares]
-    return Wish(
+    return NormalizedRequest(
         VOLCANO,
         shares=tell_zeros(shares),
         init=InitRule.IGNORED,
@@ -275,39 +254,4 @@ def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def understand_old(view: PodView, settings: Settings, notes: Notes) -> Wish:
-    """A pod of volcano-gpu."""
-    shares: list[Share] = []
-    kinds: set[str] = set()
-    for container in view.containers:
-        for name in (settings.name(OLD_MEMORY), settings.name(OLD_NUMBER)):
-            count = only_limit(container, name, notes=notes)
-            if not count:
-                continue
-            kinds.add(name)
-            memory = (
-                Memory(bytes=count * settings.volcano_gpu_factor * MIB)
-                if name == settings.name(OLD_MEMORY)
-                else WHOLE
-            )
-            shares.append(Share(container.name, container.phase, count if memory.whole else 1, memory=memory))
-    if len(kinds) > 1:
-        raise notes.refuse(
-            view.where,
-            f"asks for {' and '.join(sorted(kinds))}, and a node offers one of the two",
-            "use one of them",
-        )
-    shared = settings.name(OLD_MEMORY) in kinds
-    return Wish(
-        OLD,
-        shares=tuple(shares),
-        together=Together.ONE_CARD if shared else Together.PER_CONTAINER,
-        init=InitRule.MAX,
-        isolation=settings.isolation.get(OLD),
-        names=resource_names(OLD_VOCABULARY, settings),
-        results=OLD_VOCABULARY.results(list(view.annotations)),
-    )
-
-
-DIALECT: Final = Dialect(VOCABULARY, understand)
-OLD_DIALECT: Final = Dialect(OLD_VOCABULARY, understand_old)
+DIALECT: Final = Dialect(VOCABULARY, parse)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.objects import Object
-from koordra.compat.normal import Phase
+from koordra.compat.normalized_request import Phase
 from koordra.errors import InvalidQuantity
 from koordra.quantity import to_int
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from koordra.api.classic_notes import Notes
-from koordra.compat.containers import Container, only_limit
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
-from koordra.compat.normal import GIB, InitRule, Memory, Share, Together, Wish
-from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import (
+from koordra.compat.dialect.containers import Container, only_limit
+from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
     environment,
@@ -22,6 +20,8 @@ from koordra.compat.vocabulary import (
     setting,
     written,
 )
+from koordra.compat.normalized_request import GIB, InitRule, Memory, NormalizedRequest, Share, Together
+from koordra.compat.settings import Settings
 
 ALIYUN: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"
@@ -66,7 +66,7 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     for container in view.containers:
         name = settings.name(COUNT)
         if name in container.resources():
@@ -76,7 +76,7 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
     shares = [
         share for container in view.containers if (share := _share(container, settings, notes)) is not None
     ]
-    return Wish(
+    return NormalizedRequest(
         ALIYUN,
         shares=tell_zeros(shares),
         together=Together.ONE_CARD,
@@ -102,4 +102,4 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
     return Share(container.name, container.phase, 1 if units else 0, memory=Memory(bytes=amount))
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

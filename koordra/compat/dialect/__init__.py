@@ -1,4 +1,4 @@
-"""What a dialect is to the rest: its names, and a function from a pod to a wish."""
+"""What a dialect is to the rest: its names, and a function from a pod to a normalized."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from koordra.api.classic_notes import Notes
-from koordra.compat.containers import Container, amount
-from koordra.compat.normal import Share, Wish
+from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect.vocabulary import Place, Vocabulary
+from koordra.compat.normalized_request import NormalizedRequest, Share
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Place, Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class PodView:
         return f"{self.meta}.annotations[{key}]"
 
 
-Understand = Callable[[PodView, Settings, Notes], Wish]
+Parse = Callable[[PodView, Settings, Notes], NormalizedRequest]
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     vocabulary: Vocabulary
-    understand: Understand
+    parse: Parse
 
     @property
     def name(self) -> str:
@@ -68,9 +68,11 @@ def split_list(view: PodView, key: str, *, notes: Notes, strip: bool = True) -> 
     return kept
 
 
-def tell_environment(view: PodView, wish: Wish, vocabulary: Vocabulary, notes: Notes) -> None:
+def tell_environment(
+    view: PodView, normalized: NormalizedRequest, vocabulary: Vocabulary, notes: Notes
+) -> None:
     """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
-    asking = {share.container for share in wish.shares} | set(wish.users)
+    asking = {share.container for share in normalized.shares} | set(normalized.users)
     for container in view.containers:
         if container.name not in asking:
             continue

@@ -16,10 +16,11 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.classic_notes import Notes, fresh_metadata
 from koordra.api.objects import Object
-from koordra.compat import signs
-from koordra.compat.rewrite import DIALECTS, rewrite, speaks
+from koordra.compat import detection
+from koordra.compat.dialects import DIALECTS
+from koordra.compat.manifests.pod_templates import Path, at, pods_in, replaced, spelled
+from koordra.compat.rewrite import rewrite, speaks
 from koordra.compat.settings import Settings
-from koordra.compat.templates import Path, at, pods_in, replaced, spelled
 
 _SIDES: Final = ("limits", "requests", "hard", "max", "default", "defaultRequest", "min")
 _PREFIXES: Final = ("requests.", "limits.")
@@ -113,4 +114,4 @@ def _counted(value: Any, settings: Settings, path: Path, *, pods: Sequence[Path]
 
 def _is_legacy(name: str, settings: Settings) -> bool:
     bare = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
-    return any(signs.has_resource(dialect, bare, settings) for dialect in DIALECTS)
+    return any(detection.has_resource(dialect, bare, settings) for dialect in DIALECTS)

@@ -1,6 +1,6 @@
 """The normal form: what a legacy pod asks for, in words that every dialect can be put into.
 
-    dialect module ──> Wish: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
+    dialect module ──> NormalizedRequest: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
 
 A share is `count` cards and, on each of them, memory and compute. Memory is an amount, a percentage of whatever card is
 chosen, or (neither) all of the card. Compute is in percent, reserved and counted (nothing enforces it); 0 reserves none. `exclusive` keeps everybody
@@ -151,7 +151,7 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class NormalizedRequest:
     """A pod, understood.
 
     `users` are all containers that see pod-shared devices. `results` are annotations that only the dialect's scheduler may

@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from koordra.api.classic_notes import Notes
-from koordra.compat.normal import InitRule, Memory, Phase, Share, Together, Wish
+from koordra.compat.normalized_request import InitRule, Memory, NormalizedRequest, Phase, Share, Together
 
 
 @dataclass(slots=True)
-class Lots:
+class MergedRequests:
     """Requests by name, in order, and which of them each container uses. `apart` are sets of requests whose cards differ."""
 
     requests: dict[str, Share] = field(default_factory=dict)
@@ -44,21 +44,21 @@ class Lots:
         known += [name for name in requests if name not in known]
 
 
-def lots_of(wish: Wish, *, where: Mapping[str, str], notes: Notes) -> Lots:
+def merge(normalized: NormalizedRequest, *, where: Mapping[str, str], notes: Notes) -> MergedRequests:
     """`where` is the field of each container. Raises Refused for an init container that nobody would serve."""
-    lots = Lots()
-    for share in wish.shares:
+    merged = MergedRequests()
+    for share in normalized.shares:
         if share.phase is not Phase.INIT:
-            lots.use(share.container, lots.add(share, name=_name(share)))
-    for share in wish.shares:
+            merged.use(share.container, merged.add(share, name=_name(share)))
+    for share in normalized.shares:
         if share.phase is Phase.INIT:
             field = where.get(share.container, "")
-            names = _for_init(lots, share, wish, field=field, notes=notes)
-            lots.use(share.container, *names)
+            names = _for_init(merged, share, normalized, field=field, notes=notes)
+            merged.use(share.container, *names)
             if share.distinct and share.count > 1 and len(names) > 1:
-                lots.apart.append(tuple(names))
-    lots.apart += [(name,) for name, share in lots.requests.items() if share.distinct and share.count > 1]
-    return lots
+                merged.apart.append(tuple(names))
+    merged.apart += [(name,) for name, share in merged.requests.items() if share.distinct and share.count > 1]
+    return merged
 
 
 def _name(share: Share) -> str:
@@ -67,17 +67,19 @@ def _name(share: Share) -> str:
     return f"{share.container}-mig-{kind}" if kind else share.container
 
 
-def _for_init(lots: Lots, share: Share, wish: Wish, *, field: str, notes: Notes) -> list[str]:
+def _for_init(
+    merged: MergedRequests, share: Share, normalized: NormalizedRequest, *, field: str, notes: Notes
+) -> list[str]:
     alike = {
         name: other
-        for name, other in lots.requests.items()
+        for name, other in merged.requests.items()
         if (other.profile, other.mig) == (share.profile, share.mig)
     }
-    if wish.init is InitRule.IGNORED:
+    if normalized.init is InitRule.IGNORED:
         if not alike:
             raise notes.refuse(
                 field,
-                f"asks for {share}, and {wish.dialect} gives nothing to init containers",
+                f"asks for {share}, and {normalized.dialect} gives nothing to init containers",
                 "ask in a container",
             )
         nearest = min(
@@ -86,25 +88,27 @@ def _for_init(lots: Lots, share: Share, wish: Wish, *, field: str, notes: Notes)
         if not _covers(alike[nearest], share):
             notes.warn(
                 field,
-                f"gets what request {nearest} has, {alike[nearest]}: {wish.dialect} does not look at init containers",
+                f"gets what request {nearest} has, {alike[nearest]}: {normalized.dialect} does not look at init containers",
             )
         return [nearest]
-    if wish.together is Together.ONE_CARD and alike:
-        return _on_the_card(lots, share, alike)
-    return _grown(lots, share, alike, field=field, notes=notes)
+    if normalized.together is Together.ONE_CARD and alike:
+        return _on_the_card(merged, share, alike)
+    return _grown(merged, share, alike, field=field, notes=notes)
 
 
-def _on_the_card(lots: Lots, share: Share, alike: Mapping[str, Share]) -> list[str]:
+def _on_the_card(merged: MergedRequests, share: Share, alike: Mapping[str, Share]) -> list[str]:
     lacking = (share.memory.bytes or 0) - sum(other.memory.bytes or 0 for other in alike.values())
     first = next(iter(alike))
     if lacking > 0:
-        lots.requests[first] = replace(
+        merged.requests[first] = replace(
             alike[first], memory=Memory(bytes=(alike[first].memory.bytes or 0) + lacking)
         )
     return list(alike)
 
 
-def _grown(lots: Lots, share: Share, alike: Mapping[str, Share], *, field: str, notes: Notes) -> list[str]:
+def _grown(
+    merged: MergedRequests, share: Share, alike: Mapping[str, Share], *, field: str, notes: Notes
+) -> list[str]:
     comparable = {name: other for name, other in alike.items() if _comparable(other.memory, share.memory)}
     if alike and not comparable:
         notes.warn(
@@ -114,25 +118,25 @@ def _grown(lots: Lots, share: Share, alike: Mapping[str, Share], *, field: str, 
     same = [name for name, other in comparable.items() if other.count == share.count]
     if same:
         return [
-            _grow(lots, min(same, key=lambda name: _growth(comparable[name], share)), share, field, notes)
+            _grow(merged, min(same, key=lambda name: _growth(comparable[name], share)), share, field, notes)
         ]
     if share.whole and all(other.whole for other in comparable.values()):
-        return _made_up(lots, share, comparable)
+        return _made_up(merged, share, comparable)
     larger = [name for name, other in comparable.items() if other.count > share.count]
     if larger:
         name = min(larger, key=lambda name: (comparable[name].count, _growth(comparable[name], share)))
         notes.warn(
             field, f"sees all {comparable[name].count} cards of request {name}, {share.count} were asked for"
         )
-        return [_grow(lots, name, share, field, notes)]
+        return [_grow(merged, name, share, field, notes)]
     if not comparable:
-        return [lots.add(share, name=_name(share))]
+        return [merged.add(share, name=_name(share))]
     name = max(comparable, key=lambda name: comparable[name].count)
     rest = replace(share, count=share.count - comparable[name].count)
-    return [_grow(lots, name, share, field, notes), lots.add(rest, name=_name(share))]
+    return [_grow(merged, name, share, field, notes), merged.add(rest, name=_name(share))]
 
 
-def _made_up(lots: Lots, share: Share, others: Mapping[str, Share]) -> list[str]:
+def _made_up(merged: MergedRequests, share: Share, others: Mapping[str, Share]) -> list[str]:
     """Requests for whole cards until there are enough, the smallest that is enough alone first."""
     enough = [name for name, other in others.items() if other.count >= share.count]
     if enough:
@@ -144,13 +148,13 @@ def _made_up(lots: Lots, share: Share, others: Mapping[str, Share]) -> list[str]
             names.append(name)
             missing -= others[name].count
     if missing > 0:
-        names.append(lots.add(replace(share, count=missing), name=_name(share)))
+        names.append(merged.add(replace(share, count=missing), name=_name(share)))
     return names
 
 
-def _grow(lots: Lots, name: str, share: Share, field: str, notes: Notes) -> str:
+def _grow(merged: MergedRequests, name: str, share: Share, field: str, notes: Notes) -> str:
     """The request holds what both need."""
-    now = lots.requests[name]
+    now = merged.requests[name]
     grown = replace(
         now,
         memory=_larger(now.memory, share.memory),
@@ -161,7 +165,7 @@ def _grow(lots: Lots, name: str, share: Share, field: str, notes: Notes) -> str:
         grown = replace(grown, exclusive=False)
     if grown != now:
         notes.warn(field, f"needs more than request {name} had, which is now {grown}")
-        lots.requests[name] = grown
+        merged.requests[name] = grown
     return name
 
 

@@ -1,7 +1,7 @@
 """Koordinator: the pod's containers ask together, and all of them see the same devices.
 
-    amounts (koordinator_requests) ──> n cards, what of each      ──┐
-    annotations (koordinator_hints) ──> NICs, selectors, nearness ──┴──> requests `gpu` and `rdma`, every container a user
+    amounts (requests) ──> n            cards, what of each      ──┐
+    annotations (hints) ──>            NICs, selectors, nearness ──┴──> requests `gpu` and `rdma`, every container a user
 
 With joint allocation the NICs follow the GPUs' PCIe roots. Koordinator takes as many as there are roots; how many that will be
 is known once the GPUs are chosen, so the request lists alternatives: one NIC, or two ..., the fewest that cover the roots.
@@ -18,15 +18,9 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import Scope
-from koordra.compat import koordinator_requests as arithmetic
-from koordra.compat import selectors
-from koordra.compat.containers import REQUESTS_FIRST, Container, amount
-from koordra.compat.dialect import Dialect, PodView, resource_names
-from koordra.compat.koordinator_hints import HINT, JOINT, PARTITION, Hint, hints, joint, partition
-from koordra.compat.koordinator_requests import CORE, FPGA, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED, Split
-from koordra.compat.normal import Joint, Memory, Nics, Phase, Share, Together, Wish, percent_of
-from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import (
+from koordra.compat.dialect import Dialect, PodView, resource_names, selectors
+from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
+from koordra.compat.dialect.vocabulary import (
     Place,
     Vocabulary,
     annotation,
@@ -37,6 +31,30 @@ from koordra.compat.vocabulary import (
     scheduler,
     written,
 )
+from koordra.compat.dialects.koordinator import requests as arithmetic
+from koordra.compat.dialects.koordinator.hints import HINT, JOINT, PARTITION, Hint, hints, joint, partition
+from koordra.compat.dialects.koordinator.requests import (
+    CORE,
+    FPGA,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    RATIO,
+    RDMA,
+    SHARED,
+    Split,
+)
+from koordra.compat.normalized_request import (
+    Joint,
+    Memory,
+    Nics,
+    NormalizedRequest,
+    Phase,
+    Share,
+    Together,
+    percent_of,
+)
+from koordra.compat.settings import Settings
 
 KOORDINATOR: Final = "koordinator"
 PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
@@ -130,7 +148,7 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     totals = _totals(view, settings, notes)
     said = hints(view, notes)
     together = joint(view, notes)
@@ -148,7 +166,7 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
             notes.warn(view.field(JOINT), "names one type of device only, which is near itself")
     isolation = _isolation(view, cards, settings, notes)
     gpu_hint = said.get("gpu")
-    return Wish(
+    return NormalizedRequest(
         KOORDINATOR,
         shares=(cards,) if cards else (),
         nics=nics,
@@ -398,4 +416,4 @@ def _where(view: PodView, name: str) -> str:
     return asking[0].field(name) if asking else f"{view.where}.containers[*].resources"
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from koordra.api import names
-from koordra.compat.normal import GIB, MIB
+from koordra.compat.normalized_request import GIB, MIB
 from koordra.compat.settings import HAMI, VOLCANO, Settings
 from koordra.quantity import to_int
 

@@ -11,7 +11,7 @@ from typing import Final
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import DevicePolicy, NodePolicy
 from koordra.compat.dialect import PodView, split_list
-from koordra.compat.hami_vocabulary import CARD_POLICY, NODE_POLICY, NUMA_BIND, WEIGHTS
+from koordra.compat.dialects.hami.vocabulary import CARD_POLICY, NODE_POLICY, NUMA_BIND, WEIGHTS
 
 _TRUE: Final = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE: Final = ("0", "f", "F", "FALSE", "false", "False")

@@ -1,4 +1,4 @@
-"""Names that begin like a dialect's and are none: a slip of the pen must not turn a wish into silence.
+"""Names that begin like a dialect's and are none: a slip of the pen must not turn a normalized into silence.
 
     resource     `koordinator.sh/gpu-shared` (the name has a dot), `nvidia.com/gpucore`: it stays in the container, where no node
                  offers it and the pod would wait for ever
@@ -15,10 +15,10 @@ from difflib import get_close_matches
 from typing import Final
 
 from koordra.api.classic_notes import Notes
-from koordra.compat import signs
+from koordra.compat import detection
 from koordra.compat.dialect import Dialect, PodView
+from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Place
 
 _RESOURCES: Final = (
     "nvidia.com/gpu",
@@ -49,7 +49,7 @@ _ANNOTATIONS: Final = (
 def strange(resource: str, dialects: Sequence[Dialect], settings: Settings) -> bool:
     """Whether a resource begins like one of a dialect and is none."""
     return resource.startswith(_RESOURCES) and not any(
-        signs.has_resource(dialect, resource, settings) for dialect in dialects
+        detection.has_resource(dialect, resource, settings) for dialect in dialects
     )
 
 

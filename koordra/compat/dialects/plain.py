@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from koordra.api.classic_notes import Notes
-from koordra.compat.containers import Container, amount
 from koordra.compat.dialect import Dialect, PodView, mig_shares, resource_names, tell_zeros
-from koordra.compat.normal import InitRule, Memory, Share, Wish, percent_of
+from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect.vocabulary import Vocabulary, environment, resource, setting
+from koordra.compat.normalized_request import InitRule, Memory, NormalizedRequest, Share, percent_of
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Vocabulary, environment, resource, setting
 
 PLAIN: Final = "plain"
 COUNT: Final = "nvidia.com/gpu"
@@ -61,7 +61,7 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     mig, mig_names = mig_shares(view, notes)
     shares = [
         share
@@ -69,7 +69,7 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
         for share in (_cards(container, settings, notes), _replicas(container, settings, notes))
         if share is not None
     ]
-    return Wish(
+    return NormalizedRequest(
         PLAIN,
         shares=(*tell_zeros(shares), *mig),
         init=InitRule.MAX,
@@ -99,4 +99,4 @@ def _replicas(container: Container, settings: Settings, notes: Notes) -> Share |
     return Share(container.name, container.phase, count, memory=memory)
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

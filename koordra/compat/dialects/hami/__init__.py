@@ -18,19 +18,19 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import CoresPolicy
-from koordra.compat import selectors
-from koordra.compat.containers import Container, amount
 from koordra.compat.dialect import (
     Dialect,
     PodView,
     exclusively,
     mig_shares,
     resource_names,
+    selectors,
     split_list,
     tell_zeros,
 )
-from koordra.compat.hami_policies import policies_of
-from koordra.compat.hami_vocabulary import (
+from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialects.hami.policies import policies_of
+from koordra.compat.dialects.hami.vocabulary import (
     CORE_SWITCH,
     CORES,
     COUNT,
@@ -44,13 +44,21 @@ from koordra.compat.hami_vocabulary import (
     USE_UUID,
     VOCABULARY,
 )
-from koordra.compat.normal import MIB, WHOLE, InitRule, Memory, Share, Wish, percent_of
+from koordra.compat.normalized_request import (
+    MIB,
+    WHOLE,
+    InitRule,
+    Memory,
+    NormalizedRequest,
+    Share,
+    percent_of,
+)
 from koordra.compat.settings import HAMI, Settings, VgpuSettings
 
 MOST_MIB: Final = 2**31 - 1
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     """Raises Refused for what HAMi would refuse, forget or never place, and for what koordra cannot honour."""
     own = settings.of(HAMI)
     _check_scaling(own, notes)
@@ -69,7 +77,7 @@ def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
     node, device, mutex, numa = policies_of(view, notes)
     if mutex:
         shares = [exclusively(share) for share in shares]
-    return Wish(
+    return NormalizedRequest(
         HAMI,
         shares=(*tell_zeros(shares), *mig),
         init=InitRule.MAX,
@@ -238,4 +246,4 @@ def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
     return tuple(found)
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from koordra.compat.koordinator_requests import MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP, Amounts
+from koordra.compat.dialects.koordinator.requests import MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP, Amounts
 
 Templates = Mapping[str, Mapping[str, Amounts]]
 

@@ -11,11 +11,11 @@ from typing import Final
 
 from koordra.api.classic_notes import Notes
 from koordra.api.parameters import CoresPolicy
-from koordra.compat.containers import Container, only_limit
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
-from koordra.compat.normal import MIB, InitRule, Memory, Share, Wish
+from koordra.compat.dialect.containers import Container, only_limit
+from koordra.compat.dialect.vocabulary import Vocabulary, annotation, environment, resource, written
+from koordra.compat.normalized_request import MIB, InitRule, Memory, NormalizedRequest, Share
 from koordra.compat.settings import Settings
-from koordra.compat.vocabulary import Vocabulary, annotation, environment, resource, written
 
 TKE: Final = "tke"
 CORES: Final = "tencent.com/vcuda-core"
@@ -57,14 +57,14 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def understand(view: PodView, settings: Settings, notes: Notes) -> Wish:
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     limit = _core_limit(view, notes)
     shares = [
         share
         for container in view.containers
         if (share := _share(container, limit, view, settings, notes)) is not None
     ]
-    return Wish(
+    return NormalizedRequest(
         TKE,
         shares=tell_zeros(shares),
         init=InitRule.IGNORED,
@@ -132,4 +132,4 @@ def _share(
     )
 
 
-DIALECT: Final = Dialect(VOCABULARY, understand)
+DIALECT: Final = Dialect(VOCABULARY, parse)

@@ -1,0 +1,92 @@
+"""Volcano gpu-share, the older of Volcano's sharing stacks: `gpu-memory` of a pod is summed and lies on one card, `gpu-number` is
+whole cards; a node offers one of the two. The memory is counted and not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from koordra.api.classic_notes import Notes
+from koordra.compat.dialect import Dialect, PodView, resource_names
+from koordra.compat.dialect.containers import only_limit
+from koordra.compat.dialect.vocabulary import (
+    Vocabulary,
+    environment,
+    on_nodes,
+    resource,
+    scheduler,
+    setting,
+    written,
+)
+from koordra.compat.normalized_request import MIB, WHOLE, InitRule, Memory, NormalizedRequest, Share, Together
+from koordra.compat.settings import Settings
+
+NAME: Final = "volcano-gpu"
+MEMORY: Final = "volcano.sh/gpu-memory"
+NUMBER: Final = "volcano.sh/gpu-number"
+
+VOCABULARY: Final = Vocabulary(
+    NAME,
+    "Volcano gpu-share",
+    (
+        resource(
+            MEMORY,
+            "MiB times GPU_MEMORY_FACTOR; the sum over the pod lies on one card",
+            "capacity `memory`; `matchAttribute: koordra.io/uuid` over the pod",
+        ),
+        resource(NUMBER, "whole cards", "`count`, no capacity: all of each card"),
+        written("volcano.sh/gpu-index", "cards that were chosen"),
+        written("volcano.sh/predicate-time", "when they were chosen"),
+        written("volcano.sh/gpu-assigned", "whether the plugin has taken them"),
+        environment(
+            "VOLCANO_GPU_",
+            "set by the device plugin: memory that was given",
+            "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
+            given=True,
+        ),
+        setting(
+            "--gpu-memory-factor",
+            "unit of the memory in MiB",
+            "`volcanoGpu.gpuMemoryFactor` in koordra's settings",
+        ),
+        scheduler("volcano", "Volcano's scheduler", "stays, with a warning: it has to honour ResourceClaims"),
+        on_nodes("volcano.sh/gpu-unhealthy-ids", "cards that failed", "device taints tell it"),
+    ),
+)
+
+
+def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
+    """Memory or whole cards; a node offers one of the two."""
+    shares: list[Share] = []
+    kinds: set[str] = set()
+    for container in view.containers:
+        for name in (settings.name(MEMORY), settings.name(NUMBER)):
+            count = only_limit(container, name, notes=notes)
+            if not count:
+                continue
+            kinds.add(name)
+            memory = (
+                Memory(bytes=count * settings.volcano_gpu_factor * MIB)
+                if name == settings.name(MEMORY)
+                else WHOLE
+            )
+            shares.append(Share(container.name, container.phase, count if memory.whole else 1, memory=memory))
+    if len(kinds) > 1:
+        raise notes.refuse(
+            view.where,
+            f"asks for {' and '.join(sorted(kinds))}, and a node offers one of the two",
+            "use one of them",
+        )
+    shared = settings.name(MEMORY) in kinds
+    return NormalizedRequest(
+        NAME,
+        shares=tuple(shares),
+        together=Together.ONE_CARD if shared else Together.PER_CONTAINER,
+        init=InitRule.MAX,
+        isolation=settings.isolation.get(NAME),
+        names=resource_names(VOCABULARY, settings),
+        results=VOCABULARY.results(list(view.annotations)),
+    )
+
+
+DIALECT: Final = Dialect(VOCABULARY, parse)

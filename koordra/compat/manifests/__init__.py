@@ -1,0 +1,1 @@
+"""Legacy pods in files: `koordra convert` asks `translator`; `pod_templates` finds the pods in workloads."""
