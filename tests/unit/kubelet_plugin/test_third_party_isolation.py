@@ -1,0 +1,95 @@
+"""A made-up backend of another package: one folder and one entry point, and claims can name it everywhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from koordra.api.isolation import IsolationPolicy, node_policy
+from koordra.api.parameters import GpuConfig, decode, isolations
+from koordra.errors import InvalidInput, InvalidParameters
+from koordra.kubelet_plugin.isolation import backends
+from koordra.kubelet_plugin.publish.inventory import Offering, inventory_of
+from koordra.placement import plan
+from tests.fakes.node_claims import GPU_0, claim, gpu, parameters, uid
+from tests.unit.allocator import machines
+from tests.unit.kubelet_plugin.conftest import Discovery, PluginNode, prepare
+
+BACKEND = """
+from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
+
+
+class FairyDust:
+    name = "fairy-dust"
+
+    def edits(self, share, config):
+        return ContainerEdits(env=(("FAIRY_DUST", str(share.memory_bytes)),))
+
+    def start(self, share, config):
+        pass
+
+    def stop(self, *, claim_uid, device):
+        pass
+"""
+ENTRY_POINT = "[koordra.isolation]\nfairy-dust = fairy_dust:FairyDust\n"
+CONFIG = {"apiVersion": "koordra.io/v1alpha1", "kind": "GpuConfig", "isolation": "fairy-dust"}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The package as pip would have installed it."""
+    site = tmp_path / "site-packages"
+    files = {
+        "fairy_dust/__init__.py": BACKEND,
+        "fairy_dust-1.0.dist-info/entry_points.txt": ENTRY_POINT,
+        "fairy_dust-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: fairy-dust\nVersion: 1.0\n",
+    }
+    for name, text in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text(text)
+    monkeypatch.syspath_prepend(str(site))
+    isolations.cache_clear()
+    yield site
+    sys.modules.pop("fairy_dust", None)
+    isolations.cache_clear()
+
+
+def test_without_the_package_nobody_knows_the_word() -> None:
+    isolations.cache_clear()
+    with pytest.raises(InvalidParameters, match="'fairy-dust' is not allowed"):
+        decode(CONFIG, object="x", field="p")
+    with pytest.raises(InvalidInput, match="no backend is called 'fairy-dust'"):
+        node_policy(["fairy-dust"])
+
+
+def test_one_folder_and_one_entry_point_are_all_it_takes(installed: Path) -> None:
+    own = [path for path in installed.rglob("*") if path.is_file() and path.name != "METADATA"]
+    assert sorted(path.parent.name for path in own) == ["fairy_dust", "fairy_dust-1.0.dist-info"]
+    assert decode(CONFIG, object="x", field="p") == GpuConfig(isolation="fairy-dust")
+    assert node_policy(["fairy-dust"]) == IsolationPolicy(("fairy-dust",))
+    assert backends().get("fairy-dust") is not None
+
+
+def test_it_is_published_allocated_and_prepared(
+    installed: Path, tmp_path: Path, discovery: Discovery
+) -> None:
+    policy = node_policy(["fairy-dust"]).among(backends().known)
+    node = PluginNode(tmp_path, inventory_of(discovery, offering=Offering(isolation=policy)))
+    attributes = node.inventory.attributes(GPU_0)
+    assert attributes["koordra.io/isolationFairyDust"] is True
+
+    wanted = machines.claim(
+        "c",
+        machines.request("gpu", capacity={"memory": "1Gi"}),
+        configs=[machines.config("GpuConfig", isolation="fairy-dust")],
+    )
+    devices = [machines.gpu(0, place=machines.place(0), isolationNone=False, isolationFairyDust=True)]
+    found = plan([*machines.device_classes(), machines.node(), machines.slice_of(devices), wanted])
+    assert "default/c" in found.allocations
+
+    asks = claim(1, gpu("gpu", GPU_0, "1Gi"), config=[parameters("GpuConfig", isolation="fairy-dust")])
+    prepare(node, asks)
+    assert node.record(uid(1))["devices"][0]["env"]["FAIRY_DUST"] == str(1 << 30)
