@@ -47,11 +47,11 @@ from koordra.kubelet_plugin.dra.instance_lock import sole_instance
 from koordra.kubelet_plugin.dra.registration import PluginSockets, RegistrationService
 from koordra.kubelet_plugin.dra.sockets import SocketServer
 from koordra.kubelet_plugin.isolation import Backends, backends
-from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
-from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses
-from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
-from koordra.kubelet_plugin.isolation.limiter_report import verdict
+from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
+from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.network.moved_nics import with_moved
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit

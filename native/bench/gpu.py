@@ -60,13 +60,18 @@ ALLOCATORS = {
 
 
 def region_module() -> Any:
-    """limiter_region.py alone: the packages above it import what a bare machine does not have."""
+    """region.py alone: the packages above it import what a bare machine does not have."""
     package = NATIVE.parent
-    for name in ("koordra", "koordra.kubelet_plugin", "koordra.kubelet_plugin.isolation"):
+    for name in (
+        "koordra",
+        "koordra.kubelet_plugin",
+        "koordra.kubelet_plugin.isolation",
+        "koordra.kubelet_plugin.isolation.limiter",
+    ):
         module = types.ModuleType(name)
         module.__path__ = [str(package / name.replace(".", "/"))]
         sys.modules[name] = module
-    return importlib.import_module("koordra.kubelet_plugin.isolation.limiter_region")
+    return importlib.import_module("koordra.kubelet_plugin.isolation.limiter.region")
 
 
 def driver_folder() -> Path:

@@ -12,7 +12,7 @@
  * the truth (ledger.c), so there is nothing that a killed process could leave half done.
  *
  * Slots never move. The generation of a slot is odd while it is owned; it tells a reader that the owner has changed.
- * limiter_region.py reads and writes the same layout; a test compares the two, field by field.
+ * region.py reads and writes the same layout; a test compares the two, field by field.
  *
  * Version 1 had no alive.N: there the owner's lock is on the byte of `usage` itself. Claims that were prepared by an earlier
  * plugin still have it, and programs that were started with an earlier limiter, so such a region is used by its own rules.

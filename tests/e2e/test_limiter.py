@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from koordra.api import kinds, names
-from koordra.kubelet_plugin.isolation import limiter_region
+from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
 from tests.e2e.containerd import Containerd, wait_until
 from tests.e2e.cri import ContainerSpec, HostMount
 from tests.e2e.node import NAMESPACE, KoordraNode, Prepared

@@ -22,7 +22,7 @@ from koordra.api.objects import Object
 from koordra.api.parameters import NO_ISOLATION
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.topology import presets
 from koordra_devcluster.demo import manifests, report
 from koordra_devcluster.demo.jobs import Story

@@ -14,7 +14,7 @@ import click
 from koordra.cli import options
 
 if TYPE_CHECKING:
-    from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
+    from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 
 
 @click.command(name="top")
@@ -27,13 +27,13 @@ def command(state_dir: Path, processes: bool, output: str | None) -> None:
 
     from koordra.cli import columns
     from koordra.errors import NodeError
-    from koordra.kubelet_plugin.isolation import limiter_region
+    from koordra.kubelet_plugin.isolation.limiter import region
 
     uses = []
     claims = state_dir / "limiter" / "claims"
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
         try:
-            uses.append(limiter_region.read(folder))
+            uses.append(region.read(folder))
         except NodeError as error:
             click.echo(f"koordra: {error}", err=True)
     if output == "json":

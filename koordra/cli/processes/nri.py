@@ -167,7 +167,7 @@ def command(
 
     from koordra import logs
     from koordra.kube import KubeClient
-    from koordra.kubelet_plugin.isolation.limiter_report import enforces
+    from koordra.kubelet_plugin.isolation.limiter.report import enforces
     from koordra.kubelet_plugin.network.pod_network import PodNetworks
     from koordra.nri.hook.rdma_limits import RdmaLimit
     from koordra.nri.service import Options, run

@@ -25,7 +25,7 @@ from koordra.api import names
 from koordra.kubelet_plugin.cdi.container_files import main_request, metadata_edits, topology_edits
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
-from koordra.kubelet_plugin.isolation.limiter_mounts import in_front
+from koordra.kubelet_plugin.isolation.limiter.mounts import in_front
 from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.claim_ref import environment_name

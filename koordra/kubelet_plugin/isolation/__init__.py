@@ -1,4 +1,8 @@
-"""How a container is kept within its share of a GPU: backends behind one interface.
+"""How a container is kept within its share of a GPU: backends behind one interface. The files of a backend stand in one folder.
+
+    share      one share of one GPU, as a backend sees it
+    none       the share is accounted for, and not enforced
+    limiter/   a memory limit inside the container, by a library in front of the driver's
 
 Class, claim and the operator's policy make a word of it (koordra.api.isolation), which is a backend's name. A backend answers with container edits, which is pure,
 and may have something to start on the node for it, which must be idempotent and undone by `stop`. Prepare calls `edits`,

@@ -6,7 +6,7 @@ GPU whose memory limit is enforced by the limiter.
     GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown where that cannot be seen
 
     Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA. The reasons
-                  are those of limiter_report.py. Cores are accounting only, which the message says where some are reserved
+                  are those of isolation/limiter/report.py. Cores are accounting only, which the message says where some are reserved
 
 Only these have entries: of another GPU there is nothing to tell that its allocation does not say. Entries of other drivers, and
 other people's conditions on ours, stay as they are.
@@ -29,8 +29,8 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
-from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter_report import Verdict
+from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter.report import Verdict
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.logs import get_logger
 from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork

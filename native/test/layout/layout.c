@@ -1,4 +1,4 @@
-/* The layout of the shared region as JSON, for limiter_region.py to be compared with. */
+/* The layout of the shared region as JSON, for region.py to be compared with. */
 #include <stdio.h>
 
 #include "../../limiter/region.h"

@@ -15,9 +15,11 @@ from click.testing import CliRunner
 from koordra.api.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
-from koordra.kubelet_plugin.isolation import Share, limiter_layout, limiter_region
-from koordra.kubelet_plugin.isolation.limiter import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter_mounts import DRIVER_FOLDER, in_front
+from koordra.kubelet_plugin.isolation import Share
+from koordra.kubelet_plugin.isolation.limiter import layout
+from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
+from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
+from koordra.kubelet_plugin.isolation.limiter.mounts import DRIVER_FOLDER, in_front
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -146,7 +148,7 @@ def test_strictness_and_the_context_reserve_are_in_the_policy(
     )
     backend.start(SHARE, GpuConfig())
     flags = struct.unpack_from("=I", (backend.claims / CLAIM / "policy").read_bytes(), 16)[0]
-    assert flags == (limiter_layout.STRICT if strict else 0)
+    assert flags == (layout.STRICT if strict else 0)
     assert limiter_region.read(backend.claims / CLAIM).devices[0].context_bytes == len(UUID) << 20
 
 

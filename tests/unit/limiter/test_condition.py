@@ -15,9 +15,9 @@ from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
-from koordra.kubelet_plugin.isolation import limiter_region
-from koordra.kubelet_plugin.isolation.limiter_region import Allowance
-from koordra.kubelet_plugin.isolation.limiter_report import Verdict, verdict
+from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
+from koordra.kubelet_plugin.isolation.limiter.region import Allowance
+from koordra.kubelet_plugin.isolation.limiter.report import Verdict, verdict
 from koordra.kubelet_plugin.status.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
 from koordra.node_state.claim_ref import ClaimRef
 from tests.unit.limiter.test_report import ENFORCING_AT, REFUSED_AT, counted, refused

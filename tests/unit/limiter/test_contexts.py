@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter_contexts import LEAST, MIB, MOST, UNKNOWN, USUAL, Contexts
+from koordra.kubelet_plugin.isolation.limiter.contexts import LEAST, MIB, MOST, UNKNOWN, USUAL, Contexts
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
 

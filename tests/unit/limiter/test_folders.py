@@ -11,22 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation import limiter_folders
-from koordra.kubelet_plugin.isolation.limiter_folders import SIZE
-from koordra.kubelet_plugin.isolation.limiter_layout import USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter import folders
+from koordra.kubelet_plugin.isolation.limiter.folders import SIZE
+from koordra.kubelet_plugin.isolation.limiter.layout import USAGE_BYTES
 
 NAMES = ("policy", "usage")
 
 CODE = """
 import json, os, sys
 from pathlib import Path
-from koordra.kubelet_plugin.isolation import limiter_folders, limiter_region
+from koordra.kubelet_plugin.isolation.limiter import folders
+from koordra.kubelet_plugin.isolation.limiter import region
 folder = Path(sys.argv[1]) / "claims" / "c"
 uuid = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 for _ in range(2):
-    limiter_folders.make(folder)
-    limiter_region.allow(folder, claim="c", allowance=limiter_region.Allowance(uuid=uuid, limit=1))
-mounted = limiter_folders.mounted(folder)
+    folders.make(folder)
+    region.allow(folder, claim="c", allowance=region.Allowance(uuid=uuid, limit=1))
+mounted = folders.mounted(folder)
 written = 0
 try:
     with (folder / "usage").open("ab", buffering=0) as file:
@@ -41,11 +42,11 @@ try:
         files += 1
 except OSError:
     pass
-read = len(limiter_region.read(folder).devices)
+read = len(region.read(folder).devices)
 for number in range(files):
     (folder / f"f{number}").unlink()
 for _ in range(2):
-    limiter_folders.remove(folder, ("policy", "usage"))
+    folders.remove(folder, ("policy", "usage"))
 print(json.dumps({"mounted": mounted, "written": written, "full": full, "files": files, "read": read, "left": folder.exists()}))
 """
 
@@ -78,17 +79,17 @@ def test_on_a_shared_mount_a_region_has_a_small_file_system_of_its_own(tmp_path:
     assert said["mounted"]
     assert said["written"] + USAGE_BYTES <= SIZE
     assert (said["full"], said["read"], said["left"]) == ("No space left on device", 1, False)
-    assert said["files"] <= limiter_folders.INODES
+    assert said["files"] <= folders.INODES
 
 
 def test_elsewhere_it_is_a_folder(tmp_path: Path) -> None:
-    if limiter_folders.shared(tmp_path):
+    if folders.shared(tmp_path):
         pytest.skip("mounts are shared here")
     folder = tmp_path / "claims" / "c"
     for _ in range(2):
-        limiter_folders.make(folder)
-    assert not limiter_folders.mounted(folder)
+        folders.make(folder)
+    assert not folders.mounted(folder)
     (folder / "policy").touch()
     for _ in range(2):
-        limiter_folders.remove(folder, NAMES)
+        folders.remove(folder, NAMES)
     assert not folder.exists()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter_mounts import REGIONS_FOLDER
-from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses, start_time
+from koordra.kubelet_plugin.isolation.limiter.mounts import REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, start_time
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
@@ -25,7 +25,7 @@ OTHER = "00000000-5b0e-4b57-9d2b-4a3f6f1d2c11"
 ASK = """
 import json, sys
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter_processes import NvmlProcesses
+from koordra.kubelet_plugin.isolation.limiter.processes import NvmlProcesses
 try:
     cards = NvmlProcesses().read(sys.argv[1:])
     print(json.dumps({uuid: [sorted(card.used.items()), sorted(card.computing)] for uuid, card in cards.items()}))

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation import limiter_layout, limiter_region
-from koordra.kubelet_plugin.isolation.limiter_contexts import USUAL, Contexts
-from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, HostProcesses, start_time
-from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
-from koordra.kubelet_plugin.isolation.limiter_region import Allowance
-from koordra.kubelet_plugin.isolation.limiter_report import enforces
+from koordra.kubelet_plugin.isolation.limiter import layout, region
+from koordra.kubelet_plugin.isolation.limiter.contexts import USUAL, Contexts
+from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses, start_time
+from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter.region import Allowance
+from koordra.kubelet_plugin.isolation.limiter.report import enforces
 from koordra.metrics import Metrics
 from koordra.topology.machine import Machine
 from koordra.topology.presets import write_machine
@@ -58,8 +58,8 @@ class Node:
     reconciler: Reconciler
 
     @property
-    def share(self) -> limiter_region.DeviceUse:
-        return limiter_region.read(self.claims / UID).devices[0]
+    def share(self) -> region.DeviceUse:
+        return region.read(self.claims / UID).devices[0]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def node(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> N
     contexts = Contexts(tmp_path / "contexts.json", machine=lambda: machine)
     told: dict[int, str] = {}
     changes: list[str] = []
-    limiter_region.allow(
+    region.allow(
         claims / UID,
         claim=UID,
         allowance=Allowance(uuid=uuid, limit=4 * GIB, context_bytes=contexts.bytes_for(uuid)),
@@ -271,7 +271,7 @@ def test_a_region_that_a_tenant_made_longer_is_cut_back(node: Node) -> None:
     with usage.open("ab") as file:
         file.write(b"x" * 10_000_000)
     node.reconciler.once()
-    assert usage.stat().st_size == limiter_layout.USAGE_BYTES
+    assert usage.stat().st_size == layout.USAGE_BYTES
     assert node.metrics.value("koordra_limiter_cut_back_total") == 1
 
 
@@ -283,7 +283,7 @@ def test_who_writes_over_the_ledger_is_counted_and_told(node: Node, tenant: subp
     assert (node.share.unseen, enforces(node.claims, UID)) == (0, True)
     with (node.claims / UID / "usage").open("r+b") as usage:
         usage.seek(192)
-        usage.write(bytes(limiter_layout.USAGE_BYTES - 192))
+        usage.write(bytes(layout.USAGE_BYTES - 192))
     node.reconciler.once()
     assert node.share.unseen == held
     node.reconciler.once()

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation import limiter_broker, limiter_owners, limiter_region
-from koordra.kubelet_plugin.isolation.limiter_broker import Broker
-from koordra.kubelet_plugin.isolation.limiter_layout import SLOTS_MAX
-from koordra.kubelet_plugin.isolation.limiter_processes import start_time
-from koordra.kubelet_plugin.isolation.limiter_region import REFUSED_SHOWN, Allowance
-from koordra.kubelet_plugin.isolation.limiter_report import verdict
+from koordra.kubelet_plugin.isolation.limiter import broker as limiter_broker
+from koordra.kubelet_plugin.isolation.limiter import process_liveness, region
+from koordra.kubelet_plugin.isolation.limiter.broker import Broker
+from koordra.kubelet_plugin.isolation.limiter.layout import SLOTS_MAX
+from koordra.kubelet_plugin.isolation.limiter.processes import start_time
+from koordra.kubelet_plugin.isolation.limiter.region import REFUSED_SHOWN, Allowance
+from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -33,7 +34,7 @@ OFD_SETLK = 37
 @pytest.fixture
 def claim(built: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "regions" / "c"
-    limiter_region.allow(folder, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(folder, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
     subprocess.run([str(built / "test" / "tenant"), "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
     return folder
 
@@ -56,7 +57,7 @@ def running(built: Path, claim: Path) -> Iterator[dict[str, int]]:
 def all_slots_owned(claim: Path) -> Iterator[None]:
     """As if a thousand processes lived."""
     files = []
-    for name in limiter_owners.ALIVE:
+    for name in process_liveness.ALIVE:
         file = os.open(claim / name, os.O_RDONLY)
         fcntl.fcntl(file, OFD_SETLK, struct.pack("=hh4xqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, SLOTS_MAX, 0))
         files.append(file)
@@ -68,7 +69,7 @@ def all_slots_owned(claim: Path) -> Iterator[None]:
 def test_a_refused_process_is_told_until_it_is_gone(
     built: Path, claim: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limiter_region, "REFUSED_SHOWN", 0.0)
+    monkeypatch.setattr(region, "REFUSED_SHOWN", 0.0)
     with all_slots_owned(claim), running(built, claim) as said:
         assert said["init"] == NOT_PERMITTED
         found = verdict(claim.parent, "c")
@@ -86,16 +87,16 @@ def test_one_that_ends_at_once_is_told_for_a_minute(built: Path, claim: Path) ->
     with all_slots_owned(claim), running(built, claim):
         pass
     now = time.monotonic()
-    assert limiter_region.read(claim, now=now).handshake == "refused"
-    assert limiter_region.read(claim, now=now + REFUSED_SHOWN + 1).handshake == "waiting"
-    assert limiter_region.read(claim, now=now + REFUSED_SHOWN + 1).turned_away == 1
+    assert region.read(claim, now=now).handshake == "refused"
+    assert region.read(claim, now=now + REFUSED_SHOWN + 1).handshake == "waiting"
+    assert region.read(claim, now=now + REFUSED_SHOWN + 1).turned_away == 1
 
 
 def test_a_time_that_was_made_up_is_not_believed(claim: Path) -> None:
     with (claim / "usage").open("r+b") as usage:
         usage.seek(56)
         usage.write(b"\xff" * 8)
-    assert limiter_region.read(claim).handshake == "waiting"
+    assert region.read(claim).handshake == "waiting"
 
 
 def test_a_process_without_a_slot_calls_too(built: Path, claim: Path) -> None:
@@ -115,28 +116,28 @@ def as_version_1(claim: Path) -> None:
         with (claim / name).open("r+b") as file:
             file.seek(8)
             file.write(struct.pack("=I", 1))
-    for name in (*limiter_owners.ALIVE, limiter_owners.REFUSED):
+    for name in (*process_liveness.ALIVE, process_liveness.REFUSED):
         (claim / name).unlink()
 
 
 def test_a_region_of_version_1_goes_on(built: Path, claim: Path) -> None:
     as_version_1(claim)
-    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
-    assert not (claim / limiter_owners.REFUSED).exists()
+    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    assert not (claim / process_liveness.REFUSED).exists()
     with running(built, claim) as said:
         assert (said["init"], said["within"], said["total"]) == (0, 0, GIB)
-        use = limiter_region.read(claim)
+        use = region.read(claim)
         assert (use.handshake, [each.name for each in use.processes], use.ended) == (
             "enforcing",
             ["tenant"],
             (),
         )
-    use = limiter_region.read(claim)
+    use = region.read(claim)
     assert (use.processes, [each.name for each in use.ended]) == ((), ["tenant"])
     with (claim / "usage").open("r+b") as usage:
         usage.seek(32)
         usage.write(struct.pack("=Q", 1))
-    assert limiter_region.read(claim).handshake == "refused", "who was refused cannot be asked for"
+    assert region.read(claim).handshake == "refused", "who was refused cannot be asked for"
 
 
 def call(claim: Path, message: bytes) -> socket.socket:

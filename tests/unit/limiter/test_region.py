@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.isolation import limiter_layout, limiter_owners, limiter_region
-from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+from koordra.kubelet_plugin.isolation.limiter import layout as limiter_layout
+from koordra.kubelet_plugin.isolation.limiter import process_liveness, region
+from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from tests.unit.limiter.native_build import environment
 from tests.unit.limiter.test_report import REFUSED_AT
 
@@ -29,7 +30,7 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["devices_max"] == limiter_layout.DEVICES_MAX
     assert layout["oldest_version"] == limiter_layout.OLDEST
     assert layout["slots_max"] == limiter_layout.SLOTS_MAX
-    assert layout["alive_files"] == limiter_owners.ALIVE_FILES
+    assert layout["alive_files"] == process_liveness.ALIVE_FILES
     assert layout["usage.refused_at"] == REFUSED_AT
     assert layout["kinds"] == len(limiter_layout.KINDS)
     assert layout["policy"] == limiter_layout.POLICY_BYTES
@@ -56,10 +57,10 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
 
 def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: Path) -> None:
     claim = tmp_path / "regions" / "claim"
-    limiter_region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
     tenant = str(built / "test" / "tenant")
     subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
-    assert limiter_region.read(claim).handshake == "waiting"
+    assert region.read(claim).handshake == "waiting"
     with subprocess.Popen(
         [tenant, str(GIB), "stay"],
         env=environment(built, regions=tmp_path / "regions", world=tmp_path),
@@ -69,7 +70,7 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
         assert said == {"opened": True, "init": 0, "past": 2, "within": 0, "free": 0, "total": GIB}
-        use = limiter_region.read(claim)
+        use = region.read(claim)
         assert use.handshake == "enforcing"
         assert [(device.uuid, device.used, device.limit, device.denied) for device in use.devices] == [
             (UUID, GIB, GIB, 1)
@@ -78,20 +79,20 @@ def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: P
         assert (seen.pid, seen.name, seen.enforcing) == (process.pid, "tenant", True)
         assert dict(seen.kinds[0])["plain"] == GIB
         process.kill()
-    assert limiter_region.read(claim).processes == ()
-    (left,) = limiter_region.read(claim).ended
+    assert region.read(claim).processes == ()
+    (left,) = region.read(claim).ended
     assert (left.pid, left.held) == (seen.pid, (GIB,)), "nobody has given its slot back yet"
-    assert limiter_region.read(claim).devices[0].used == 0
+    assert region.read(claim).devices[0].used == 0
 
 
 def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     other = UUID.replace("01020304", "a1020304")
     for limit in (GIB, 2 * GIB, None):
-        limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=limit))
-    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=other, limit=GIB))
-    limiter_region.tell_unseen(claim, other, 5)
-    use = limiter_region.read(claim)
+        region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=limit))
+    region.allow(claim, claim="c", allowance=Allowance(uuid=other, limit=GIB))
+    region.tell_unseen(claim, other, 5)
+    use = region.read(claim)
     assert [(device.uuid, device.limit, device.used) for device in use.devices] == [
         (UUID, None, 0),
         (other, GIB, 5),
@@ -101,24 +102,24 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
 def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
     """Which would turn the sum over; what the process really has is then unseen."""
     claim = tmp_path / "claim"
-    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
     with (claim / "usage").open("r+b") as usage:
         usage.seek(192)
         usage.write(b"\x01")  # slot 0 is taken
         usage.seek(4416 + 8)
         usage.write((2**64 - GIB).to_bytes(8, "little"))
-    (liar,) = limiter_region.read(claim).ended
+    (liar,) = region.read(claim).ended
     assert liar.held == (0,)
-    limiter_region.tell_unseen(claim, UUID, 2**64)
-    assert limiter_region.read(claim).devices[0].unseen == limiter_layout.PLAUSIBLE
+    region.tell_unseen(claim, UUID, 2**64)
+    assert region.read(claim).devices[0].unseen == limiter_layout.PLAUSIBLE
 
 
 def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
     for number in range(limiter_layout.DEVICES_MAX):
         uuid = UUID.replace("01020304", f"{number:08x}")
-        limiter_region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=uuid, limit=GIB))
+        region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=uuid, limit=GIB))
     with pytest.raises(PrepareError, match="16 GPUs"):
-        limiter_region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+        region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
     with pytest.raises(PrepareError, match="not the UUID"):
         limiter_layout.uuid_bytes("GPU-7")
     assert limiter_layout.uuid_bytes("MIG-" + UUID[4:]) == limiter_layout.uuid_bytes(UUID)
@@ -127,7 +128,7 @@ def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "version", "gone"])
 def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str) -> None:
     claim = tmp_path / "c"
-    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
     usage = claim / "usage"
     if damage == "cut":
         os.truncate(usage, 100)
@@ -138,15 +139,15 @@ def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str
     else:
         usage.unlink()
     with pytest.raises(NodeError):
-        limiter_region.read(claim)
+        region.read(claim)
 
 
 def test_the_host_pid_is_written_for_the_right_owner_only(tmp_path: Path) -> None:
     claim = tmp_path / "c"
-    limiter_region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
-    assert limiter_region.tell_host_pid(claim, slot=3, generation=0, pid=77)
-    assert not limiter_region.tell_host_pid(claim, slot=3, generation=1, pid=78)
-    assert not limiter_region.tell_host_pid(claim, slot=4096, generation=0, pid=78)
+    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    assert region.tell_host_pid(claim, slot=3, generation=0, pid=77)
+    assert not region.tell_host_pid(claim, slot=3, generation=1, pid=78)
+    assert not region.tell_host_pid(claim, slot=4096, generation=0, pid=78)
 
 
 @pytest.mark.parametrize("left", [0, 8, 20, 64, 300, limiter_layout.ACCOUNTS - 1])
@@ -155,7 +156,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_no_region(
 ) -> None:
     """The tenant cuts it between the two questions: how long it is, and what is in it."""
     claim = tmp_path / "claim"
-    limiter_region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
     ask = os.fstat
 
     def asked_before(file: int) -> os.stat_result:
@@ -163,6 +164,6 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_no_region(
         return os.stat_result((*found[:6], limiter_layout.USAGE_BYTES, *found[7:]))
 
     os.truncate(claim / "usage", left)
-    monkeypatch.setattr(limiter_region.os, "fstat", asked_before)
+    monkeypatch.setattr(region.os, "fstat", asked_before)
     with pytest.raises(NodeError, match="usage: not a region"):
-        limiter_region.read(claim)
+        region.read(claim)

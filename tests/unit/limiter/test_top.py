@@ -8,17 +8,17 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from koordra.cli.machine.top import command, mebibytes
-from koordra.kubelet_plugin.isolation import limiter_region
-from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
 
 def test_a_line_for_each_share(tmp_path: Path) -> None:
     claims = tmp_path / "limiter" / "claims"
-    limiter_region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
-    limiter_region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
-    limiter_region.tell_unseen(claims / "a", UUID, 5 << 20)
+    region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
+    region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
+    region.tell_unseen(claims / "a", UUID, 5 << 20)
     (claims / "broken").mkdir()
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path)])
     assert result.exit_code == 0
@@ -31,7 +31,7 @@ def test_a_line_for_each_share(tmp_path: Path) -> None:
 
 def test_the_document(tmp_path: Path) -> None:
     claims = tmp_path / "limiter" / "claims"
-    limiter_region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
+    region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "-o", "json"])
     (claim,) = json.loads(result.stdout)
     assert claim["claim"] == "a"

@@ -3,13 +3,13 @@
 A process in a container knows only the pid of its own namespace. When it takes a slot it connects to the claim's socket and
 sends slot and generation; the kernel tells this end, with SO_PEERCRED, who that is in the host's namespace. The process never
 waits, and its limit does not depend on the answer: the host pid is for people, and for comparing with what NVML reports. One
-that got no slot calls too, with a number that no slot has. Each call makes the node look (limiter_reconcile.py).
+that got no slot calls too, with a number that no slot has. Each call makes the node look (reconcile.py).
 
     <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
 
 One thread serves all claims. It picks up the claims of an earlier plugin when it starts. Of each claim one caller is heard at a
 time: one that calls and says nothing keeps its own claim's others waiting, for a moment, and nobody else. Who called is remembered,
-with the time the process started, for as long as the claim is there (limiter_processes.py).
+with the time the process started, for as long as the claim is there (processes.py).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from koordra.kubelet_plugin.isolation import limiter_region
-from koordra.kubelet_plugin.isolation.limiter_processes import start_time
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter.processes import start_time
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -156,7 +156,7 @@ class Broker:
                 while len(self._callers) > MOST_CALLERS:
                     del self._callers[next(iter(self._callers))]
         slot, generation = _MESSAGE.unpack(message)
-        if limiter_region.tell_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
+        if region.tell_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
             log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)
         self.called()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation import limiter_pace, limiter_region
-from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
-from koordra.kubelet_plugin.isolation.limiter_pace import BRISK, BRISK_FOR, LOAD, QUIET, pause
-from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, HostProcesses
-from koordra.kubelet_plugin.isolation.limiter_reconcile import Reconciler
-from koordra.kubelet_plugin.isolation.limiter_region import Allowance
+from koordra.kubelet_plugin.isolation.limiter import poll_interval, region
+from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
+from koordra.kubelet_plugin.isolation.limiter.poll_interval import BRISK, BRISK_FOR, LOAD, QUIET, pause
+from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses
+from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.metrics import Metrics
 from koordra.process import spawn
 from koordra.topology.machine import Machine
@@ -24,9 +24,9 @@ PATIENCE = 30.0
 
 def test_brisk_while_something_happens_and_quiet_after() -> None:
     quick = BRISK * LOAD / 2
-    assert pause(took=quick, quiet_for=0.0) == limiter_pace.Pause(BRISK, BRISK)
-    assert pause(took=quick, quiet_for=BRISK_FOR) == limiter_pace.Pause(BRISK, BRISK)
-    assert pause(took=quick, quiet_for=BRISK_FOR + 0.1) == limiter_pace.Pause(BRISK, QUIET)
+    assert pause(took=quick, quiet_for=0.0) == poll_interval.Pause(BRISK, BRISK)
+    assert pause(took=quick, quiet_for=BRISK_FOR) == poll_interval.Pause(BRISK, BRISK)
+    assert pause(took=quick, quiet_for=BRISK_FOR + 0.1) == poll_interval.Pause(BRISK, QUIET)
 
 
 @pytest.mark.parametrize("took", [0.001, 0.02, 0.3, 5.0])
@@ -51,12 +51,10 @@ class Counted:
 def test_a_call_makes_the_node_look_and_so_does_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine: Machine = write_machine("hgx-h100", tmp_path / "root", serial="pace")
     claims, lists = tmp_path / "claims", Counted()
-    limiter_region.allow(
-        claims / "c", claim="c", allowance=Allowance(uuid=str(machine.gpus[0].uuid), limit=1)
-    )
-    monkeypatch.setattr(limiter_pace, "QUIET", 3600.0)
-    monkeypatch.setattr(limiter_pace, "BRISK", 0.001)
-    monkeypatch.setattr(limiter_pace, "BRISK_FOR", -1.0)
+    region.allow(claims / "c", claim="c", allowance=Allowance(uuid=str(machine.gpus[0].uuid), limit=1))
+    monkeypatch.setattr(poll_interval, "QUIET", 3600.0)
+    monkeypatch.setattr(poll_interval, "BRISK", 0.001)
+    monkeypatch.setattr(poll_interval, "BRISK_FOR", -1.0)
     reconciler = Reconciler(
         claims,
         contexts=Contexts(tmp_path / "contexts.json", machine=lambda: machine),

@@ -7,7 +7,7 @@ does either.
 A file system that is mounted here must be there for the container runtime too. That is so where mounts are shared with the
 host: in a pod with `mountPropagation: Bidirectional`, and on a host whose mounts are shared, as systemd makes them. Elsewhere
 (private mounts, no right to mount) the folder stays on the disk, which is told once; the node then cuts back what grew
-(limiter_reconcile.py).
+(reconcile.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation.limiter_layout import POLICY_BYTES, USAGE_BYTES
+from koordra.kubelet_plugin.isolation.limiter.layout import POLICY_BYTES, USAGE_BYTES
 from koordra.logs import get_logger
 
 log = get_logger(__name__)

@@ -1,6 +1,6 @@
 """What the limiters of this node's claims say of themselves, for metrics, for the claim's status and for who verifies containers.
 
-The figures come from the claims' regions (limiter_region.py). A tenant writes `usage`, so they are its own word: good for
+The figures come from the claims' regions (region.py). A tenant writes `usage`, so they are its own word: good for
 charts and for finding a limiter that did not start, not for settling a dispute. What the node says of the claim in `policy`
 (bytes beyond the ledger, processes outside of it) is not.
 
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.isolation import limiter_region
-from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 from koordra.metrics import Metrics
 
 HANDSHAKES: Final = ("waiting", "enforcing", "refused", "bypassed", "damaged")
@@ -68,7 +68,7 @@ def read_all(claims: Path) -> dict[str, ClaimUse]:
     found = {}
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:
         try:
-            found[folder.name] = limiter_region.read(folder)
+            found[folder.name] = region.read(folder)
         except NodeError:
             continue  # being made, taken away, or damaged, which its verdict says
     return found
@@ -80,7 +80,7 @@ def verdict(claims: Path, uid: str) -> Verdict | None:
     if not (folder / "policy").exists():  # it is made last, and taken away first
         return None
     try:
-        return _verdict(limiter_region.read(folder))
+        return _verdict(region.read(folder))
     except NodeError:
         return _VERDICTS["damaged"] if (folder / "policy").exists() else None
 

@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter_layout import KINDS
-from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, Process
-from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse, DeviceUse, ProcessUse
-from koordra.kubelet_plugin.isolation.limiter_unseen import Interval, changes, known_unseen, reading, settled
+from koordra.kubelet_plugin.isolation.limiter.layout import KINDS
+from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Process
+from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse, DeviceUse, ProcessUse
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import (
+    Interval,
+    changes,
+    known_unseen,
+    reading,
+    settled,
+)
 
 GPU = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 MIB = 1 << 20

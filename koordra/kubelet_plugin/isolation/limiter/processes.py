@@ -20,8 +20,8 @@ from typing import Any, Final, Protocol
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlUnavailable, session
-from koordra.kubelet_plugin.isolation.limiter_layout import uuid_spellings
-from koordra.kubelet_plugin.isolation.limiter_mounts import REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter.layout import uuid_spellings
+from koordra.kubelet_plugin.isolation.limiter.mounts import REGIONS_FOLDER
 
 _COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 _STARTED, _MEMORY = 19, 20

@@ -1,23 +1,23 @@
 """Backend `limiter`: a memory limit that is enforced inside the container, by a library in front of the driver's.
 
     <state>/limiter/library/                 libcuda.so.1 and libnvidia-ml.so.1 of native/, one folder per version
-    <state>/limiter/claims/<uid>/            a small file system of its own, where that can be   (limiter_folders.py)
-    <state>/limiter/claims/<uid>/policy      what the claim may use      (limiter_region.py)
+    <state>/limiter/claims/<uid>/            a small file system of its own, where that can be   (folders.py)
+    <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
-    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (limiter_owners.py)
-    <state>/limiter/contexts.json            what a context takes on such cards                  (limiter_contexts.py)
-    <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (limiter_broker.py)
+    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (process_liveness.py)
+    <state>/limiter/contexts.json            what a context takes on such cards                  (contexts.py)
+    <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (broker.py)
 
 In the container:
 
-    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (limiter_mounts.py)
+    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (mounts.py)
     /usr/lib/koordra/driver/                 the driver's own, which the limiter loads
     /run/koordra/limiter/<uid>/              the region: read-only but for `usage`
 
 So a container in which something of this is missing has no CUDA, rather than no limit. Preloading, the second way in, needs
 the library `libkoordra-cuda.so` and LD_PRELOAD, and is for use without mounts; native/README.md says what each way misses.
 A hostile program can get around both: the limit is for programs that are greedy, not for attackers. The node compares with what
-the driver says, counts what went past the limiter, and says so in the claim's status (limiter_reconcile.py).
+the driver says, counts what went past the limiter, and says so in the claim's status (reconcile.py).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from typing import Final
 from koordra.api.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.container_edits import READ_ONLY, ContainerEdits, Mount
-from koordra.kubelet_plugin.isolation import limiter_folders, limiter_layout, limiter_region
-from koordra.kubelet_plugin.isolation.limiter_broker import Broker
-from koordra.kubelet_plugin.isolation.limiter_mounts import LIBRARIES, REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter import folders, layout, region
+from koordra.kubelet_plugin.isolation.limiter.broker import Broker
+from koordra.kubelet_plugin.isolation.limiter.mounts import LIBRARIES, REGIONS_FOLDER
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.isolation.share import Share
 
-INSTALLED: Final = (Path("/opt/koordra/lib"), Path(__file__).resolve().parents[3] / "build" / "native")
+INSTALLED: Final = (Path("/opt/koordra/lib"), Path(__file__).resolve().parents[4] / "build" / "native")
 """Where the image, or a checkout after `make -C native`, has the libraries."""
 
 _BUILT: Final = {"libcuda.so.1": "cuda/libcuda.so.1", "libnvidia-ml.so.1": "nvml-share/libnvidia-ml.so.1"}
@@ -63,7 +63,7 @@ class LimiterIsolation:
         self._folder = state / "limiter"
         self._installed = tuple(installed)
         self._context_bytes = context_bytes
-        self._flags = limiter_layout.STRICT if strict else 0
+        self._flags = layout.STRICT if strict else 0
         self.broker = Broker(self.claims)
 
     @property
@@ -71,7 +71,7 @@ class LimiterIsolation:
         return self._folder / "claims"
 
     def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
-        limiter_layout.uuid_bytes(share.uuid)
+        layout.uuid_bytes(share.uuid)
         library = self._library()
         folder = self.claims / share.claim_uid
         inside = f"{REGIONS_FOLDER}/{share.claim_uid}"
@@ -80,15 +80,15 @@ class LimiterIsolation:
             for target in _targets()
             for name in LIBRARIES
         )
-        region = (
+        shared = (
             Mount(str(folder), inside, READ_ONLY),
             Mount(str(folder / "usage"), f"{inside}/usage", _READ_WRITE),
         )
-        return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *region))
+        return NoIsolation().edits(share, config) + ContainerEdits(mounts=(*fronts, *shared))
 
     def start(self, share: Share, config: GpuConfig) -> None:
         del config
-        allowance = limiter_region.Allowance(
+        allowance = region.Allowance(
             uuid=share.uuid,
             limit=share.memory_bytes,
             cores=share.cores or 0,
@@ -96,8 +96,8 @@ class LimiterIsolation:
         )
         try:
             self._install()
-            limiter_folders.make(self.claims / share.claim_uid)
-            limiter_region.allow(
+            folders.make(self.claims / share.claim_uid)
+            region.allow(
                 self.claims / share.claim_uid, claim=share.claim_uid, allowance=allowance, flags=self._flags
             )
             self.broker.listen(share.claim_uid)
@@ -112,7 +112,7 @@ class LimiterIsolation:
         self.broker.forget(claim_uid)
         folder = self.claims / claim_uid
         try:
-            limiter_folders.remove(folder, (*limiter_region.FILES, "broker.sock"))
+            folders.remove(folder, (*region.FILES, "broker.sock"))
         except (OSError, NodeError) as error:
             raise PrepareError(
                 f"isolation limiter: the region of claim {claim_uid} stays: {error}"
@@ -132,8 +132,8 @@ class LimiterIsolation:
     def _built(self) -> dict[str, bytes]:
         """Read once: what a claim's edits name and what is installed for it is the same, whatever is built meanwhile."""
         for folder in self._installed:
-            for layout in (_BUILT, {name: name for name in LIBRARIES}):
-                found = {name: folder / path for name, path in layout.items()}
+            for paths in (_BUILT, {name: name for name in LIBRARIES}):
+                found = {name: folder / path for name, path in paths.items()}
                 if all(path.is_file() for path in found.values()):
                     return {name: path.read_bytes() for name, path in found.items()}
         raise PrepareError(

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from koordra.kubelet_plugin.isolation.limiter_processes import CardProcesses, Process
-from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse, ProcessUse
+from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, Process
+from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse, ProcessUse
 
 READINGS: Final = 3
 

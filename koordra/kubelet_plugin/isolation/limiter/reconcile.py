@@ -1,9 +1,9 @@
-"""The node's second look at what limited claims use: ten times a second while something happens, else once (limiter_pace.py).
+"""The node's second look at what limited claims use: ten times a second while something happens, else once (poll_interval.py).
 
     regions ──> ledger ─┐
-    NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (limiter_unseen.py)
+    NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (unaccounted_memory.py)
     /proc ──> claims   ─┘    computing without a slot, twice in a row ──> policy: `bypassed`
-                             what a context takes ──> kept for the next one                       (limiter_contexts.py)
+                             what a context takes ──> kept for the next one                       (contexts.py)
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 
@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import KoordraError, NodeError
-from koordra.kubelet_plugin.isolation import limiter_layout, limiter_pace, limiter_region, limiter_unseen
-from koordra.kubelet_plugin.isolation.limiter_contexts import Contexts
-from koordra.kubelet_plugin.isolation.limiter_processes import HostProcesses, NvmlProcesses, ProcessLists
-from koordra.kubelet_plugin.isolation.limiter_region import ClaimUse
-from koordra.kubelet_plugin.isolation.limiter_report import LimiterMetrics, Verdict, read_all, verdicts
-from koordra.kubelet_plugin.isolation.limiter_unseen import Reading
+from koordra.kubelet_plugin.isolation.limiter import layout, poll_interval, region, unaccounted_memory
+from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
+from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, NvmlProcesses, ProcessLists
+from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
+from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, Verdict, read_all, verdicts
+from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Reading
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 
@@ -109,7 +109,7 @@ class Reconciler:
             ended = self._clock()
             self._took.observe(ended - began)
             happened = ended if called or changed else happened
-            pause = limiter_pace.pause(took=ended - began, quiet_for=ended - happened)
+            pause = poll_interval.pause(took=ended - began, quiet_for=ended - happened)
             if not stop.wait(pause.at_least):
                 self._called.wait(pause.at_most - pause.at_least)
 
@@ -133,7 +133,7 @@ class Reconciler:
             self._changed()
         # Not what is held: a program that allocates and frees all day is nothing that happens.
         owners = {(uid, each.slot, each.generation) for uid, use in uses.items() for each in use.processes}
-        unseen = limiter_unseen.known_unseen(uses)
+        unseen = unaccounted_memory.known_unseen(uses)
         before, self._state = self._state, (now, owners, unseen, frozenset(self._suspects))
         return before != self._state
 
@@ -141,13 +141,13 @@ class Reconciler:
         if not self._told and not self._processes.all_seen:
             log.warning("limiter_not_among_hosts_processes", remedy="run the plugin with hostPID: true")
         self._told = True
-        known = limiter_unseen.known_unseen(uses)
+        known = unaccounted_memory.known_unseen(uses)
         readings: list[Reading] = []
         try:
-            while len(readings) < limiter_unseen.READINGS:
+            while len(readings) < unaccounted_memory.READINGS:
                 reading, uses = self._look(uses)
                 readings.append(reading)
-                if len(readings) == 1 and not limiter_unseen.changes(known, reading):
+                if len(readings) == 1 and not unaccounted_memory.changes(known, reading):
                     break
         except NodeError as error:
             self._looks.labels("failed").inc()
@@ -172,7 +172,7 @@ class Reconciler:
         processes = self._processes.find(pids)
         after = read_all(self._claims)
         sure = self._processes.all_seen
-        return limiter_unseen.reading(before, cards, processes, after, sure=sure), after
+        return unaccounted_memory.reading(before, cards, processes, after, sure=sure), after
 
     def _tell(
         self, uses: Mapping[str, ClaimUse], known: Mapping[tuple[str, str], int], readings: list[Reading]
@@ -189,17 +189,15 @@ class Reconciler:
             try:
                 for device in use.devices:
                     share = uid, device.uuid
-                    figure = limiter_unseen.settled(
+                    figure = unaccounted_memory.settled(
                         known.get(share, 0),
                         [reading.unseen[share] for reading in readings if share in reading.unseen],
                     )
                     context = self._contexts.bytes_for(device.uuid)
                     if (figure, context) != (device.unseen, device.context_bytes):
-                        limiter_region.tell_unseen(
-                            self._claims / uid, device.uuid, figure, context_bytes=context
-                        )
+                        region.tell_unseen(self._claims / uid, device.uuid, figure, context_bytes=context)
                 if outside != use.outside:
-                    limiter_region.tell_outside(self._claims / uid, outside)
+                    region.tell_outside(self._claims / uid, outside)
             except (OSError, NodeError) as error:
                 log.debug("claim_not_told", claim=uid, error=str(error))  # it is being taken away
 
@@ -217,8 +215,8 @@ class Reconciler:
         for folder in self._claims.iterdir() if self._claims.is_dir() else ():
             path = folder / "usage"
             try:
-                if path.stat().st_size > limiter_layout.USAGE_BYTES:
-                    os.truncate(path, limiter_layout.USAGE_BYTES)
+                if path.stat().st_size > layout.USAGE_BYTES:
+                    os.truncate(path, layout.USAGE_BYTES)
                     self._cut.inc()
                     log.warning("region_cut_back", claim=folder.name)
             except OSError:
