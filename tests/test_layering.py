@@ -168,8 +168,6 @@ def test_files_are_named_after_the_domain() -> None:
 CYCLIC_MODULES = {
     "koordra.allocator.search",
     "koordra.allocator.symmetry",
-    "koordra.cli.replay.command",
-    "koordra.cli.replay.dlrm",
     "koordra.placement.policy.device_sets",
     "koordra.placement.policy.device_value",
     "koordra.topology.machine",

@@ -5,7 +5,7 @@ processes/   controller, kubelet-plugin, nri: what runs in a cluster
 cluster/     claims, devices, cordon-device: commands that ask the API server
 manifests/   plan, explain, convert: commands that read manifest files
 machine/     topology, top: commands about one machine
-debug/       debug dump, debug leftover-table
-replay/      replay
-columns, yaml_text    how results are printed
+debug        debug dump, debug leftover-table
+replay       replay, of OpenB lists and of the DLRM trace
+output       how results are printed
 """

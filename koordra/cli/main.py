@@ -28,7 +28,7 @@ COMMANDS = {
         "Older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1.",
     ),
     "cordon-device": ("koordra.cli.cluster.cordon_device", "Keep new claims off devices of a node."),
-    "debug": ("koordra.cli.debug.command", "What a node's driver knows, what the controller has learned."),
+    "debug": ("koordra.cli.debug", "What a node's driver knows, what the controller has learned."),
     "demo": (
         f"{DEMO_DISTRIBUTION}.demo",
         "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
@@ -49,7 +49,7 @@ COMMANDS = {
     "nri": ("koordra.cli.processes.nri", "The NRI hook on a node: isolation for every container."),
     "plan": ("koordra.cli.manifests.plan", "What-if: which devices would these manifests get?"),
     "replay": (
-        "koordra.cli.replay.command",
+        "koordra.cli.replay",
         "How much of a cluster can be given out: a trace, replayed with any policy.",
     ),
     "top": ("koordra.cli.machine.top", "GPU memory that the limited claims of this node use, now."),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from koordra.cli import columns
+from koordra.cli.output import show_table
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim; the rest is counted."""
@@ -20,7 +20,7 @@ def show(shown: Mapping[str, Any]) -> None:
     if "jobs" in shown:
         _jobs(shown)
     _heading("Claims")
-    columns.show(
+    show_table(
         ("CLAIM", "POD", "NODE", "LEVEL", "DEVICES"),
         [
             (
@@ -34,7 +34,7 @@ def show(shown: Mapping[str, Any]) -> None:
         ],
     )
     _heading("Containers")
-    columns.show(
+    show_table(
         ("POD", "CONTAINER", "CDI DEVICES", "ENVIRONMENT", "DEVICE NODES"),
         [
             (
@@ -64,7 +64,7 @@ def show(shown: Mapping[str, Any]) -> None:
 
 def _jobs(shown: Mapping[str, Any]) -> None:
     _heading("Jobs")
-    columns.show(
+    show_table(
         ("JOB", "POD", "RANK", "NODE", "BLOCK", "PHASE"),
         [
             (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from koordra.cli import options
+from koordra.cli.output import as_text, show_table
 
 if TYPE_CHECKING:
     from koordra.api.objects import Object
@@ -43,12 +43,8 @@ def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output
         for row in rows
         if namespace in (None, row["namespace"]) and not (waiting and row["state"] != "Waiting")
     ]
-    if output == "json":
-        click.echo(json.dumps({"claims": shown}, indent=2))
-    elif output == "yaml":
-        from koordra.cli.yaml_text import written
-
-        click.echo(written({"claims": shown}), nl=False)
+    if output in ("json", "yaml"):
+        click.echo(as_text({"claims": shown}, output), nl=False)
     else:
         _show(shown, wide=output == "wide")
 
@@ -112,8 +108,6 @@ def _state(claim: Mapping[str, Any]) -> str:
 
 
 def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
-    from koordra.cli import columns
-
     if not rows:
         click.echo("no claim concerns koordra")
         return
@@ -131,7 +125,7 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
         )
         for row in rows
     ]
-    columns.show((*HEADER, *(("REASON",) if wide else ())), cells)
+    show_table((*HEADER, *(("REASON",) if wide else ())), cells)
 
 
 def _device(result: Mapping[str, Any]) -> str:

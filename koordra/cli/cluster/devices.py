@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from koordra.cli import options
+from koordra.cli.output import as_text, show_table
 
 if TYPE_CHECKING:
     from koordra.allocator.inventory import Offered, Pool, Taken
@@ -43,12 +43,8 @@ def command(kubeconfig: str | None, node: str | None, type_: str | None, free: b
         and type_ in (None, row.get("type"))
         and not (free and row["state"] not in ("Free", "Shared"))
     ]
-    if output == "json":
-        click.echo(json.dumps({"devices": rows}, indent=2))
-    elif output == "yaml":
-        from koordra.cli.yaml_text import written
-
-        click.echo(written({"devices": rows}), nl=False)
+    if output in ("json", "yaml"):
+        click.echo(as_text({"devices": rows}, output), nl=False)
     else:
         _show(rows, wide=output == "wide")
 
@@ -172,8 +168,6 @@ def _capacity(one: Offered, taken: Taken) -> dict[str, dict[str, str]]:
 
 
 def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
-    from koordra.cli import columns
-
     if not rows:
         click.echo("no device of koordra's")
         return
@@ -190,7 +184,7 @@ def _show(rows: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
         )
         for row in rows
     ]
-    columns.show((*HEADER, *(WIDE if wide else ())), cells)
+    show_table((*HEADER, *(WIDE if wide else ())), cells)
 
 
 def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:

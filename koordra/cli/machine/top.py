@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from koordra.cli import options
+from koordra.cli.output import as_text, show_table
 
 if TYPE_CHECKING:
     from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Choice(["json"]), help="The document alone on stdout.")
 def command(state_dir: Path, processes: bool, output: str | None) -> None:
     """GPU memory of the claims on this node that have a limit, by claim and GPU or by process."""
-    import json
 
-    from koordra.cli import columns
     from koordra.errors import NodeError
     from koordra.kubelet_plugin.isolation.limiter import region
 
@@ -37,14 +36,14 @@ def command(state_dir: Path, processes: bool, output: str | None) -> None:
         except NodeError as error:
             click.echo(f"koordra: {error}", err=True)
     if output == "json":
-        click.echo(json.dumps([document(use) for use in uses], indent=2))
+        click.echo(as_text([document(use) for use in uses], "json"), nl=False)
     elif processes:
-        columns.show(
+        show_table(
             ("CLAIM", "PID", "HOST PID", "NAME", "GPU", "USED", "FOR"),
             [row for use in uses for row in process_rows(use)],
         )
     else:
-        columns.show(
+        show_table(
             ("CLAIM", "GPU", "USED", "UNSEEN", "LIMIT", "PROCESSES", "REFUSED", "LIMITER"),
             [row for use in uses for row in claim_rows(use)],
         )

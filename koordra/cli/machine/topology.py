@@ -110,14 +110,10 @@ def command(
 def _render(sight: Sight, output: str) -> str:
     """Only what is asked for is imported: the pictures are not needed for a table."""
     match output:
-        case "json":
-            import json
+        case "json" | "yaml":
+            from koordra.cli.output import as_text
 
-            return json.dumps(_document(sight), indent=2) + "\n"
-        case "yaml":
-            from koordra.cli.yaml_text import written
-
-            return written(_document(sight))
+            return as_text(_document(sight), output)
         case "tree":
             from koordra.topology.outline import outline
 
@@ -173,14 +169,10 @@ def _render_jobs(jobs: list[Job], output: str) -> str:
     from koordra.topology import fabric_picture as picture
 
     match output:
-        case "json":
-            import json
+        case "json" | "yaml":
+            from koordra.cli.output import as_text
 
-            return json.dumps([picture.document(job) for job in jobs], indent=2) + "\n"
-        case "yaml":
-            import yaml
-
-            return yaml.safe_dump([picture.document(job) for job in jobs], sort_keys=False)
+            return as_text([picture.document(job) for job in jobs], output)
         case "svg":
             return picture.svg(jobs)
         case "dot":

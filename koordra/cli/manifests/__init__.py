@@ -1,4 +1,4 @@
 """`koordra plan`, `koordra explain`, `koordra convert`; files is how they read manifests.
 
-defragment is `koordra plan --defragment`; workload_pods makes the pods that a workload in a file stands for.
+workload_pods makes the pods that a workload in a file stands for.
 """

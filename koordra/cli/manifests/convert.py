@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from koordra.cli.output import as_text, yaml_text
+
 if TYPE_CHECKING:
     from koordra.api.objects import Object
     from koordra.compat.settings import Settings
@@ -130,12 +132,8 @@ def _settings_of(text: str, *, source: str) -> Any:
 
 def _rendered(items: Sequence[Object], as_list: Object, output: str) -> str:
     if output == "json":
-        import json
-
-        return json.dumps(as_list, indent=2) + "\n"
-    from koordra.cli.yaml_text import written
-
-    return "---\n".join(written(item) for item in items)
+        return as_text(as_list, output)
+    return "---\n".join(yaml_text(item) for item in items)
 
 
 def _plain(value: Any) -> Any:

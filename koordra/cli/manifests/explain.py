@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from koordra.cli.output import as_text
 
 if TYPE_CHECKING:
     from koordra.allocator import Reason
@@ -66,7 +67,7 @@ def command(
     _complain_about_unknown(claims, told)
     gangs = _waiting_gangs(manifests, client) if not claims else []
     if output == "json":
-        click.echo(json.dumps({"claims": told} | ({"gangs": gangs} if gangs else {}), indent=2))
+        click.echo(as_text({"claims": told} | ({"gangs": gangs} if gangs else {}), output), nl=False)
     else:
         lines = [*(_text(entry) for entry in told), *(_gang_text(entry) for entry in gangs)]
         click.echo("\n\n".join(lines) or "no claim is waiting for devices")

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koordra.cli.output import as_text, render_table
+
 if TYPE_CHECKING:
     from koordra.allocator import Reason
     from koordra.placement import Plan
+
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim in a table; `koordra explain` shows all."""
@@ -51,9 +54,7 @@ def command(
 
     manifests = read_objects(files)
     if defragment is not None:
-        from koordra.cli.manifests.defragment import show
-
-        show(manifests, defragment, output)
+        click.echo(_freed(manifests, defragment, output), nl=False)
         return
     manifests, told = with_workload_pods(manifests)
     for line in told:
@@ -63,20 +64,10 @@ def command(
 
 
 def _rendered(found: Plan, output: str) -> str:
-    if output == "json":
-        import json
-
-        return json.dumps(found.to_dict(), indent=2) + "\n"
-    if output == "yaml":
-        from koordra.cli.yaml_text import written
-
-        return written(found.to_dict())
-    return _table(found)
+    return as_text(found.to_dict(), output) if output in ("json", "yaml") else _table(found)
 
 
 def _table(found: Plan) -> str:
-    from koordra.cli import columns
-
     parts = []
     if found.allocations:
         rows = [
@@ -89,7 +80,7 @@ def _table(found: Plan) -> str:
             )
             for claim, allocation in sorted(found.allocations.items())
         ]
-        parts.append(columns.render(("CLAIM", "NODE", "LEVEL", "SCORE", "DEVICES"), rows))
+        parts.append(render_table(("CLAIM", "NODE", "LEVEL", "SCORE", "DEVICES"), rows))
     for title, table in (("Does not fit", found.unsatisfiable), ("Undecided", found.undecided)):
         parts += [_waiting(title, claim, reasons) for claim, reasons in sorted(table.items())]
     return "\n\n".join(parts or ["no claim is waiting for devices"]) + "\n"
@@ -106,4 +97,33 @@ def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
     lines = [f"{title}: {claim}", *(f"  {reason}" for reason in reasons[:MOST_REASONS])]
     if len(reasons) > MOST_REASONS:
         lines.append(f"  ... and {len(reasons) - MOST_REASONS} more (koordra explain)")
+    return "\n".join(lines)
+
+
+def _freed(manifests: Sequence[Mapping[str, Any]], wanted: str, output: str) -> str:
+    """Which pods to move so that the shape `wanted` becomes free; nothing is moved."""
+    from koordra.placement.defragment.cluster import free, shape_of
+
+    found = free(manifests, shape_of(wanted))
+    return as_text(found, output) if output in ("json", "yaml") else _moves(found) + "\n"
+
+
+def _moves(found: Mapping[str, Any]) -> str:
+    shape = found["shape"]
+    wanted = f"{shape['gpus']} GPUs and {shape['nics']} NICs ({shape['scope']})"
+    if found["freed"] is None:
+        return f"{wanted} cannot be freed by moving pods"
+    lines = [f"{wanted}: node {found['freed']['node']}, {', '.join(found['freed']['devices'])}"]
+    if not found["moves"]:
+        return f"{lines[0]}\nfree already; nothing needs to move"
+    lines.append(
+        render_table(("MOVE", "FROM", "TO"), [(m["pod"], m["from"], m["to"]) for m in found["moves"]])
+    )
+    cost = found["cost"]
+    proof = (
+        "no fewer moves would do" if found["proven"] else f"at least {cost['atLeastPods']} moves are needed"
+    )
+    gain = found["gain"]
+    lines.append(f"gain: {gain['freeAfter']} such places free at once, {gain['freeBefore']} now")
+    lines.append(f"cost: {cost['pods']} pods, {cost['gpus']:g} GPUs move; {proof}")
     return "\n".join(lines)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from koordra.cli import options
+
+if TYPE_CHECKING:
+    from koordra.controller.legacy.settings import LegacySettings
 
 
 @click.command("controller")
@@ -128,8 +134,6 @@ def command(
 
     legacy = None
     if legacy_pods:
-        from koordra.cli.processes.legacy_settings import read_legacy_settings
-
         legacy = read_legacy_settings(legacy_settings, grace=legacy_template_grace)
     logs.configure(level=log_level, json=log_json, process="controller")
     settings = Settings(
@@ -157,3 +161,18 @@ def command(
     finally:
         if server is not None:
             server.close()
+
+
+def read_legacy_settings(place: str | None, *, grace: float) -> LegacySettings:
+    """The file behind `--legacy-settings`, in the forms that `koordra convert --settings` takes, or a directory of them.
+
+    A mounted ConfigMap is a directory with a file for each key; every .yaml of it is read, in the order of names.
+    Raises InvalidManifest.
+    """
+    from koordra.cli.manifests.convert import settings_from
+    from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
+
+    files = [place] if place else []
+    if place and Path(place).is_dir():
+        files = sorted(str(path) for path in Path(place).glob("*.yaml"))
+    return LegacySettings(in_a_cluster(settings_from(files, None, ())), grace)

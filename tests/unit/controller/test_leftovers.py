@@ -12,7 +12,7 @@ from koordra.allocator.score import WORTH
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
-from koordra.cli.debug.leftover_table import command
+from koordra.cli.debug import leftover_table
 from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
 from koordra.controller.leftovers import Learned
 from koordra.controller.offers import Offers
@@ -360,8 +360,8 @@ def test_the_clusters_table_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Api()
     api.data = data_of(Learned(hole_of(190), Workload([(Request(0, 0, 1, 810), 100)])))
     monkeypatch.setattr("koordra.cli.cluster.cluster_objects.connect", lambda _kubeconfig: api)
-    told = CliRunner().invoke(command, ["-n", "home"], catch_exceptions=False)
+    told = CliRunner().invoke(leftover_table, ["-n", "home"], catch_exceptions=False)
     assert "learned from 100 pods" in told.output
     assert "practically lost" in told.output
-    plain = CliRunner().invoke(command, ["-n", "home", "-o", "json"], catch_exceptions=False)
+    plain = CliRunner().invoke(leftover_table, ["-n", "home", "-o", "json"], catch_exceptions=False)
     assert Table.from_document(json.loads(plain.output)) == hole_of(190)

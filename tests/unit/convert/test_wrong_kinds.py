@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koordra.cli.main import cli
-from koordra.cli.yaml_text import written
+from koordra.cli.output import yaml_text
 from koordra.errors import InvalidManifest
 
 
@@ -74,6 +74,6 @@ def test_nothing_at_all_is_said_so(tmp_path: Path, text: str) -> None:
 )
 def test_texts_stay_texts(text: str) -> None:
     """Also for readers that know more numbers than ours: whatever looks like one is in quotes."""
-    shown = written({"text": text, text: ["a"]})
+    shown = yaml_text({"text": text, text: ["a"]})
     assert yaml.safe_load(shown) == {"text": text, text: ["a"]}
     assert shown.startswith(("text: '", 'text: "'))

@@ -14,7 +14,7 @@ import yaml
 
 from koordra.api import kinds, objects, resource_class
 from koordra.cel.selectors import compile_error
-from koordra.cli.processes.legacy_settings import read_legacy_settings
+from koordra.cli.processes.controller import read_legacy_settings
 from koordra.controller.claims import is_koordra_class
 from koordra.controller.legacy.admission import PATHS
 from koordra.controller.webhook import injection

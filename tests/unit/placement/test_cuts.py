@@ -227,7 +227,7 @@ def test_the_mix_of_slices_is_shown(tmp_path: Path) -> None:
     table = Table(slices=(SliceDemand(("3g.40gb", "4g.40gb"), 460, 250_000),), pods=40)
     file = tmp_path / "table.json"
     file.write_text(json.dumps(table.to_document()))
-    shown = CliRunner().invoke(leftover_table.command, [str(file)])
+    shown = CliRunner().invoke(leftover_table, [str(file)])
     assert shown.exit_code == 0, shown.output
     assert "3g.40gb or 4g.40gb" in shown.output
     assert "25.00 %" in shown.output

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from koordra.cli.debug.leftover_table import command as table_command
-from koordra.cli.replay.command import command
+from koordra.cli.debug import leftover_table
+from koordra.cli.replay import command
 from koordra.errors import KoordraError
 
 DLRM = "instance_sn,role,app_name,cpu_request,gpu_request,rdma_request,memory_request,creation_time,deletion_time"
@@ -56,7 +56,7 @@ def test_the_document(lists: tuple[str, str], tmp_path: Path) -> None:
     again = _run("--nodes", lists[0], "--pods", lists[1], "--table", str(table), "-o", "json")
     own = [one for one in document["runs"] if one["policy"] == "koordra" and one["seed"] == 42]
     assert json.loads(again.stdout)["runs"][0]["alloc_pct_130"] == own[0]["alloc_pct_130"]
-    shown = CliRunner().invoke(table_command, [str(table)])
+    shown = CliRunner().invoke(leftover_table, [str(table)])
     assert shown.exit_code == 0
     assert "190" in shown.output
     assert "learned from 40 pods" in shown.output

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra.cli.debug.command import command
+from koordra.cli.debug import command
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.cdi.nccl_topology import cpu_mask, topology_file
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_from_dict

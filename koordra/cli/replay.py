@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from koordra.cli.output import as_text, show_table
 
 if TYPE_CHECKING:
     from koordra.placement.policy.workload import Workload
     from koordra.placement.policy.workload_table import Table
     from koordra.simulation.replay import Cluster
     from koordra.simulation.report import Reported
+
 
 _LEARNING_SEEDS = 200
 """Streams to learn from use seeds from here on, which no replay should be given."""
@@ -79,8 +83,6 @@ def command(**options: Any) -> None:
     """
     lines = _lines(options["pods"])
     if lines and "rdma_request" in lines[0].split(","):
-        from koordra.cli.replay.dlrm import replay_dlrm
-
         replay_dlrm(lines, options)
         return
     if options["nodes"] is None:
@@ -125,7 +127,6 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
 
 def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Table | None:
     """What koordra knows before the first pod."""
-    import json
 
     import numpy as np
 
@@ -150,9 +151,7 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Tab
 
 
 def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
-    import json
 
-    from koordra.cli import columns
     from koordra.simulation import plot, report
 
     found = report.document(reports)
@@ -161,12 +160,12 @@ def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
         text = plot.svg([(one.policy, one.run.curve) for one in reports], title=title)
         options["plot"].write_text(text, encoding="utf-8")
     if options["output"] == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(as_text(found, "json"), nl=False)
     else:
-        columns.show(report.COLUMNS, report.rows(found))
+        show_table(report.COLUMNS, report.rows(found))
 
 
-# --- shared with the DLRM replay ------------------------------------------------------------------------------------
+# --- what both kinds of trace need ------------------------------------------------------------------------------------
 
 
 class progress:  # noqa: N801 - reads as the statement it is used in
@@ -226,3 +225,101 @@ def _lines(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise InvalidManifest(f"cannot be read: {reason}", object=str(path)) from error
+
+
+_DEFAULT_MACHINE: Final = "dgx-a100"
+_FILL: Final = 0.95
+
+
+def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
+    """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
+    import numpy as np
+
+    from koordra.cli.machine.machine_sources import of_kind
+    from koordra.placement.columns.fleet import Fleet
+    from koordra.placement.policy.expected_waste import ExpectedLeftover
+    from koordra.placement.policy.workload import Workload
+    from koordra.placement.policy.workload_learning import Online, capacity_of, expected
+    from koordra.simulation import dlrm, first_fit
+    from koordra.simulation.first_fit import FirstFit
+    from koordra.simulation.replay import shuffled
+    from koordra.topology.shapes import shape_of_machine
+
+    if options["policies"] not in {"koordra", first_fit.NAME, f"koordra,{first_fit.NAME}"}:
+        raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
+    trace = dlrm.read_trace(lines, source=str(options["pods"]))
+    machine = options["machine"] or _DEFAULT_MACHINE
+    shape = shape_of_machine(of_kind(machine).machine)
+    if not shape.gpus:
+        raise click.BadParameter(f"{machine} has no GPU", param_hint="--machine")
+    count = options["machines"] or max(1, round(trace.most / (_FILL * shape.gpus)))
+    cluster = dlrm.nodes_of(shape, count)
+    capacity = capacity_of(cluster.kinds, cluster.nodes)
+    workload = Workload.of(trace.requests)
+    runs = []
+    for name in ("koordra", first_fit.NAME):
+        for seed in seeds_of(options["seeds"]):
+            generator = np.random.default_rng(seed)
+            unknown = options["start"] == "unknown"
+            policy = ExpectedLeftover(None if unknown else expected(workload, capacity))
+            fleet = Fleet(
+                cluster.kinds,
+                shuffled(cluster.nodes, generator),
+                policy if name == "koordra" else FirstFit(),
+            )
+            online = Online(policy, capacity)
+            listening = {"learn": online.heard} if unknown and name == "koordra" else {}
+            with progress(f"{name}, seed {seed}") as told:
+                done = dlrm.replay(
+                    fleet,
+                    trace,
+                    _ordered(trace, generator),
+                    clock=time.perf_counter_ns,
+                    on_progress=told,
+                    **listening,
+                )
+            runs.append({"policy": name, "seed": seed, **done.to_dict()})
+    _show_alignment(
+        {"machine": machine, "nodes": count, "instances_without_gpu": trace.without_gpu, "runs": runs},
+        options,
+    )
+
+
+def _ordered(trace: Any, generator: Any) -> list[Any]:
+    """Events by time; what came before the start of the trace in random order."""
+    first = [event for event in trace.events if event.time <= 0]
+    rest = [event for event in trace.events if event.time > 0]
+    return [first[int(at)] for at in generator.permutation(len(first))] + rest
+
+
+def _show_alignment(found: dict[str, Any], options: dict[str, Any]) -> None:
+    if options["output"] == "json":
+        click.echo(as_text(found, "json"), nl=False)
+        return
+    click.echo(
+        f"{found['nodes']} nodes of {found['machine']}; {found['instances_without_gpu']} instances without a GPU left out"
+    )
+    header = (
+        "POLICY",
+        "SEED",
+        "ARRIVALS",
+        "REFUSED",
+        "ALLOC% MAX",
+        "ALIGNED%",
+        "ALIGNED% ABOVE 90",
+        "BEST OF NODE%",
+    )
+    rows = [
+        (
+            run["policy"],
+            str(run["seed"]),
+            str(run["arrivals"]),
+            str(run["refused"]),
+            str(run["alloc_pct_max"]),
+            str(run["aligned_pct"]),
+            "-" if run["aligned_pct_above_90"] is None else str(run["aligned_pct_above_90"]),
+            str(run["best_level_pct"]),
+        )
+        for run in found["runs"]
+    ]
+    show_table(header, rows)

@@ -1,4 +1,4 @@
-"""`koordra debug leftover-table`: what the policy `koordra` has learned of a workload, as a person reads it."""
+"""`koordra debug`: what to attach to a bug report, and what the policy `koordra` has learned."""
 
 from __future__ import annotations
 
@@ -9,19 +9,42 @@ from typing import TYPE_CHECKING
 import click
 
 from koordra.cli import options
+from koordra.cli.output import render_table
 
 if TYPE_CHECKING:
     from koordra.placement.policy.workload_table import Demand, Table
 
 
-@click.command()
+@click.group("debug")
+def command() -> None:
+    """Look into what runs: a node's driver, the controller's table."""
+
+
+@command.command("dump")
+@options.machine_root
+@options.plugin_state
+@options.cdi_folder
+def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
+    """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
+    import json
+
+    from koordra import __version__
+    from koordra.kubelet_plugin.discovery.reading import discover
+    from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+    from koordra.kubelet_plugin.status.dump import dump
+
+    paths = NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute())
+    click.echo(json.dumps(dump(paths, discover(root.absolute()), version=__version__), indent=1))
+
+
+@command.command("leftover-table")
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @options.kubeconfig
 @click.option(
     "-n", "--namespace", default="koordra-system", show_default=True, help="Where the controller runs."
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(file: Path | None, kubeconfig: str | None, namespace: str, output: str) -> None:
+def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, output: str) -> None:
     """Show a learned table: FILE (koordra replay --save-table), or without one what the cluster's controller has learned.
 
     Which free shares of a GPU get filled and which stay empty, what is asked for with each GPU, and which models are reserved.
@@ -56,8 +79,6 @@ def _of_file(file: Path) -> Table:
 
 
 def _told(table: Table) -> str:
-    from koordra.cli import columns
-
     parts = [f"learned from {table.pods} pods"]
     holes = [
         (str(10 * step), f"{hole / 1000:.0f}", "#" * round(hole / 10_000), _verdict(10 * step, hole))
@@ -65,7 +86,7 @@ def _told(table: Table) -> str:
         if hole
     ]
     parts.append(
-        columns.render(("FREE", "STAYS EMPTY", "", ""), holes) if holes else "no holes known: best fit"
+        render_table(("FREE", "STAYS EMPTY", "", ""), holes) if holes else "no holes known: best fit"
     )
     for title, unit, demands in (
         ("CORES PER GPU", 1000, table.cores),
@@ -73,7 +94,7 @@ def _told(table: Table) -> str:
         ("NIC PERCENT PER GPU", 1, table.nics),
     ):
         if demands:
-            parts.append(columns.render((title, "OF THE GPU DEMAND"), _demanded(demands, unit)))
+            parts.append(render_table((title, "OF THE GPU DEMAND"), _demanded(demands, unit)))
     if table.blocks:
         rows = [
             (
@@ -84,16 +105,16 @@ def _told(table: Table) -> str:
             )
             for one in table.blocks
         ]
-        parts.append(columns.render(("GPUS", "CORES", "MODELS", "OF THE PODS"), rows))
+        parts.append(render_table(("GPUS", "CORES", "MODELS", "OF THE PODS"), rows))
     if table.slices:
         wanted = [
             (" or ".join(one.profiles), f"{one.milli / 10:g} %", f"{one.part / 10_000:.2f} %")
             for one in table.slices
         ]
-        parts.append(columns.render(("SLICE", "OF ITS CARD", "OF THE SLICES"), wanted))
+        parts.append(render_table(("SLICE", "OF ITS CARD", "OF THE SLICES"), wanted))
     if table.reserved:
         kept = [(model, f"{part / 10:.0f} %") for model, part in sorted(table.reserved.items())]
-        parts.append(columns.render(("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"), kept))
+        parts.append(render_table(("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"), kept))
     return "\n\n".join(parts)
 
 

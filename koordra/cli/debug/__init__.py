@@ -1,1 +1,0 @@
-"""`koordra debug`: the group with dump (command), and leftover_table."""

@@ -1,0 +1,79 @@
+"""How commands print: tables of aligned columns (with rich where it is installed and the output is a terminal), JSON, YAML.
+
+YAML is read back by kubectl, every text as a text: kubectl takes more texts for numbers and truth values than this YAML library
+does (`1e3`, `0o17`, `y`), so these are quoted; the same value twice is written twice, not as an anchor and an alias.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import yaml
+
+
+def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Plain columns two blanks apart; a cell may hold several lines."""
+    cells = [[str(cell).split("\n") for cell in row] for row in (header, *rows)]
+    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        for number in range(max(len(cell) for cell in row)):
+            parts = [
+                (cell[number] if number < len(cell) else "").ljust(width)
+                for cell, width in zip(row, widths, strict=True)
+            ]
+            lines.append("  ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print the table to stdout."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+            from rich.text import Text
+        except ImportError:
+            pass
+        else:
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            for title in header:
+                table.add_column(title, overflow="fold")
+            for row in rows:
+                table.add_row(*(Text(cell) for cell in row))
+            Console().print(table)
+            return
+    print(render_table(header, rows))
+
+
+_LOOKS_ELSE: Final = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?0[xXoObB][0-9a-fA-F_]+|[yYnN]"
+)
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+def _text(dumper: _Plain, data: str) -> Any:
+    style = "'" if _LOOKS_ELSE.fullmatch(data) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+
+_Plain.add_representer(str, _text)
+
+
+def as_text(document: Any, form: str) -> str:
+    """The document as `json` or `yaml`, with a newline at its end."""
+    return yaml_text(document) if form == "yaml" else json.dumps(document, indent=2) + "\n"
+
+
+def yaml_text(document: Any) -> str:
+    """One document, fields in the order they have."""
+    return str(yaml.dump(document, Dumper=_Plain, sort_keys=False, allow_unicode=True))

@@ -1,1 +1,0 @@
-"""`koordra replay`: command reads OpenB lists, dlrm the DLRM trace."""
