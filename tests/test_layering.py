@@ -196,7 +196,6 @@ IMPORTS_INSIDE_FUNCTIONS = {
 }
 CROWDED_PACKAGES = {
     "koordra.allocator",
-    "koordra.api",
     "koordra.controller",
     "koordra.placement.gang",
     "koordra.topology",

@@ -28,7 +28,7 @@ from koordra.allocator.joint import Rule, Tally
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.api.claims import MAX_RESULTS, Constraint
-from koordra.api.parameters import Pairing
+from koordra.api.opaque.parameters import Pairing
 
 Candidates = dict[Wanted, list[int]]
 

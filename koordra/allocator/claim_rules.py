@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from koordra.allocator.reasons import Cause, refusal
 from koordra.api import names
 from koordra.api.claims import Configuration, DeviceRequest, ResourceClaim
-from koordra.api.parameters import GpuConfig
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import InvalidManifest
 
 

@@ -19,7 +19,7 @@ from koordra.allocator.reasons import Cause
 from koordra.allocator.requests import Wanted
 from koordra.api import names
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
-from koordra.api.isolation import published_policy
+from koordra.api.opaque.isolation import published_policy
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
 

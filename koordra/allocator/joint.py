@@ -28,7 +28,7 @@ from typing import Final
 
 from koordra.allocator.inventory import GPU, NIC, Offered
 from koordra.allocator.requests import AskedClaim
-from koordra.api.parameters import Enforcement, JointAllocation, Pairing, Scope
+from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing, Scope
 from koordra.topology.scopes import scope_key
 
 _LADDER: Final = tuple(Scope)

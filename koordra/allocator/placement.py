@@ -33,7 +33,7 @@ from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
 from koordra.allocator.search import BUDGET, Search
 from koordra.allocator.solution import Outcome
-from koordra.api.parameters import PlacementPolicy
+from koordra.api.opaque.parameters import PlacementPolicy
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from koordra.allocator.reasons import Cause, Reason, figure
 from koordra.allocator.requests import AskedClaim
 from koordra.allocator.search import Search
 from koordra.api import names
-from koordra.api.parameters import Scope
+from koordra.api.opaque.parameters import Scope
 from koordra.errors import PlanError
 
 _BUDGET: Final = 5_000

@@ -30,8 +30,8 @@ from koordra.api.claims import (
     DeviceRequest,
     ResourceClaim,
 )
-from koordra.api.isolation import AskedIsolation, asked_isolation
-from koordra.api.parameters import (
+from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
+from koordra.api.opaque.parameters import (
     GpuConfig,
     JointAllocation,
     Parameters,

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from koordra.allocator.cut_cards import CutCards
 from koordra.allocator.inventory import GPU, NIC
 from koordra.api import names
-from koordra.api.parameters import DevicePolicy, NodePolicy, PlacementPolicy
+from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
 from koordra.topology.levels import Level, level_between
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from koordra.allocator import constraints as rules
 from koordra.allocator.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
 from koordra.api import names
-from koordra.api.parameters import Pairing
+from koordra.api.opaque.parameters import Pairing
 
 if TYPE_CHECKING:
     from koordra.allocator.search import Search

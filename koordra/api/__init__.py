@@ -1,13 +1,16 @@
 """The vocabulary: what Kubernetes DRA and koordra call things, as frozen values from and to plain dicts.
 
-`names`       every name koordra writes into or reads from the API (driver, attributes, taints, gates, finalizers)
-`kinds`       the API resources koordra talks about, with their paths
-`objects`     small accessors over plain Kubernetes dicts (name, key, uid, owner)
-`devices`     Device, Attribute, Capacity, RequestPolicy, Taint, counters: what a ResourceSlice holds
-`slices`      ResourceSlice and pools
-`claims`      ResourceClaim requests, constraints, tolerations, configuration; DeviceClass
-`allocation`  the result that is written to status.allocation
-`parameters`  koordra's own opaque parameters, koordra.io/v1alpha1, strictly decoded, and their JSON schema
+`names`            every name koordra writes into or reads from the API (driver, attributes, taints, gates, finalizers)
+`kinds`            the API resources koordra talks about, with their paths; `versions` of resource.k8s.io, and the way to v1
+`objects`          small accessors over plain Kubernetes dicts (name, key, uid, owner)
+`devices`          Device, Attribute, Capacity, RequestPolicy, Taint, counters: what a ResourceSlice holds
+`slices`           ResourceSlice and pools
+`claims`           ResourceClaim requests, constraints, tolerations, configuration; DeviceClass
+`allocation`       the result that is written to status.allocation
+`opaque`           koordra's own opaque parameters, koordra.io/v1alpha1, strictly decoded
+`resource_class`   ResourceClass, koordra.io/v1alpha1
+`classic`          older manifests (v1alpha1 to v1beta2) to v1
+`elastic`          Elastic GPU's classes, claims and pods
 
 Values are read from dicts once, at the border, by `from_dict` functions that raise InvalidManifest naming object and field.
 """

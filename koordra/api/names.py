@@ -91,7 +91,7 @@ ATTR_NETDEV: Final = DOMAIN + "netdev"
 ATTR_LINK_LAYER: Final = DOMAIN + "linkLayer"
 ATTR_RATE_GBPS: Final = DOMAIN + "rateGbps"
 ATTR_ISOLATION: Final = DOMAIN + "isolation"
-"""Prefix of the attributes that say what may keep shares of a GPU (isolation.py)."""
+"""Prefix of the attributes that say what may keep shares of a GPU (opaque/isolation.py)."""
 ATTR_PROFILE: Final = DOMAIN + "profile"
 ATTR_PLACEMENT_START: Final = DOMAIN + "placementStart"
 

@@ -26,12 +26,14 @@ from typing import Any, Final
 
 import yaml
 
-from koordra.api import classic_nodes, names, objects, parameters
-from koordra.api.classic_parameters import MOST_OPAQUE, cel
-from koordra.api.classic_v1alpha2 import driver_selector
+from koordra.api import names, objects
+from koordra.api.classic import suitable_nodes
+from koordra.api.classic.class_parameters import MOST_OPAQUE, cel
+from koordra.api.classic.v1alpha2 import driver_selector
 from koordra.api.devices import Reader
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.api.opaque import parameters
 from koordra.errors import InvalidInput, InvalidManifest
 
 RESOURCE_CLASSES: Final = Kind("koordra.io", "v1alpha1", "resourceclasses", "ResourceClass", namespaced=False)
@@ -129,8 +131,8 @@ def _metadata(obj: Object, read: Reader, driver: str) -> Object:
         ],
     }
     if obj.get("suitableNodes") is not None:
-        selector = classic_nodes.checked(obj["suitableNodes"], read.at("suitableNodes"))
-        metadata["annotations"] = {classic_nodes.SUITABLE_NODES: classic_nodes.annotation(selector)}
+        selector = suitable_nodes.checked(obj["suitableNodes"], read.at("suitableNodes"))
+        metadata["annotations"] = {suitable_nodes.SUITABLE_NODES: suitable_nodes.annotation(selector)}
     return metadata
 
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
-from koordra.api.parameters import API_VERSION, NO_ISOLATION, Scope
+from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION, Scope
 from koordra.compat.dialect import selectors
 from koordra.compat.normalized_request import LEAST, Nics, NormalizedRequest, Share, Together
 from koordra.compat.request_merging import MergedRequests, merge

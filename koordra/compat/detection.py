@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat.dialect import Dialect, PodView
 from koordra.compat.dialect.vocabulary import Name, Place
 from koordra.compat.settings import Settings

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from koordra.api.parameters import CoresPolicy, DevicePolicy, NodePolicy, Scope
+from koordra.api.opaque.parameters import CoresPolicy, DevicePolicy, NodePolicy, Scope
 from koordra.quantity import canonical
 
 MIB: Final = 1 << 20

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.compat.rewrite import Rewritten, rewrite
 from koordra.compat.settings import Settings

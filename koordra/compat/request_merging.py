@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat.normalized_request import InitRule, Memory, NormalizedRequest, Phase, Share, Together
 
 

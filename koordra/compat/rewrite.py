@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.api import names
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
-from koordra.api.parameters import NO_EFFECT
+from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.compat import detection, unknown_names
 from koordra.compat.claims import Asked, asked_by
 from koordra.compat.dialect import PodView, tell_environment

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from koordra.api.parameters import isolations
+from koordra.api.opaque.parameters import isolations
 from koordra.errors import InvalidManifest
 
 HAMI: Final = "hami"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat import detection
 from koordra.compat.dialect import Dialect, PodView
 from koordra.compat.dialect.vocabulary import Place

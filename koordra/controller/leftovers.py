@@ -31,7 +31,7 @@ from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.api.devices import DeviceID
 from koordra.api.objects import Object
-from koordra.api.parameters import NodePolicy
+from koordra.api.opaque.parameters import NodePolicy
 from koordra.controller import claims as claims_of
 from koordra.controller.request_class import request_class
 from koordra.controller.sites import Site, Sites

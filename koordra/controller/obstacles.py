@@ -28,7 +28,7 @@ from typing import Any, Final
 from koordra.allocator.predicates import selector_matches
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
-from koordra.api.classic_nodes import SUITABLE_NODES
+from koordra.api.classic.suitable_nodes import SUITABLE_NODES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache

@@ -31,7 +31,7 @@ from koordra.allocator.relaxation import Told
 from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import WORTH
 from koordra.api import names, objects
-from koordra.api.parameters import NodePolicy, PlacementPolicy
+from koordra.api.opaque.parameters import NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of

@@ -8,7 +8,7 @@ when a graph is built). ``matrix``, ``outline``, ``document``, ``svg`` and ``dot
 holds what from ``usage``. ``presets`` can write a made-up machine that discovery reads like a real one.
 """
 
-from koordra.api.parameters import Scope
+from koordra.api.opaque.parameters import Scope
 from koordra.topology.levels import Level, level_between, level_label, level_on_paths, parse_level
 from koordra.topology.scopes import SCOPES, parse_scope, scope_key, scopes_from, together, worst_level
 

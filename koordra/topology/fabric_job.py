@@ -12,7 +12,7 @@ from typing import Any
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
-from koordra.api.gang_member import GangMember, decode_gang_member, is_gang_member
+from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
 
 Object = Mapping[str, Any]
 

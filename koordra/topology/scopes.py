@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koordra.api import names
-from koordra.api.parameters import Scope
+from koordra.api.opaque.parameters import Scope
 from koordra.topology.levels import Level, attribute
 
 SCOPES: tuple[Scope, ...] = (

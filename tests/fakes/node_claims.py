@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.api import names
-from koordra.api.isolation import IsolationPolicy
 from koordra.api.objects import Object
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.errors import ApiError, NotFound
 
 NODE = "node-a"

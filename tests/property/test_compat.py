@@ -14,9 +14,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from koordra.api import parameters
 from koordra.api.claims import ResourceClaim
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque import parameters
 from koordra.cel.selectors import compile_error
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.api.parameters import NO_ISOLATION
+from koordra.api.opaque.parameters import NO_ISOLATION
 from koordra.errors import ApiError, ClusterError, KoordraError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation

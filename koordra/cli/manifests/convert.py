@@ -58,7 +58,7 @@ def command(
     plain device plugins. Other objects pass through unchanged. What changes its meaning is told on stderr, per field. An object
     that cannot be converted is left out and told, and the exit code is 2.
     """
-    from koordra.api.classic import convert
+    from koordra.api.classic.convert import convert
     from koordra.cli.manifests.files import read_manifests
     from koordra.compat.manifests.translator import LegacyPods
     from koordra.errors import InvalidManifest

@@ -152,7 +152,7 @@ def command(
     stop = stop_on_signals()
     from koordra import logs
     from koordra.api import names
-    from koordra.api.isolation import node_policy
+    from koordra.api.opaque.isolation import node_policy
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.dra.health_service import ProbeServer
     from koordra.kubelet_plugin.driver import Driver

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat.dialect.containers import Container, amount
 from koordra.compat.dialect.vocabulary import Place, Vocabulary
 from koordra.compat.normalized_request import NormalizedRequest, Share

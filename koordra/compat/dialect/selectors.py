@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import names
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 
 _ATTRIBUTES: Final = f'device.attributes["{names.DRIVER}"]'
 LABELS_DOMAIN: Final = "koordinator.sh"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
 from koordra.compat.dialect.containers import Container, only_limit
 from koordra.compat.dialect.vocabulary import (

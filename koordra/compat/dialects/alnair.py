@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import NodePolicy
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import NodePolicy
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
 from koordra.compat.dialect.containers import Container, amount
 from koordra.compat.dialect.vocabulary import (

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import CoresPolicy
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import CoresPolicy
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
 from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
 from koordra.compat.dialect.vocabulary import (

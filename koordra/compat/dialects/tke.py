@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import CoresPolicy
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import CoresPolicy
 from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
 from koordra.compat.dialect.containers import Container, only_limit
 from koordra.compat.dialect.vocabulary import Vocabulary, annotation, environment, resource, written

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat.dialect import Dialect, PodView, resource_names
 from koordra.compat.dialect.containers import only_limit
 from koordra.compat.dialect.vocabulary import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import DevicePolicy
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import DevicePolicy
 from koordra.compat.dialect import (
     Dialect,
     PodView,

@@ -1,4 +1,4 @@
-"""Legacy pods for `koordra convert`: the translator that koordra.api.classic asks about every object.
+"""Legacy pods for `koordra convert`: the translator that koordra.api.classic.convert asks about every object.
 
 An object is translated whole: a workload with several pod templates is converted if all of them can be. The object comes first,
 its templates after it. A pod that stands in the status of an API object loses that status, since it is a new pod.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.classic_notes import Notes, fresh_metadata
+from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
 from koordra.compat import detection
 from koordra.compat.dialects import DIALECTS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from koordra.api import classic_nodes
+from koordra.api.classic import suitable_nodes
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.errors import InvalidManifest
@@ -24,7 +24,7 @@ def restrictions(claims: Iterable[Mapping[str, Any]], classes: Mapping[str, Obje
         if device_class is None:
             continue
         try:
-            selector = classic_nodes.of_device_class(device_class)
+            selector = suitable_nodes.of_device_class(device_class)
         except InvalidManifest:
             selector = {"nodeSelectorTerms": [{"matchFields": [_NOWHERE]}]}
         if selector is not None and selector not in found:
@@ -42,4 +42,4 @@ def on_suitable_nodes(
     selectors = restrictions(claims, classes)
     if not selectors:
         return pod
-    return {**pod, "spec": classic_nodes.require(pod.get("spec") or {}, selectors)}
+    return {**pod, "spec": suitable_nodes.require(pod.get("spec") or {}, selectors)}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.elastic import CORE, ELASTIC_CLAIMS, ELASTIC_GPUS, MEMORY, MIB
+from koordra.api.elastic.elastic_gpu import CORE, ELASTIC_CLAIMS, ELASTIC_GPUS, MEMORY, MIB
 from koordra.api.objects import Object
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of

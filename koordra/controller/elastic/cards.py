@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.elastic import CORE, GPUS, MEMORY, MIB
+from koordra.api.elastic.elastic_gpu import CORE, GPUS, MEMORY, MIB
 from koordra.api.objects import Object
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of

@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.elastic import (
+from koordra.api.elastic.elastic_gpu import (
     DELETE,
     ELASTIC_CLAIMS,
     IMMEDIATE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.elastic import RETAIN
+from koordra.api.elastic.elastic_gpu import RETAIN
 from koordra.api.resource_class import MANAGED_BY
 
 CLAIM_LABEL: Final = names.DOMAIN + "elastic-claim"

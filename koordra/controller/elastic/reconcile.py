@@ -16,8 +16,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.api import elastic, names, objects
-from koordra.api.elastic import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS, ElasticRefused
+from koordra.api import names, objects
+from koordra.api.elastic import elastic_gpu
+from koordra.api.elastic.elastic_gpu import (
+    ELASTIC_CLAIMS,
+    ELASTIC_CLASSES,
+    ELASTIC_GPUS,
+    GPUS,
+    ElasticRefused,
+)
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
@@ -78,7 +85,7 @@ class ElasticReconciler:
             if objects.is_deleting(obj):
                 continue
             try:
-                read = elastic.read_class(obj)
+                read = elastic_gpu.read_class(obj)
                 found[read.name] = read
                 self._class(obj, current.get(read.name))
                 told = (
@@ -98,7 +105,7 @@ class ElasticReconciler:
         return found
 
     def _class(self, obj: Object, current: Object | None) -> None:
-        wanted = elastic.device_class(obj)
+        wanted = elastic_gpu.device_class(obj)
         if not self.may_write():
             return
         try:

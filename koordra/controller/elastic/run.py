@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from koordra.api.elastic import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
+from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.elastic.reconcile import ElasticReconciler, Seen

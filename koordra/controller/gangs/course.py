@@ -46,7 +46,7 @@ SHRINK_PAUSE: Final = 60.0
 MOST_BUDGET: Final = 64
 
 Entries = Callable[..., Mapping[str, Object]]
-"""`koordra.api.gang_member.gang_members`: what containers are to know of the gang, per claim."""
+"""`koordra.api.opaque.gang_member.gang_members`: what containers are to know of the gang, per claim."""
 
 _LAST: Final[Urgency] = (2**31, "", "")
 

@@ -2,7 +2,7 @@
 
     not koordra's business     no dialect's names, another vendor's, opted out, a static pod's mirror: as it is
     native mode                plain cards and MIG by names that a DeviceClass has (extendedResourceName): kube-scheduler makes the claim
-    ElasticGPUClaims           references by annotation first (koordra.api.elastic_pods), then the dialects
+    ElasticGPUClaims           references by annotation first (koordra.api.elastic.elastic_pods), then the dialects
     rewritten                  claim in standard terms where the namespace is native; label of the dialect; what was asked; default
                                scheduler instead of one that is gone
     quota                      charged, or refused (403, in Kubernetes' words)
@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.api import elastic_pods, objects
-from koordra.api.classic_notes import Notes
+from koordra.api import objects
+from koordra.api.classic.notes import Notes
+from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
 from koordra.compat.dialects.plain import PLAIN
 from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect

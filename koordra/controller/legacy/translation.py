@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.classic_notes import Note, Notes
+from koordra.api.classic.notes import Note, Notes
 from koordra.api.objects import Object
 from koordra.compat import original_request
 from koordra.compat.rewrite import Rewritten, is_read, rewrite

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.api import elastic_pods, objects
+from koordra.api import objects
+from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
 from koordra.compat import original_request
 from koordra.compat.quota_charges import dialect_of

@@ -1,6 +1,6 @@
 """What koordra's opaque parameters must be for a claim, a template or a DeviceClass to be stored. Pure.
 
-Besides each document by itself (koordra.api.parameters: kind, fields, values) what they say together:
+Besides each document by itself (koordra.api.opaque.parameters: kind, fields, values) what they say together:
 
     the requests that an entry names exist
     no two entries of one kind give a field two values for the same requests; an entry for all requests and one for some
@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from koordra.api import names, objects, parameters
+from koordra.api import names, objects
+from koordra.api.opaque import parameters
 from koordra.cel.selectors import admission_error
 from koordra.errors import InvalidInput, InvalidParameters
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from koordra.api import names, objects, parameters
-from koordra.api.isolation import IsolationPolicy, asked_isolation
+from koordra.api import names, objects
+from koordra.api.opaque import parameters
+from koordra.api.opaque.isolation import IsolationPolicy, asked_isolation
 from koordra.controller.webhook.claims import devices_of, our_config
 from koordra.errors import InvalidInput, InvalidParameters
 

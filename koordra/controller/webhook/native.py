@@ -21,9 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.api import names, objects, parameters
+from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.api.parameters import Enforcement, GpuConfig, JointAllocation, Pairing, PlacementPolicy, Scope
+from koordra.api.opaque import parameters
+from koordra.api.opaque.parameters import (
+    Enforcement,
+    GpuConfig,
+    JointAllocation,
+    Pairing,
+    PlacementPolicy,
+    Scope,
+)
 from koordra.controller.webhook.claims import devices_of, our_config
 from koordra.errors import InvalidInput, InvalidParameters
 

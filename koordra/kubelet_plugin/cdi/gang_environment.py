@@ -1,6 +1,6 @@
 """What a container is told about its place in a job: variables, and a hostfile for launchers. Pure.
 
-The controller writes a `GangMember` into the allocation of every member's claim (api/gang_member.py). It becomes
+The controller writes a `GangMember` into the allocation of every member's claim (api/opaque/gang_member.py). It becomes
 
     KOORDRA_GANG, KOORDRA_GANG_SIZE, KOORDRA_RANK        name of the gang, number of its members, this one's rank
     KOORDRA_GANG_NODES, KOORDRA_NODE_RANK                number of nodes, and which of them this is, in rank order
@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from koordra.api.gang_member import GangMember
+from koordra.api.opaque.gang_member import GangMember
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 from koordra.node_state.claim_ref import environment_name

@@ -5,7 +5,7 @@ all. Of several entries of one kind that cover a request the last in this order 
 
     class, all requests < class, naming the request < claim, all requests < claim, naming the request
 
-but for isolation, of which the operator's word counts (koordra.api.isolation).
+but for isolation, of which the operator's word counts (koordra.api.opaque.isolation).
 
 A GangMember is no parameter of the claim: it is what the controller says of a gang's member in the allocation.
 
@@ -20,9 +20,9 @@ from typing import Any
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
-from koordra.api.gang_member import GangMember, decode_gang_member, is_gang_member
-from koordra.api.isolation import AskedIsolation, asked_isolation
-from koordra.api.parameters import (
+from koordra.api.opaque.gang_member import GangMember, decode_gang_member, is_gang_member
+from koordra.api.opaque.isolation import AskedIsolation, asked_isolation
+from koordra.api.opaque.parameters import (
     Enforcement,
     GpuConfig,
     JointAllocation,

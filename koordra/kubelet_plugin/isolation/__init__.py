@@ -4,7 +4,7 @@
     none       the share is accounted for, and not enforced
     limiter/   a memory limit inside the container, by a library in front of the driver's
 
-Class, claim and the operator's policy make a word of it (koordra.api.isolation), which is a backend's name. A backend answers with container edits, which is pure,
+Class, claim and the operator's policy make a word of it (koordra.api.opaque.isolation), which is a backend's name. A backend answers with container edits, which is pure,
 and may have something to start on the node for it, which must be idempotent and undone by `stop`. Prepare calls `edits`,
 then `start` between the two steps of the checkpoint; Unprepare and roll-back call `stop`, also for shares that never started.
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from koordra.api.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
+from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
 from koordra.kubelet_plugin.isolation.none import NoIsolation
 from koordra.kubelet_plugin.isolation.share import Share

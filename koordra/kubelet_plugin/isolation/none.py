@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.parameters import GpuConfig
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
 from koordra.kubelet_plugin.isolation.share import Share
 from koordra.node_state.claim_ref import environment_name

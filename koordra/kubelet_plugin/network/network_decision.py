@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from koordra.api import names
-from koordra.api.parameters import RdmaConfig, RdmaMode
-from koordra.api.rdma_network import Attachment, RdmaNetwork
+from koordra.api.opaque.parameters import RdmaConfig, RdmaMode
+from koordra.api.opaque.rdma_network import Attachment, RdmaNetwork
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.configuration import Configuration

@@ -8,8 +8,8 @@ from koordra.api import objects
 from koordra.api.allocation import Allocation
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.api.parameters import RdmaConfig
-from koordra.api.rdma_network import Attachment
+from koordra.api.opaque.parameters import RdmaConfig
+from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import InvalidInput, NotFound, PrepareError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.configuration import configuration

@@ -6,7 +6,7 @@ From the claim object, the inventory and the claims that hold devices already, i
 2. every device is there, is published, and is the same one as at an earlier Prepare of the claim (UUID or GUID);
 3. nothing is used beyond its capacity (overcommit.py);
 4. Required JointAllocation scopes hold on this machine (scope_check.py);
-5. the isolation of each share is what the operator's policy, class and claim make it (koordra.api.isolation), this node has
+5. the isolation of each share is what the operator's policy, class and claim make it (koordra.api.opaque.isolation), this node has
    the backend, and no card has shares with and without limits;
 6. the network of the pod can be what the claim says (network_decision.py);
 7. the container edits follow (device_edits.py), for a legacy pod with its old variables (legacy_environment.py), for
@@ -23,9 +23,9 @@ from pathlib import Path
 
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
-from koordra.api.gang_member import is_gang_member
 from koordra.api.objects import Object
-from koordra.api.parameters import NO_ISOLATION, GpuConfig
+from koordra.api.opaque.gang_member import is_gang_member
+from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import with_edits
 from koordra.kubelet_plugin.cdi.gang_environment import with_member

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.api import names
-from koordra.api.parameters import JointAllocation, Pairing
+from koordra.api.opaque.parameters import JointAllocation, Pairing
 from koordra.topology.scopes import scope_key, together
 
 Placed = tuple[str, Mapping[str, Any]]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.devices import Device, Reader, device_from_dict
-from koordra.api.isolation import LIMITED, IsolationPolicy
+from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.container_edits import Mount
 from koordra.kubelet_plugin.discovery.gpu.driver_libraries import driver_files

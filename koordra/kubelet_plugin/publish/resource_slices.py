@@ -29,8 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from koordra.api import names
-from koordra.api.isolation import IsolationPolicy
 from koordra.api.kinds import RESOURCE_SLICES
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.kubelet_plugin.publish import partitions
 from koordra.kubelet_plugin.publish.device_attributes import (
     Mode,

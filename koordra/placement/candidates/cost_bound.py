@@ -24,7 +24,7 @@ from koordra.allocator.inventory import GPU, NIC, Offered, Taken
 from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.score import NEARNESS
 from koordra.api import names
-from koordra.api.parameters import DevicePolicy, NodePolicy, PlacementPolicy
+from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import NodeClass
 from koordra.topology.levels import level_between

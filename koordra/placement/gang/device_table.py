@@ -36,7 +36,7 @@ from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.score import ALTERNATIVE, BROKEN, Cost
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
-from koordra.api.parameters import DevicePolicy, PlacementPolicy
+from koordra.api.opaque.parameters import DevicePolicy, PlacementPolicy
 from koordra.placement.gang.member_assignment import steps_apart
 
 MOST_OWN: Final = 4_000

@@ -17,7 +17,7 @@ from typing import Final
 
 from koordra.allocator.features import Features
 from koordra.api.claims import DeviceClass
-from koordra.api.parameters import PlacementPolicy
+from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import InvalidManifest
 from koordra.placement.gang.member_assignment import BARE, Alike, Fit, by_class
 from koordra.placement.gang.member_classes import MemberClass

@@ -20,7 +20,7 @@ from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
 from koordra.api import objects
 from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.api.parameters import PlacementPolicy
+from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import InvalidManifest
 from koordra.placement.gang.member_assignment import Alike, Fit, fit_of
 from koordra.placement.gang.node_devices import Devices, Rails, taken_by

@@ -20,7 +20,7 @@ from koordra.allocator.joint import rungs
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.requests import AskedClaim
-from koordra.api.parameters import Enforcement
+from koordra.api.opaque.parameters import Enforcement
 from koordra.placement.gang.member_assignment import Alike
 
 MOST_CLIMBS: Final = 8

@@ -1,4 +1,4 @@
-"""Ranks: who gets which, and the rank map of a placed gang as every member's allocation tells it (`koordra.api.gang_member`)."""
+"""Ranks: who gets which, and the rank map of a placed gang as every member's allocation tells it (`koordra.api.opaque.gang_member`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.gang_member import GangMember
+from koordra.api.opaque.gang_member import GangMember
 from koordra.placement.gang.types import Fixed, GangPlaced, Member, PlacedMember
 
 _GPU_PREFIX: Final = "gpu-"

@@ -26,7 +26,7 @@ from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.solution import Placed
 from koordra.api import objects
 from koordra.api.devices import DeviceID
-from koordra.api.parameters import PlacementPolicy
+from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.placement.gang.device_table import Table, table_of
 from koordra.placement.gang.member_assignment import Fit, fit_of
 from koordra.placement.gang.node_devices import Devices, Rails, rail_of

@@ -23,7 +23,7 @@ from typing import Final
 
 from koordra.allocator.requests import AskedClaim
 from koordra.api.devices import DeviceID
-from koordra.api.parameters import NodePolicy
+from koordra.api.opaque.parameters import NodePolicy
 from koordra.errors import KoordraError
 from koordra.placement.columns.arrays import INFEASIBLE
 from koordra.placement.columns.node_devices import NodeDevices, size_of

@@ -15,7 +15,7 @@ from koordra.allocator.features import Features
 from koordra.allocator.predicates import requests_of
 from koordra.allocator.requests import AskedClaim
 from koordra.api import objects
-from koordra.api.parameters import PlacementPolicy
+from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.cel.selectors import names_read_by
 from koordra.placement.candidates.candidate_list import CandidateList
 from koordra.placement.candidates.cost_bound import CostBound

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.api.parameters import JointAllocation, Pairing, Scope
+from koordra.api.opaque.parameters import JointAllocation, Pairing, Scope
 from koordra.kubelet_plugin.prepare.scope_check import unmet
 from koordra.placement import Plan, plan
 from tests.conformance import checker, objective

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordra.api.parameters import _KINDS, API_VERSION, _Kind
-from koordra.api.rdma_network import _GUID, _INTERFACE
+from koordra.api.opaque.parameters import _KINDS, API_VERSION, _Kind
+from koordra.api.opaque.rdma_network import _GUID, _INTERFACE
 
 
 def schema() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api.isolation import (
+from koordra.api.opaque.isolation import (
     LIMITED,
     AskedIsolation,
     IsolationPolicy,
@@ -15,7 +15,7 @@ from koordra.api.isolation import (
     node_policy,
     published_policy,
 )
-from koordra.api.parameters import GpuConfig, decode, isolations, require_claims_own
+from koordra.api.opaque.parameters import GpuConfig, decode, isolations, require_claims_own
 from koordra.errors import InvalidInput, InvalidParameters
 
 UNLIMITED = IsolationPolicy(("none",))

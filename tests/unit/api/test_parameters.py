@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.api import parameters
-from koordra.api.parameters import (
+from koordra.api.opaque import parameters
+from koordra.api.opaque.parameters import (
     Enforcement,
     GpuConfig,
     JointAllocation,

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.api import parameters, resource_class
+from koordra.api import resource_class
 from koordra.api.claims import DeviceClass
+from koordra.api.opaque import parameters
 from koordra.api.resource_class import CLASS_LABEL, ClassRefused, device_class
 from tests.unit.api.parameter_schema import schema
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import objects
-from koordra.api.classic_nodes import SUITABLE_NODES
+from koordra.api.classic.suitable_nodes import SUITABLE_NODES
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
 from koordra.controller.classes.nodes import on_suitable_nodes

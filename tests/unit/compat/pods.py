@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koordra.api.classic import Conversion, convert
+from koordra.api.classic.convert import Conversion, convert
 from koordra.compat.manifests.translator import LegacyPods
 from koordra.compat.settings import Settings
 

@@ -11,9 +11,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from koordra.api import classic, names, objects
+from koordra.api import names, objects
 from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.api.classic import Notes, convert
+from koordra.api.classic import convert as classic
+from koordra.api.classic.convert import Notes, convert
 from koordra.cli.manifests.convert import command
 from koordra.errors import InvalidManifest
 
@@ -108,7 +109,7 @@ SELECTORS = [
 
 @pytest.mark.parametrize(("before", "after"), SELECTORS)
 def test_selectors_read_the_same_device(before: str, after: str) -> None:
-    from koordra.api.classic_selectors import rewritten
+    from koordra.api.classic.selectors import rewritten
 
     assert rewritten(before, driver="d.io", notes=Notes("x"), field="f") == after
 
@@ -123,7 +124,7 @@ def test_selectors_read_the_same_device(before: str, after: str) -> None:
     ],
 )
 def test_selectors_without_a_v1_form_are_refused(expression: str, words: str) -> None:
-    from koordra.api.classic_selectors import rewritten
+    from koordra.api.classic.selectors import rewritten
 
     with pytest.raises(classic.Refused, match=words):
         rewritten(expression, driver="d.io", notes=Notes("x"), field="f")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.api.elastic_pods import bound, entry_name, hidden, shown, speaks
+from koordra.api.elastic.elastic_pods import bound, entry_name, hidden, shown, speaks
 from koordra.api.objects import Object
 from koordra_devcluster.demo import manifests
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from koordra.api import kinds, names, objects
-from koordra.api.elastic import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
+from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
 from tests.cluster.installation import ROOT, account_kubeconfig

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from koordra.api import names
-from koordra.api.parameters import decode
+from koordra.api.opaque.parameters import decode
 from koordra.controller.gangs.marks import mark_of
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"

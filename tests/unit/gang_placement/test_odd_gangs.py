@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api.gang_member import GangMember, decode_gang_member
+from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.gang_environment import variables
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordra import kube, logs, process
-from koordra.api.isolation import IsolationPolicy
+from koordra.api.opaque.isolation import IsolationPolicy
 from koordra.cli.processes.kubelet_plugin import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin import driver

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from koordra.api.isolation import IsolationPolicy
-from koordra.api.parameters import GpuConfig
+from koordra.api.opaque.isolation import IsolationPolicy
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin import isolation
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits

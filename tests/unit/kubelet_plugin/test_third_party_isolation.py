@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.api.isolation import IsolationPolicy, node_policy
-from koordra.api.parameters import GpuConfig, decode, isolations
+from koordra.api.opaque.isolation import IsolationPolicy, node_policy
+from koordra.api.opaque.parameters import GpuConfig, decode, isolations
 from koordra.errors import InvalidInput, InvalidParameters
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.publish.inventory import Offering, inventory_of

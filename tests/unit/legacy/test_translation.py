@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.api import objects
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 from koordra.compat.settings import Settings
 from koordra.controller.legacy import translation
 from koordra.controller.legacy.settings import in_a_cluster

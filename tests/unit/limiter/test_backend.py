@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koordra.api.parameters import GpuConfig
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api.parameters import Scope
+from koordra.api.opaque.parameters import Scope
 from koordra.topology import (
     SCOPES,
     Level,

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import CoresPolicy
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import CoresPolicy
 from koordra.compat.dialect import (
     Dialect,
     PodView,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import DevicePolicy, NodePolicy
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import DevicePolicy, NodePolicy
 from koordra.compat.dialect import PodView, split_list
 from koordra.compat.dialects.hami.vocabulary import CARD_POLICY, NODE_POLICY, NUMA_BIND, WEIGHTS
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic_notes import Notes
-from koordra.api.parameters import Scope
+from koordra.api.classic.notes import Notes
+from koordra.api.opaque.parameters import Scope
 from koordra.compat.dialect import Dialect, PodView, resource_names, selectors
 from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
 from koordra.compat.dialect.vocabulary import (

@@ -29,7 +29,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from koordra.api.parameters import GpuConfig
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.container_edits import READ_ONLY, ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation.limiter import folders, layout, region

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koordra.api.rdma_network import Attachment
+from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery

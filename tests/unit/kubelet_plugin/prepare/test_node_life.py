@@ -18,7 +18,7 @@ from koordra._proto.dra import (
     drahealth_v1_pb2,
     drahealth_v1_pb2_grpc,
 )
-from koordra.api.parameters import GpuConfig
+from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.isolation import Backend, Backends, backends

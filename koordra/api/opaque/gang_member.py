@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLAIM
-from koordra.api.parameters import API_VERSION
+from koordra.api.opaque.parameters import API_VERSION
 from koordra.errors import InvalidParameters
 
 KIND: Final = "GangMember"

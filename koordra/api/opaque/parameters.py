@@ -24,7 +24,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from koordra.api.rdma_network import RdmaNetwork, decode_network
+from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
 from koordra.errors import InvalidParameters
 
 API_VERSION: Final = "koordra.io/v1alpha1"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from koordra.api.classic_notes import Note
+from koordra.api.classic.notes import Note
 from koordra.api.objects import Object
 
 _TABLE: Final = """

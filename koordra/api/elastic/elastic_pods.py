@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.elastic import DOMAINS, QGPU
+from koordra.api.elastic.elastic_gpu import DOMAINS, QGPU
 from koordra.api.objects import Object
 from koordra.errors import InvalidInput, InvalidManifest
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from koordra.api import classic_nodes, classic_parameters, names, objects
-from koordra.api.classic_notes import Notes, fresh_metadata
-from koordra.api.classic_parameters import Wishes, cel
-from koordra.api.classic_sources import (
+from koordra.api import names, objects
+from koordra.api.classic import class_parameters, suitable_nodes
+from koordra.api.classic.class_parameters import Wishes, cel
+from koordra.api.classic.notes import Notes, fresh_metadata
+from koordra.api.classic.sources import (
     CLAIM_PARAMETERS,
     CLASS_PARAMETERS,
     Sources,
@@ -49,14 +50,14 @@ def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
             raise notes.refuse(
                 "parametersRef", f"{spelled(reference)} is not among the files", "add it with -f"
             )
-        more, config = classic_parameters.of_class(found, driver=driver, notes=notes)
+        more, config = class_parameters.of_class(found, driver=driver, notes=notes)
         selectors += more
     metadata = fresh_metadata(obj)
     if obj.get("suitableNodes") is not None:
-        selector = classic_nodes.checked(obj["suitableNodes"], read.at("suitableNodes"))
+        selector = suitable_nodes.checked(obj["suitableNodes"], read.at("suitableNodes"))
         metadata["annotations"] = {
             **metadata.get("annotations", {}),
-            classic_nodes.SUITABLE_NODES: classic_nodes.annotation(selector),
+            suitable_nodes.SUITABLE_NODES: suitable_nodes.annotation(selector),
         }
         notes.warn("suitableNodes", *_suitable_nodes_told(driver))
     spec: Object = {"selectors": selectors}
@@ -68,7 +69,7 @@ def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
 def _suitable_nodes_told(driver: str) -> tuple[str, str]:
     if driver == names.DRIVER:
         return (
-            f"v1 has no such field; it is kept as annotation {classic_nodes.SUITABLE_NODES}, which koordra's controller obeys",
+            f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}, which koordra's controller obeys",
             "pods of this input that use the class get node affinity too",
         )
     return (
@@ -139,7 +140,7 @@ def _claim_spec(raw: object, read: Reader, metadata: Object, sources: Sources, n
                 f"whose driver reads these parameters is not known: ResourceClass {name} is not among the files",
                 "add it with -f",
             )
-        wishes = classic_parameters.of_claim(found, driver=driver, notes=notes)
+        wishes = class_parameters.of_claim(found, driver=driver, notes=notes)
     return {"devices": _devices(name, wishes)}
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from koordra.api.classic_notes import Notes
+from koordra.api.classic.notes import Notes
 
 _PLACES: Final = {
     "quantity": "capacity",

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from koordra.api import classic_nodes, objects
-from koordra.api.classic_notes import Notes, fresh_metadata
-from koordra.api.classic_sources import Sources
-from koordra.api.classic_v1alpha2 import V1
+from koordra.api import objects
+from koordra.api.classic import suitable_nodes
+from koordra.api.classic.notes import Notes, fresh_metadata
+from koordra.api.classic.sources import Sources
+from koordra.api.classic.v1alpha2 import V1
 from koordra.api.devices import Reader
 from koordra.api.objects import Object
 
@@ -94,13 +95,13 @@ def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     made = _made(obj, "DeviceClass", spec)
     if spec.get("suitableNodes") is not None:
         at = read.at("suitableNodes")
-        selector = classic_nodes.checked(spec.pop("suitableNodes"), at)
+        selector = suitable_nodes.checked(spec.pop("suitableNodes"), at)
         annotations = {**made["metadata"].get("annotations", {})}
-        annotations[classic_nodes.SUITABLE_NODES] = classic_nodes.annotation(selector)
+        annotations[suitable_nodes.SUITABLE_NODES] = suitable_nodes.annotation(selector)
         made["metadata"]["annotations"] = annotations
         notes.warn(
             at.field,
-            f"v1 has no such field; it is kept as annotation {classic_nodes.SUITABLE_NODES}",
+            f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}",
             "koordra's controller obeys it for its own devices; other drivers' pods need node affinity",
         )
     return [made]

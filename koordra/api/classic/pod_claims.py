@@ -2,7 +2,7 @@
 
 Classic DRA wrote `resourceClaims[].source.resourceClaimName`; since v1alpha3 the level `source` is gone. A workload is
 whatever carries a pod template at one of the known places, so kinds need no list. Pods that use a class with suitableNodes
-get the node affinity that the class used to imply (classic_nodes).
+get the node affinity that the class used to imply (suitable_nodes).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from koordra.api import classic_nodes, objects
-from koordra.api.classic_notes import Notes, fresh_metadata
-from koordra.api.classic_sources import Sources
+from koordra.api import objects
+from koordra.api.classic import suitable_nodes
+from koordra.api.classic.notes import Notes, fresh_metadata
+from koordra.api.classic.sources import Sources
 from koordra.api.devices import Reader
 from koordra.api.objects import Object
 from koordra.errors import InvalidManifest
@@ -65,7 +66,7 @@ def _spec(raw: object, read: Reader, obj: Object, sources: Sources, notes: Notes
         result = {**spec, "resourceClaims": made}
     nodes = _suitable_nodes(made, obj, sources)
     if nodes:
-        result = classic_nodes.require(result if isinstance(result, Mapping) else {}, nodes)
+        result = suitable_nodes.require(result if isinstance(result, Mapping) else {}, nodes)
         notes.warn(
             read.at("affinity").field, "node affinity is added for the suitableNodes of the pod's classes"
         )
@@ -114,7 +115,7 @@ def _suitable_nodes(entries: list[Object], obj: Object, sources: Sources) -> lis
             if raw is None:
                 continue
             try:
-                selector = classic_nodes.checked(raw, Reader(object=of, field="suitableNodes"))
+                selector = suitable_nodes.checked(raw, Reader(object=of, field="suitableNodes"))
             except InvalidManifest:
                 continue  # the class itself is refused, with the same words
             if selector not in found:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.api import names
-from koordra.api.parameters import NO_ISOLATION, GpuConfig, isolations
+from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig, isolations
 from koordra.errors import InvalidInput
 
 

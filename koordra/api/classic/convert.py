@@ -3,9 +3,9 @@
     objects of all files ──> Sources: classes and parameters, found by what refers to them
          │
          └─ each object, by apiVersion and kind (the table below)
-               classic v1alpha1, v1alpha2      classic_v1alpha2   (parameters: classic_parameters, classic_selectors)
-               v1alpha3, v1beta1, v1beta2      classic_versions   (kinds of values: classic_shapes)
-               pods and workloads              classic_pods       (suitableNodes: classic_nodes)
+               classic v1alpha1, v1alpha2      v1alpha2        (parameters: class_parameters, selectors)
+               v1alpha3, v1beta1, v1beta2      beta_versions   (kinds of values: field_kinds)
+               pods and workloads              pod_claims      (suitableNodes: suitable_nodes)
                anything else                   unchanged
                     │
                     └─ the translators, in order  ──> objects and notes
@@ -36,9 +36,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from koordra.api import classic_pods, classic_shapes, classic_v1alpha2, classic_versions, objects
-from koordra.api.classic_notes import Note, Notes, Refused, refusal_of
-from koordra.api.classic_sources import GROUP, Reference, Sources, group_of, reference_to
+from koordra.api import objects
+from koordra.api.classic import beta_versions, field_kinds, pod_claims, v1alpha2
+from koordra.api.classic.notes import Note, Notes, Refused, refusal_of
+from koordra.api.classic.sources import GROUP, Reference, Sources, group_of, reference_to
 from koordra.api.objects import Object
 from koordra.errors import InvalidInput
 
@@ -79,21 +80,21 @@ class Conversion:
 Converter = Callable[[Object, Sources, Notes], list[Object]]
 
 _CLASSIC: Final[Mapping[str, Converter]] = {
-    "ResourceClass": classic_v1alpha2.device_class,
-    "ResourceClaim": classic_v1alpha2.claim,
-    "ResourceClaimTemplate": classic_v1alpha2.template,
-    "ResourceClaimParameters": classic_v1alpha2.parameters,
-    "ResourceClassParameters": classic_v1alpha2.parameters,
-    "PodSchedulingContext": classic_v1alpha2.left_out,
-    "ResourceSlice": classic_v1alpha2.left_out,
+    "ResourceClass": v1alpha2.device_class,
+    "ResourceClaim": v1alpha2.claim,
+    "ResourceClaimTemplate": v1alpha2.template,
+    "ResourceClaimParameters": v1alpha2.parameters,
+    "ResourceClassParameters": v1alpha2.parameters,
+    "PodSchedulingContext": v1alpha2.left_out,
+    "ResourceSlice": v1alpha2.left_out,
 }
 _STRUCTURED: Final[Mapping[str, Converter]] = {
-    "DeviceClass": classic_versions.device_class,
-    "ResourceClaim": classic_versions.claim,
-    "ResourceClaimTemplate": classic_versions.template,
-    "ResourceSlice": classic_versions.resource_slice,
-    "DeviceTaintRule": classic_versions.taint_rule,
-    "PodSchedulingContext": classic_versions.left_out,
+    "DeviceClass": beta_versions.device_class,
+    "ResourceClaim": beta_versions.claim,
+    "ResourceClaimTemplate": beta_versions.template,
+    "ResourceSlice": beta_versions.resource_slice,
+    "DeviceTaintRule": beta_versions.taint_rule,
+    "PodSchedulingContext": beta_versions.left_out,
 }
 VERSIONS: Final[Mapping[str, Mapping[str, Converter]]] = {
     "v1alpha1": _CLASSIC,
@@ -131,7 +132,7 @@ def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Tran
     try:
         _check_name(obj, notes)
         converter = _converter(obj, notes)
-        if converter in _STRUCTURED.values() and (wrong := list(classic_shapes.problems(obj))):
+        if converter in _STRUCTURED.values() and (wrong := list(field_kinds.problems(obj))):
             notes.found += wrong
             return []
         converted = converter(obj, sources, notes)
@@ -157,7 +158,7 @@ def _converter(obj: Object, notes: Notes) -> Converter:
         if converter is None:
             raise notes.refuse("kind", f"{GROUP}/{version} has no such kind", f"kinds are {', '.join(kinds)}")
         return converter
-    return classic_pods.convert if classic_pods.is_workload(obj) else _unchanged
+    return pod_claims.convert if pod_claims.is_workload(obj) else _unchanged
 
 
 def _unchanged(obj: Object, _sources: Sources, _notes: Notes) -> list[Object]:

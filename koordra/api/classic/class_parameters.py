@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.api import names, objects, parameters
-from koordra.api.classic_notes import Notes
-from koordra.api.classic_selectors import rewritten
-from koordra.api.classic_sources import CLAIM_PARAMETERS, CLASS_PARAMETERS, GROUP, group_of
+from koordra.api import names, objects
+from koordra.api.classic.notes import Notes
+from koordra.api.classic.selectors import rewritten
+from koordra.api.classic.sources import CLAIM_PARAMETERS, CLASS_PARAMETERS, GROUP, group_of
 from koordra.api.devices import Reader
 from koordra.api.objects import Object
+from koordra.api.opaque import parameters
 from koordra.errors import InvalidInput
 from koordra.quantity import parse
 

@@ -28,7 +28,7 @@ from koordra.api.claims import MAX_RESULTS
 from koordra.api.devices import Reader
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.api.parameters import API_VERSION, NO_ISOLATION
+from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION
 from koordra.api.resource_class import ClassRefused
 from koordra.errors import InvalidInput, InvalidManifest, InvalidQuantity
 from koordra.quantity import canonical, parse

@@ -1,0 +1,7 @@
+"""Opaque parameters of koordra.io/v1alpha1, in `devices.config` of claims, classes and allocations.
+
+`parameters`    the four kinds, strictly decoded: JointAllocation, PlacementPolicy, GpuConfig, RdmaConfig
+`isolation`     what keeps a share of a GPU: the operator's policy above class and claim
+`rdma_network`  RdmaConfig.network
+`gang_member`   the controller's word in an allocation: a member's place in its gang
+"""
