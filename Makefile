@@ -8,12 +8,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-long native e2e e2e-long test-cluster bench soak check generate image clean
+.PHONY: help setup demo test test-long mutants native e2e e2e-long test-cluster bench soak check generate image clean
 
 help:
 	@echo "make demo      a whole cluster on this machine: joint GPU+NIC claims, from manifest to container"
 	@echo "make test      unit, property and conformance tests: under 5 minutes on two cores"
 	@echo "make test-long the rest of them: long explorations, processes, demos; property tests with all examples"
+	@echo "make mutants   do the tests notice small errors? named ones and 400 others (MUTANTS=--all: every one)"
 	@echo "make native    the memory limiter: build it and run its C tests"
 	@echo "make check     ruff, mypy --strict, vulture, layering, generated code; prints size and growth"
 	@echo "make e2e       against a real containerd (root; fetched privately from Debian)"
@@ -39,6 +40,9 @@ test: setup
 
 test-long: setup
 	scripts/test long
+
+mutants: setup
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 e2e: setup
 	scripts/test e2e

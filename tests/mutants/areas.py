@@ -1,0 +1,42 @@
+"""The modules in which a wrong character costs a tenant a device, by area. A package stands for the modules in it."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Final
+
+AREAS: Final[dict[str, tuple[str, ...]]] = {
+    "score": ("koordra.allocator.score", "koordra.allocator.cut_cards"),
+    "search": (
+        "koordra.allocator.search",
+        "koordra.allocator.bounds",
+        "koordra.allocator.symmetry",
+        "koordra.allocator.placement",
+        "koordra.allocator.walking_order",
+    ),
+    "lease": ("koordra.controller.lease",),
+    "writer": ("koordra.controller.writes", "koordra.controller.assumed", "koordra.watch"),
+    "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),
+    "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
+}
+
+
+def files(area: str) -> dict[str, Path]:
+    """Module -> its file. LookupError for a module that has moved, since otherwise nobody would judge it any more."""
+    found: dict[str, Path] = {}
+    for name in AREAS[area]:
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None or spec.origin is None:
+            raise LookupError(
+                f"tests/mutants/areas.py: {area}: there is no module {name}; write its new name"
+            )
+        if spec.submodule_search_locations is None:
+            found[name] = Path(spec.origin)
+        else:
+            inner = sorted(Path(spec.origin).parent.glob("*.py"))
+            found |= {name if path.stem == "__init__" else f"{name}.{path.stem}": path for path in inner}
+    return found
