@@ -80,11 +80,6 @@ NAMESPACED: Final = frozenset(
 """Functions whose names look like a method of a variable."""
 
 
-def cost_of(expression: Node) -> int:
-    """What an evaluation costs at most."""
-    return walk(_Coster().cost(expression)).cost
-
-
 def is_too_complex(expression: Node) -> bool:
     """Whether an evaluation may cost more than LIMIT, or make a value heavier than it."""
     coster = _Coster()

@@ -20,7 +20,6 @@ class ClaimIndex:
     STATE: ClassVar[tuple[str, ...]] = ("held", "immediate", "_owned", "_living", "_suspects", "_orphans")
 
     claim_table: Mapping[str, Object]
-    pod_table: Mapping[str, Object]
     pod_index: PodIndex
     held: set[str] = field(default_factory=set)
     """Claims with devices of koordra's."""

@@ -80,7 +80,7 @@ class ClusterCache:
         self.pods = self._tables[PODS]
         self.pod_groups = self._tables[POD_GROUP]
         self.pod_index = PodIndex(self.claims, self.classes)
-        self.claim_index = ClaimIndex(self.claims, self.pods, self.pod_index)
+        self.claim_index = ClaimIndex(self.claims, self.pod_index)
         self.node_index = NodeIndex(self.nodes, self.taint_rules, self.claims, self.pod_index)
         self.inventory = Inventory()
         self._connect()
