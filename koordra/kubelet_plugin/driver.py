@@ -1,26 +1,28 @@
 """The kubelet plugin of one node, wired together.
 
 Start:
-1. the machine is watched; its first reading is the inventory, and guarded.json tells the NRI hook what to guard;
-2. DeviceState.repair: half-done claims are undone, prepared ones get their files back, stale files go;
-3. the DRA socket serves, calls and health streams; 4. the registration socket appears, and the kubelet calls;
-5. ResourceSlices are published and watched; the Node is watched for its labels and cordons; prepared claims are compared with
-   the API (claim_audit.py), and their status is written (claim_status.py).
+1. the machine watcher starts; its first reading is the inventory, and guarded.json tells the NRI hook what to
+   guard;
+2. DeviceState.repair: incomplete claims are rolled back, prepared ones get their files back, stale files are
+   removed;
+3. the DRA socket serves calls and health streams; 4. the registration socket appears, and the kubelet calls;
+5. ResourceSlices are published and watched; the Node is watched for its labels and cordons; prepared claims
+   are compared with the API (prepare/claim_audit.py), and their status is written (status/claim_status.py).
 
-Then, whenever a reading differs from the last one (a link, an Xid, a card that came or went):
+When a reading differs from the last one (a link, an Xid, a card that came or went):
 
-    guarded.json  ──>  the inventory, which Prepare decides by  ──>  health streams  ──>  the publisher is woken: slices, taints
+    guarded.json  ──>  the inventory, by which Prepare decides  ──>  health streams  ──>  the publisher: slices, taints
 
-in this order, so that nobody can be given a device that is not guarded yet. What fails is repeated within a second by the
-watcher. Every few seconds sockets and files that vanished are put back. A thread that ends on its own ends the process: the
-kubelet starts a new one, which is better than a node that looks alive and sees nothing.
+in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a
+second. Every few seconds missing sockets and files are restored. A thread that ends by itself ends the
+process: the kubelet restarts it, which is better than a plugin that seems alive and does nothing.
 
-Stop, the other way round, so that nobody calls what is gone:
+Stop, in reverse, so that nobody calls what is gone:
 1. registration: the kubelet hears of no new endpoint and forgets this one;
-2. the DRA server takes no new call and finishes those in progress; the checkpoint is on disk before each answer, so there is
-   nothing to flush;
-3. publishing stops. Slices stay: an update brings the next instance within seconds, and when none comes the kubelet
-   deletes them. Prepared claims stay prepared: containers go on running without the plugin.
+2. the DRA server takes no new call and finishes those in progress; the checkpoint is on disk before each
+   answer, so there is nothing to flush;
+3. publishing stops. Slices stay: an update brings the next instance within seconds, and if none comes the
+   kubelet deletes them. Prepared claims stay prepared: containers keep running without the plugin.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from koordra.compat.foreign_plugins import offered_by_others
 from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.discovery.overlay import laid_over as overlaid
+from koordra.kubelet_plugin.discovery.overlay import apply_overlay
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service, registration
@@ -58,7 +60,7 @@ from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudi
 from koordra.kubelet_plugin.prepare.claim_source import ApiClaims, ApiConsumers
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.publish.allocation_mode import ModeSwitch
+from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
 from koordra.kubelet_plugin.publish.inventory import InventorySource, Offering
 from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
@@ -77,15 +79,15 @@ from koordra.watch import WatchCache
 
 log = get_logger(__name__)
 
-LOOK_AROUND: Final = 2.0
-LOOK_AT_FILES: Final = 20.0
-"""Seconds between two looks for what others took away: sockets are cheap to look at, the files of all claims are not."""
+CHECK_INTERVAL: Final = 2.0
+FILE_CHECK_INTERVAL: Final = 20.0
+"""Seconds between two checks for missing sockets, and for missing files of claims, which cost more."""
 
 VERSIONS_WITHIN: Final = 3.0
-"""Seconds for which the start waits to hear which versions of resource.k8s.io are served."""
+"""Seconds for which the start waits for the served versions of resource.k8s.io."""
 
 GRACE: Final = 20.0
-"""Seconds for calls in progress at the end (the kubelet waits 45 s for an answer)."""
+"""Seconds for calls in progress at the stop (the kubelet waits 45 s for an answer)."""
 
 
 def _offering(settings: Settings, known: Backends, limiter: LimiterIsolation) -> Offering:
@@ -148,7 +150,7 @@ class Driver:
         )
         self._feed = HealthFeed()
         sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
-        calls = dra_service.Calls(self._state, metrics=self._metrics, happened=self._called)
+        calls = dra_service.Calls(self._state, metrics=self._metrics, on_done=self._on_call)
         add_calls, add_health = (
             dra_service.add_services(calls),
             add_health_services(self._feed, pool=settings.node),
@@ -168,13 +170,13 @@ class Driver:
             node=settings.node,
             build=self._slices,
             written=self._metrics.observe_slices_written,
-            switch=ModeSwitch(paths.state, disk=disk),
+            mode_change=AllocationModeChange(paths.state, disk=disk),
         )
         self._audit = ClaimAudit(
             self._state,
             claims,
             kubelet_claims=settings.kubelet_root / KUBELET_CLAIMS,
-            told=self._held_changed,
+            on_change=self._on_held_change,
         )
         self._status = ClaimStatusWriter(
             client,
@@ -195,20 +197,20 @@ class Driver:
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
         self._overlay = overlay.load(settings.overlay) if settings.overlay else None
-        self._told = threading.Event()
-        self._not_taken: KoordraError | None = None
+        self._first_reading = threading.Event()
+        self._reading_error: KoordraError | None = None
         self._node_seen: object = None
         self._networks_seen: list[str] = []
 
     def answers(self) -> bool:
-        """Whether the plugin's sockets can be dialled and answer: what probes ask."""
+        """Whether the plugin's sockets can be dialled and answer, for probes."""
         return sockets_answer(self._registration.path, self._dra.path)
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`. Raises NodeError when a socket or the state directory cannot be had at the start, or when a
-        thread has ended."""
+        """Serve until `stop`. Raises NodeError if a socket or the state directory is unusable at the start,
+        or if a thread has ended."""
         watcher = self._watcher(self._settings.paths.root)
-        threads = [spawn(lambda: watcher.run(stop, self._take), name="watch-machine")]
+        threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
         asking = spawn(lambda: self._negotiate(stop), name="ask-versions")
         try:
             if self._wait_for_machine(stop, threads):
@@ -226,30 +228,32 @@ class Driver:
         log.info("plugin_stopped", node=self._settings.node)
 
     def _negotiate(self, stop: threading.Event) -> None:
-        """Which versions of resource.k8s.io the server has; asked until it answers."""
+        """Learn the served versions of resource.k8s.io; retried until the server answers."""
         while not stop.is_set():
             try:
-                log.info("versions_negotiated", **self._client.negotiate())
+                log.info("api_versions_negotiated", **self._client.negotiate())
             except ApiUnreachable as error:
-                log.warning("server_not_reached", server=self._client.server, error=str(error))
-                stop.wait(LOOK_AROUND)
+                log.warning("api_server_unreachable", server=self._client.server, error=str(error))
+                stop.wait(CHECK_INTERVAL)
             except ApiError as error:
-                log.warning("versions_not_told", error=str(error), assumed="v1")
+                log.warning("api_versions_unknown", error=str(error), assumed="v1")
                 return
             else:
                 self._publisher.wake()
                 return
 
     def _wait_for_machine(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> bool:
-        """Whether the first reading was taken; False when `stop` came first. Raises what kept it from being taken."""
-        while not self._told.wait(0.1) and not stop.is_set():
+        """Wait for the first reading; False if `stop` came first. Raises the error that kept it from being
+        taken."""
+        while not self._first_reading.wait(0.1) and not stop.is_set():
             _require_alive(threads, stop)
-        if self._not_taken is not None and not self._inventory.known:
-            raise self._not_taken
+        if self._reading_error is not None and not self._inventory.known:
+            raise self._reading_error
         return self._inventory.known
 
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
-        """Until `stop`. What ends when it is woken is added to `threads`; a watch ends with its stream, and is not."""
+        """Serve until `stop`. Threads that end when woken are added to `threads`; a watch ends with its
+        stream, and is not."""
         self._state.repair()
         self._limiter.broker.resume()
         self._dra.start()
@@ -266,7 +270,7 @@ class Driver:
                 self._client,
                 kinds.NODES,
                 field_selector=f"metadata.name={self._settings.node}",
-                on_change=self._node_changed,
+                on_change=self._on_node_change,
             )
             threads += [
                 spawn(lambda: self._publisher.run(stop), name="publish"),
@@ -282,47 +286,48 @@ class Driver:
             ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
             self._status.wake()
-            self._look_after(stop, [*threads, *following])
+            self._supervise(stop, [*threads, *following])
         finally:
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
 
-    def _look_after(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> None:
-        """Until `stop`: what others may take away is put back. Raises NodeError when a thread has ended."""
-        files_at = time.monotonic() + LOOK_AT_FILES
-        while not stop.wait(LOOK_AROUND):
+    def _supervise(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> None:
+        """Until `stop`: restore missing sockets and files. Raises NodeError if a thread has ended."""
+        files_at = time.monotonic() + FILE_CHECK_INTERVAL
+        while not stop.wait(CHECK_INTERVAL):
             _require_alive(threads, stop)
-            looks = [self._restore_sockets, self._guarded.ensure, self._look_at_networks]
+            checks = [self._restore_sockets, self._guarded.ensure, self._sync_networks]
             if time.monotonic() >= files_at:
-                files_at = time.monotonic() + LOOK_AT_FILES
-                looks.append(self._state.restore_files)
-            for look in looks:  # what is in the way of one is not in the way of the others
+                files_at = time.monotonic() + FILE_CHECK_INTERVAL
+                checks.append(self._state.restore_files)
+            for check in checks:  # a failed check does not stop the others
                 try:
-                    look()
+                    check()
                 except NodeError as error:
-                    log.error("plugin_impaired", error=str(error))
+                    log.error("plugin_check_failed", error=str(error))
 
     def _restore_sockets(self) -> None:
         for server in (self._dra, self._registration):
             if server.ensure():
                 self._metrics.observe_socket_restored()
 
-    def _take(self, found: Discovery) -> None:
-        """A reading that differs from the last one, in the watcher's thread. If it raises, it is called again."""
+    def _on_reading(self, found: Discovery) -> None:
+        """Take a reading that differs from the last one, in the watcher's thread, which retries if this
+        raises."""
         try:
             if self._overlay is not None and self._settings.overlay is not None:
-                found = overlaid(found, self._overlay, file=self._settings.overlay.name)
+                found = apply_overlay(found, self._overlay, file=self._settings.overlay.name)
             if self._settings.pod_network and self._inventory.known:
                 before = self._inventory.current().machine
                 found = replace(found, machine=with_moved(found.machine, before, self._moved()))
             self._guarded.update(found.machine)
             self._inventory.set(found)
-            self._tell_health()
+            self._publish_health()
         except KoordraError as error:
-            self._not_taken = error
+            self._reading_error = error
             raise
         finally:
-            self._told.set()
+            self._first_reading.set()
         self._publisher.wake()
         self._labels.wake()
         self._status.wake()
@@ -336,26 +341,26 @@ class Driver:
             if device.network is not None and device.network.kind is NetworkKind.MOVE
         )
 
-    def _tell_health(self) -> None:
+    def _publish_health(self) -> None:
         inventory = self._inventory.current()
         try:
             held = [device.device for record in self._state.records() for device in record.devices]
         except KoordraError:
-            held = []  # the checkpoint's trouble is told elsewhere; health goes on
+            held = []  # reported elsewhere; health goes on
         devices = device_health(inventory, held=held)
         self._metrics.observe_devices(devices)
-        self._feed.tell(devices)
+        self._feed.publish(devices)
 
-    def _called(self, call: str, done: bool) -> None:
+    def _on_call(self, call: str, done: bool) -> None:
         """The kubelet's call for one claim has ended, in the call's thread."""
         if done:
             self._status.wake()
             self._count_claims()
         if not done or (call == "unprepare" and self._audit.held):
-            # A refusal may mean that a device is held; an end may mean that it no longer is.
+            # A refusal may mean that a device is held, an Unprepare that it no longer is.
             self._audit.wake()
 
-    def _held_changed(self, held: tuple[ClaimRecord, ...]) -> None:
+    def _on_held_change(self, held: tuple[ClaimRecord, ...]) -> None:
         del held
         self._count_claims()
         self._publisher.wake()
@@ -367,18 +372,19 @@ class Driver:
             return
         self._metrics.observe_claims(prepared=prepared, held=len(self._audit.held))
 
-    def _node_changed(self, event: str, node: Object) -> None:
-        """Listener of the watch on our Node: its status changes all the time, and but for others' GPUs is none of our business."""
+    def _on_node_change(self, event: str, node: Object) -> None:
+        """Listener of the watch on our Node. Of its status, which changes all the time, only GPUs of other
+        plugins count."""
         del event
-        labels, notes = dict(objects.labels_of(node)), dict(objects.annotations_of(node))
-        seen = objects.uid(node), labels, notes, offered_by_others(node)
+        labels, annotations = dict(objects.labels_of(node)), dict(objects.annotations_of(node))
+        seen = objects.uid(node), labels, annotations, offered_by_others(node)
         if seen != self._node_seen:
             self._node_seen = seen
             self._publisher.wake()
             self._labels.wake()
 
-    def _look_at_networks(self) -> None:
-        """What the hook attached or took back is known by its files; the status tells people."""
+    def _sync_networks(self) -> None:
+        """Wake the status writer if the hook's files show networks that were attached or detached."""
         seen = [claim.uid for claim in self._networks.ready()] if self._settings.pod_network else []
         if seen != self._networks_seen:
             self._networks_seen = seen
@@ -396,7 +402,7 @@ class Driver:
 
 
 def _require_alive(threads: Sequence[threading.Thread], stop: threading.Event) -> None:
-    """Raises NodeError for a thread that ended although nobody had said `stop`."""
+    """Raises NodeError for a thread that ended before `stop`."""
     ended = [thread.name for thread in threads if not thread.is_alive()]
     if ended and not stop.is_set():
         raise NodeError(

@@ -1,4 +1,4 @@
-"""What an operator decides about one instance of the plugin: the command line as a value."""
+"""The operator's settings of one instance of the plugin: the command line as a value."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from koordra.kubelet_plugin.publish.inventory import Offering
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an operator decides. `mode` None follows the node's label; `pod_uid` tells overlapping instances apart;
-    `overlay` is a file with what the machine does not show of its topology; `pod_network`: NICs go into the pods' networks
-    (with the NRI hook's own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what
-    that folder is called on the host, where it is not the same; `limiter_context`: what the limiter keeps for a context on a
-    GPU, None to learn it; `limiter_strict`: it hides entry points of the driver that it does not know;
-    `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish (node_labels.py)."""
+    """`mode` None follows the node's label; `pod_uid` tells overlapping instances apart; `overlay` is a file
+    that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with the NRI hook's
+    own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what that
+    folder is called on the host, where it is not the same; `limiter_context`: bytes that the limiter reserves
+    for a context on a GPU, None to measure it; `limiter_strict`: it hides entry points of the driver that it
+    does not know; `legacy_node_labels`: the Node gets the labels that removed GPU stacks used to publish
+    (node_labels.py)."""
 
     node: str
     kubelet_root: Path

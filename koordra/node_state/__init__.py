@@ -1,7 +1,8 @@
 """The files by which the kubelet plugin and the NRI hook of a node tell each other about claims.
 
-Both are processes of their own and share a state directory. Each file has one encoder and one decoder, here; a changed format
-has a new schema name, so that a plugin and a hook of different versions refuse what they do not know.
+Both are processes of their own and share a state directory. Each file has one encoder and one decoder, here;
+a changed format has a new schema name, so that a plugin and a hook of different versions refuse what they do
+not know.
 
 layout            where each file lies
 claim_ref         a claim's name and uid, and the marker by which the hook recognises the claim

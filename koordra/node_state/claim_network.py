@@ -64,8 +64,8 @@ class AttachedDevice:
 
 @dataclass(frozen=True, slots=True)
 class AttachedNetwork:
-    """Where a claim's network is. `pod` is the uid of the pod that has it, or is about to; `netns` is the path that was used,
-    `sandbox` the runtime's id of the pod's sandbox."""
+    """Where a claim's network is. `pod` is the uid of the pod that has it, or is about to; `netns` is the
+    path that was used, `sandbox` the runtime's id of the pod's sandbox."""
 
     uid: str
     pod: str

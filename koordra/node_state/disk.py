@@ -4,12 +4,13 @@ A file is replaced as a whole, in four steps that a reader never sees half done:
 
     write a temporary file beside it, fsync it ──> rename it onto the name ──> fsync the directory
 
-Before the rename the old file stands, after it the new one; the first fsync keeps a power failure from leaving a name
-with nothing behind it, the second keeps the name itself. Temporary names end in `.tmp`: the CDI loader reads only `.json`
-and `.yaml`, and notices a rename but not a write in progress.
+Before the rename the old file stands, after it the new one; the first fsync keeps a power failure from
+leaving a name with nothing behind it, the second keeps the name itself. Temporary names end in `.tmp`: the
+CDI loader reads only `.json` and `.yaml`, and notices a rename but not a write in progress.
 
-`Disk` is an argument of everything that writes, and each step is a method of its own, so that a test can fail or kill the
-process between any two of them. Errors leave as OSError; the caller knows whether it was a checkpoint or a CDI file.
+`Disk` is an argument of everything that writes, and each step is a method of its own, so that a test can fail
+or kill the process between any two of them. Errors leave as OSError; the caller knows whether it was a
+checkpoint or a CDI file.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Disk:
         self.sync_directory(path.parent)
 
     def put(self, path: Path, data: bytes, *, mode: int) -> None:
-        """Make `path` hold `data`, at once for every reader, but not durably: for what is made anew in every boot."""
+        """Make `path` hold `data`, at once for every reader, but not durably: for what is made anew in every
+        boot."""
         temporary = path.with_name(path.name + TEMPORARY)
         self.make_directory(path.parent)
         try:
@@ -88,7 +90,8 @@ class Disk:
         directory.rmdir()
 
     def write(self, path: Path, data: bytes, mode: int, *, durable: bool = True) -> None:
-        """Create or truncate, write, fsync unless it need not last. Links are not followed: the state directory must not be redirected."""
+        """Create or truncate, write, fsync unless it need not last. Links are not followed: the state
+        directory must not be redirected."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(path, flags, mode)
         try:

@@ -1,4 +1,5 @@
-"""What is to be done to a NIC once the network namespace of its pod exists. Values and their form in files; pure.
+"""What is to be done to a NIC once the network namespace of its pod exists. Values and their form in files;
+pure.
 
     Move      the network interface, and with it the RDMA link where RDMA devices belong to network namespaces, goes into
               the pod and comes back: a virtual function, or a NIC that the claim has alone
@@ -24,8 +25,9 @@ class NetworkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """`host_interface` is the NIC's on the host, `interface` its name in the pod. `cni` is the configuration of the CNI
-    plugin as JSON text. `routes` are pairs of destination and gateway, which is empty for a route on the link."""
+    """`host_interface` is the NIC's on the host, `interface` its name in the pod. `cni` is the configuration
+    of the CNI plugin as JSON text. `routes` are pairs of destination and gateway, which is empty for a route
+    on the link."""
 
     kind: NetworkKind
     bus_id: str

@@ -10,9 +10,10 @@
                   "deviceNodes": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}],
                   "env": {"NAME": "value"}}]}
 
-`deviceNodes` are the device's own nodes; control nodes (nvidiactl, rdma_cm) are in guarded.json and go with the type. `env`
-is what the device's CDI edits set, without the markers: CDI lets the last device win where several set the same variable
-(CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and the hook merges them over all devices of the container.
+`deviceNodes` are the device's own nodes; control nodes (nvidiactl, rdma_cm) are in guarded.json and go with
+the type. `env` is what the device's CDI edits set, without the markers: CDI lets the last device win where
+several set the same variable (CUDA_VISIBLE_DEVICES, NCCL_IB_HCA), and the hook merges them over all devices
+of the container.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from koordra.topology.machine import DeviceNode
 SCHEMA: Final = "koordra.io/prepared/v1"
 
 NUMA_AFFINITY: Final = "KOORDRA_NUMA_AFFINITY"
-"""Variable of a GPU whose claim asks for processors near it (GpuConfig `numaAffinity`); its value is `true`."""
+"""Variable of a GPU whose claim asks for processors near it (GpuConfig `numaAffinity`); its value is
+`true`."""
 
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 

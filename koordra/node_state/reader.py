@@ -1,8 +1,8 @@
 """The hook's reads of the plugin's state directory.
 
-What is read decides what a container may open. So a file is believed only when it is a regular file (no symbolic link) of
-this process's own user or root's that nobody else can write, and decodes strictly; anything else is a CheckpointError, on
-which the hook refuses what depends on it.
+What is read decides what a container may open. So a file is believed only when it is a regular file (no
+symbolic link) of this process's own user or root's that nobody else can write, and decodes strictly; anything
+else is a CheckpointError, on which the hook refuses what depends on it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ OfClaim = TypeVar("OfClaim", AttachedNetwork, ClaimNetwork)
 
 
 class StateReader:
-    """The state directory of one node. A file is decoded again when it was replaced; an unchanged one costs one stat. Not
-    thread-safe."""
+    """The state directory of one node. A file is decoded again when it was replaced; an unchanged one costs
+    one stat. Not thread-safe."""
 
     def __init__(self, state_dir: Path, *, node_name: str) -> None:
         self._state_dir = state_dir
@@ -37,7 +37,8 @@ class StateReader:
         self._cache: dict[Path, tuple[tuple[int, int, int], Any]] = {}
 
     def claim(self, marker: str) -> PreparedClaim | None:
-        """The prepared claim whose marker this is; None when there is none. CheckpointError: its record is unusable."""
+        """The prepared claim whose marker this is; None when there is none. CheckpointError: its record is
+        unusable."""
         uid = uid_of_marker(marker)
         if uid is None:
             return None
@@ -49,11 +50,13 @@ class StateReader:
         return claim
 
     def attached(self, uid: str) -> AttachedNetwork | None:
-        """Where the claim's network is; None while it is in no pod. CheckpointError: its record is unusable."""
+        """Where the claim's network is; None while it is in no pod. CheckpointError: its record is
+        unusable."""
         return self._of_claim(uid, layout.attached_file(self._state_dir, uid), claim_network.decode_attached)
 
     def planned(self, uid: str) -> ClaimNetwork | None:
-        """What the claim's pod gets of network interfaces; None for a claim without. CheckpointError: unusable."""
+        """What the claim's pod gets of network interfaces; None for a claim without. CheckpointError:
+        unusable."""
         return self._of_claim(uid, layout.network_file(self._state_dir, uid), claim_network.decode)
 
     def _of_claim(self, uid: str, path: Path, decode: Callable[[bytes], OfClaim]) -> OfClaim | None:

@@ -1,4 +1,5 @@
-"""Decoding of JSON documents with exactly the known fields. Every function raises ValueError naming the field."""
+"""Decoding of JSON documents with exactly the known fields. Every function raises ValueError naming the
+field."""
 
 from __future__ import annotations
 

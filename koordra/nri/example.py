@@ -1,13 +1,14 @@
-"""An example of a plugin made with this library: it writes down what the node's containers are, and labels new ones.
+"""An example of a plugin made with this library: it prints the node's containers, and annotates new ones.
 
     python -m koordra.nri.example --socket /var/run/nri/nri.sock --index 50 --count 3
 
-It needs nothing else of koordra. For every container it prints one line; to every new one it adds an annotation with
-its place in the order of creation. A pod that carries the annotation `example.org/forbidden` is refused, to show how a
-plugin says no. `--count` ends the program after so many containers; without it, it runs until it is interrupted.
+It needs nothing else of koordra. For every container it prints one line; to every new one it adds an
+annotation with its place in the order of creation. A pod with the annotation `example.org/forbidden` is
+refused, to show how a plugin rejects a container. `--count` ends the program after so many containers;
+without it, it runs until it is interrupted.
 
-Launched by the runtime (an executable `50-example` in its plugin directory) it takes the socket that it inherits, and the
-options' text from `50-example.conf`.
+Launched by the runtime (an executable `50-example` in its plugin directory) it takes the socket that it
+inherits, and the options' text from `50-example.conf`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ ORDER = "example.org/order"
 
 
 class Example(Plugin):
-    """Handlers run on several threads at once, so what they share has a lock. Events are subscribed to by defining them."""
+    """Handlers run on several threads at once, so what they share has a lock. Events are subscribed to by
+    defining them."""
 
     def __init__(self, *, count: int | None, stop: threading.Event) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,9 @@
 """Exactly one hook of a node is registered at a time.
 
-Two that adjust the same container would both claim the same variables, and the runtime would refuse the
+Two that adjust the same container would both set the same variables, and the runtime would fail the
 container. During an update two processes overlap; the newer one waits for the older one's lock, which the
-kernel gives back however that one ends. What was created between the two, Synchronize shows to the newer one.
+kernel releases however that one ends. Containers created between the two are reported to the newer one in
+Synchronize.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ log = get_logger(__name__)
 
 
 @contextlib.contextmanager
-def only_one(
+def instance_lock(
     state_dir: Path, stop: threading.Event, *, waiting: Callable[[], None] = lambda: None
 ) -> Iterator[bool]:
-    """Hold the node's lock for the time of the block; False when `stop` came first. `waiting` is called once when
-    another process has it. NRIError: no lock can be had here."""
+    """Hold the node's lock for the time of the block; False when `stop` came first. `waiting` is called once
+    when another process has it. NRIError: the lock file cannot be opened."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
         descriptor = os.open(
@@ -47,28 +48,28 @@ def only_one(
 def first_start(state_dir: Path, *, now: Callable[[], float] = time.time) -> float:
     """When a hook first held this node's lock (Unix time): the file stays, and nothing is ever written to it.
 
-    A time to come means that the clock was ahead then (a machine that booted before it knew the time): it is now, or every
-    container until that time would pass for one that is older than the hook.
+    A time in the future means that the clock was ahead then (a machine that booted without the time): it is
+    set to now, or every container until then would count as older than the hook.
     """
     path = state_dir / LOCK_FILE
     since, today = path.stat().st_mtime, now()
     if since <= today:
         return since
-    log.warning("clock_was_ahead", first_start=since, now=today)
+    log.warning("first_start_in_future", first_start=since, now=today)
     os.utime(path, (today, today))
     return today
 
 
 def _acquire(descriptor: int, stop: threading.Event, waiting: Callable[[], None]) -> bool:
-    told = False
+    reported = False
     while not stop.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
-                log.info("nri_waits_for_other_instance")
+            if not reported:
+                log.info("nri_instance_lock_waiting")
                 waiting()
-                told = True
+                reported = True
             stop.wait(_POLL_S)
         else:
             return True

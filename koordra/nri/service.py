@@ -1,12 +1,16 @@
 """The hook's process, wired together.
 
-    1. the node's lock: another hook of this node ends first                                    (registration)
-    2. Koordinator mode: the cluster protects the annotation, or this process ends        (koordinator_policy)
-    3. metrics and probes; verification in a thread of its own                                  (verification)
-    4. registered with the runtime, again and again, until told to stop                                 (stub)
+    1. metrics and probes
+    2. Koordinator mode: the cluster protects the annotation, or this process ends
+       (koordinator.admission_policy)
+    3. the node's lock: another hook of this node ends first                              (instance_lock)
+    4. verification in a thread of its own
+       (verify.verification)
+    5. registration with the runtime, repeated until `stop`                               (stub)
 
-Ready means that a runtime has synchronized with this process, or that it stands by: another hook of this node has the
-lock. In an update the newer one therefore is ready at once, the older one is ended, and the lock changes hands.
+Ready means that a runtime has synchronized with this process, or that it stands by: another hook of this node
+has the lock. In an update the newer one therefore is ready at once, the older one is ended, and the lock
+changes hands.
 """
 
 from __future__ import annotations
@@ -32,23 +36,24 @@ from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, Settings
 from koordra.nri.hook.rdma_limits import RdmaLimit, has_controller
 from koordra.nri.hook.sandboxes import SandboxNetworks
 from koordra.nri.hook.ungranted_access import PRIVATE
-from koordra.nri.instance_lock import first_start, only_one
+from koordra.nri.instance_lock import first_start, instance_lock
 from koordra.nri.stub import Stub
-from koordra.nri.transport.instrumentation import Counted
+from koordra.nri.transport.instrumentation import MetricsObserver
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Bundles
 from koordra.nri.verify.verification import Enforcing, Verification
 from koordra.process import spawn
 
 SWITCH_S: Final = 0.0005
-"""For how long the thread that verifies may keep the interpreter from one that answers; Python's own 5 ms are the whole aim."""
+"""Seconds after which the verification thread yields the interpreter to one that answers; Python's default of
+5 ms is the whole latency target."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The command line. `client` None: nothing is told to, or asked from, the API."""
+    """The command line. `client` None: no access to the API."""
 
     node_name: str
     state_dir: Path
@@ -71,25 +76,25 @@ class Options:
 
 
 def run(options: Options, stop: threading.Event) -> None:
-    """Be the node's hook until `stop`. Raises KoordraError when that cannot be."""
+    """Run the node's hook until `stop`. Raises KoordraError if it cannot start."""
     sys.setswitchinterval(SWITCH_S)
     metrics = Metrics()
-    counted = Counted(metrics)
+    observer = MetricsObserver(metrics)
     standby = threading.Event()
-    server = serve(metrics, options.metrics_address, ready=lambda: counted.ready or standby.is_set())
+    server = serve(metrics, options.metrics_address, ready=lambda: observer.ready or standby.is_set())
     try:
         if options.koordinator_scheduler is not None and options.client is not None:
             admission_policy.require(options.client, scheduler=options.koordinator_scheduler)
-        with only_one(options.state_dir, stop, waiting=standby.set) as alone:
+        with instance_lock(options.state_dir, stop, waiting=standby.set) as alone:
             standby.clear()
             if alone:
-                _serve(options, stop, metrics=metrics, counted=counted)
+                _serve(options, stop, metrics=metrics, observer=observer)
     finally:
         if server is not None:
             server.close()
 
 
-def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, counted: Counted) -> None:
+def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observer: MetricsObserver) -> None:
     state = StateReader(options.state_dir, node_name=options.node_name)
     bundles = options.bundles
     ledger = Ledger(
@@ -117,7 +122,7 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, counted
         name=PLUGIN_NAME,
         index=options.plugin_index,
         socket_path=options.socket_path,
-        observer=counted,
+        observer=observer,
     )
     stub.run(stop)
 
@@ -131,23 +136,23 @@ def _verify(
     if options.client is not None:
         reporter = ApiReporter(options.client, node=options.node_name, evict=options.evict)
     verification = Verification(
-        # A state of its own: its cache is not made for two threads.
+        # A reader of its own: its cache is not thread-safe.
         StateReader(options.state_dir, node_name=options.node_name),
         ledger=ledger,
         bundles=Bundles(options.bundles, proc=options.proc, cgroups=options.cgroups),
         metrics=metrics,
         exempt=options.exempt,
-        private=private_places(options),
+        private=private_paths(options),
         reporter=reporter,
         enforcing=options.enforcing,
         since=first_start(options.state_dir),
     )
     spawn(lambda: verification.run(stop, period=options.verify_period), name="verification")
-    return verification.soon
+    return verification.wake
 
 
 def node_shape(options: Options, *, rdma_devices: tuple[str, ...]) -> NodeShape:
-    """What does not change while the hook runs."""
+    """The facts that do not change while the hook runs."""
     limit = options.rdma_limit
     if limit is not None and not has_controller(options.cgroups):
         log.warning("rdma_limit_impossible", why="no cgroup hierarchy of version 2 with the rdma controller")
@@ -157,12 +162,12 @@ def node_shape(options: Options, *, rdma_devices: tuple[str, ...]) -> NodeShape:
         memory_nodes=_cpuset(Path("/sys/devices/system/node/has_memory")),
         rdma_devices=rdma_devices,
         rdma_limit=limit,
-        private=private_places(options),
+        private=private_paths(options),
     )
 
 
-def private_places(options: Options) -> tuple[str, ...]:
-    """What no container may mount, as this node lays it out."""
+def private_paths(options: Options) -> tuple[str, ...]:
+    """The paths of this node that no container may mount."""
     return tuple(
         dict.fromkeys((*PRIVATE, str(options.state_dir.absolute()), str(options.socket_path.absolute())))
     )

@@ -2,8 +2,8 @@
 
 One life of a connection, in the order that works with every runtime:
 
-    1. the socket: inherited, when the runtime launched us (NRI_PLUGIN_SOCKET), else dialled
-    2. the Plugin service is being served, on mux connection 1
+    1. the socket: inherited if the runtime launched us (NRI_PLUGIN_SOCKET), else dialled
+    2. the Plugin service is served, on mux connection 1
     3. RegisterPlugin on mux connection 2; Configure, and even Synchronize, may arrive before its answer
     4. Configure answers with the events the plugin handles, cut to what the runtime knows
     5. Synchronize, in as many messages as the runtime needs; the plugin sees one listing
@@ -15,7 +15,8 @@ since each registration stops all container operations of the node for a moment.
 
 Handlers get and return the messages of koordra._proto.nri.nri_pb2. Which events a plugin subscribes to is
 read from the methods that its class overrides. A handler that raises fails the runtime's operation with the
-error's text (RemoteError chooses the status code); so does one that is too slow (see `serving`).
+error's text (RemoteError chooses the status code); so does one that is too slow (see
+transport/ttrpc_server.py).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport import mux, ttrpc
 from koordra.nri.transport.events import BY_EVENT, EVENT_METHODS, EventMethod, known_events, subscription
-from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, Observer, Silent
+from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, NullObserver, Observer
 from koordra.nri.transport.ttrpc import Call, Caller, Code
 from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
 
@@ -51,10 +52,12 @@ REJECTED_PAUSE_S: Final = 15.0
 STEADY_S: Final = 5.0
 """A connection that lived so long was a good one: pauses between attempts begin anew."""
 MOST_EMPTY_PARTS: Final = 100
-"""Parts of Synchronize with nothing in them, in a row, after which the runtime is taken to be caught in a loop."""
+"""Parts of Synchronize with nothing in them, in a row, after which the runtime is taken to be caught in a
+loop."""
 DRAIN_S: Final = 2.0
 LINGER_S: Final = 0.05
-"""Between the last answer and the end of the socket: a peer in Go may see the end before an answer that it has queued."""
+"""Between the last answer and the end of the socket: a peer in Go may see the end before an answer that it
+has queued."""
 
 log = get_logger(__name__)
 
@@ -96,13 +99,13 @@ class Session:
 
     def __init__(self, plugin: Plugin, sock: socket.socket, *, observer: Observer | None = None) -> None:
         self._plugin = plugin
-        self._observer: Observer = observer or Silent()
+        self._observer: Observer = observer or NullObserver()
         self._mux = mux.Mux(sock)
         self._pods: list[nri_pb2.PodSandbox] = []
         self._containers: list[nri_pb2.Container] = []
         self._empty_parts = 0
         self.synchronized = threading.Event()
-        self._telling = threading.Lock()
+        self._report_lock = threading.Lock()
         self._ended = False
         answers, calls = ttrpc.Decoder(), ttrpc.Decoder()
         self._caller = Caller(
@@ -160,13 +163,13 @@ class Session:
             log.error("nri_protocol_error", error=str(error))
             why = error
         finally:
-            self._tell(connected=False)
+            self._report_connection(connected=False)
             self._caller.close(why)
             self._dispatcher.close()
 
-    def _tell(self, *, connected: bool) -> None:
-        """Tell the observer; a Synchronize whose handler outlives the connection has nothing to tell."""
-        with self._telling:
+    def _report_connection(self, *, connected: bool) -> None:
+        """Report to the observer; a Synchronize whose handler outlives the connection is ignored."""
+        with self._report_lock:
             self._ended = self._ended or not connected
             self._observer.connected(connected and not self._ended)
 
@@ -229,14 +232,15 @@ class Session:
         containers, self._containers = self._containers, []
         updates = self._plugin.synchronize(pods, containers)
         self.synchronized.set()
-        self._tell(connected=True)
+        self._report_connection(connected=True)
         return nri_pb2.SynchronizeResponse(update=updates).SerializeToString()
 
     def _refuse_endless(self, request: nri_pb2.SynchronizeRequest) -> None:
-        """End what some runtimes begin when a long listing has very few pods: parts without anything, until time is up.
+        """End what some runtimes begin when a long listing has very few pods: parts without anything, until
+        time is up.
 
-        They cut the number of pods per part down to none and never get to the last. All container operations wait
-        meanwhile, so an error is the better answer.
+        They cut the number of pods per part down to none and never get to the last. All container operations
+        wait meanwhile, so an error is the better answer.
         """
         empty = request.more and not request.pods and not request.containers
         self._empty_parts = self._empty_parts + 1 if empty else 0
@@ -284,7 +288,7 @@ class Stub:
                 repr(index), field="NRI plugin index", remedy="use exactly two digits, such as 90"
             )
         self._plugin = plugin
-        self._observer: Observer = observer or Silent()
+        self._observer: Observer = observer or NullObserver()
         self._name = name
         self._index = index
         self._socket_path = socket_path
@@ -307,16 +311,16 @@ class Stub:
             try:
                 sock = self._dial()
             except NRIError as error:
-                # Nobody is disturbed by a knock at a socket that is not there, and every container that the
-                # runtime creates before we are registered is created without the hook.
+                # Dialling a missing socket disturbs nobody, and every container that the runtime creates
+                # before we are registered is created without the hook.
                 self._observer.registration(UNREACHABLE)
                 reported = self._report(error, reported)
                 stop.wait(FIRST_PAUSE_S)
                 continue
             try:
                 if not self._serve(sock, stop):
-                    # Each attempt stops the node's container operations until the runtime gives it up, which may take
-                    # longer than a good connection needs to be called steady.
+                    # Each attempt stops the node's container operations until the runtime gives it up, which
+                    # may take longer than a good connection needs to be called steady.
                     log.error("nri_not_synchronized", socket=str(self._socket_path))
                     most = REJECTED_PAUSE_S
                 elif time.monotonic() - connected >= STEADY_S:

@@ -27,7 +27,7 @@ from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.numa import numbers
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.stub import Plugin, Stub
-from koordra.nri.transport.instrumentation import Counted
+from koordra.nri.transport.instrumentation import MetricsObserver
 from koordra.nri.transport.ttrpc import Call
 from tests.e2e.conftest import runtimes
 from tests.e2e.containerd import Containerd, wait_until
@@ -283,7 +283,7 @@ def test_the_hook_is_upgraded_under_churn(
     with churn:
         churn.wait_for_more(3)
         new.start()
-        new.wait_for("nri_waits_for_other_instance")
+        new.wait_for("nri_instance_lock_waiting")
         churn.wait_for_more(3)
         node.hook.stop()
         new.wait_for("nri_synchronized")
@@ -377,7 +377,7 @@ class Peer:
         self, plugin: Plugin, containerd: Containerd, *, name: str = "peer", index: str = "20"
     ) -> None:
         self._stop = threading.Event()
-        self._counted = Counted(Metrics())
+        self._counted = MetricsObserver(Metrics())
         stub = Stub(
             plugin,
             name=name,

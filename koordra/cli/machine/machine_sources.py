@@ -86,7 +86,7 @@ def laid_over(sight: Sight, file: Path) -> Sight:
     from koordra.kubelet_plugin.discovery.result import Discovery
 
     found = Discovery(machine=sight.machine, problems=tuple(sight.problems))
-    over = overlay.laid_over(found, overlays.load(file), file=file.name)
+    over = overlay.apply_overlay(found, overlays.load(file), file=file.name)
     return replace(sight, machine=over.machine, problems=over.problems)
 
 

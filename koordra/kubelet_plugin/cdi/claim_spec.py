@@ -1,17 +1,20 @@
-"""The CDI spec of one claim: what the container runtime does to a container that was given one of the claim's devices.
+"""The CDI spec of one claim: what the container runtime changes in a container that gets one of the claim's
+devices.
 
     <cdi dir>/koordra.io-claim_<claim uid>.json        kind koordra.io/claim
       containerEdits            once for any device of the claim: NVIDIA_VISIBLE_DEVICES=void and the claim's marker
       devices[]                 <uid>-<device>[-<first 8 of share id>]: nodes, libraries, environment, the device's marker
 
-A file and a name per claim, and the uid in both: names must never be used again for another claim, since runtimes cache
-specs, and two files that define the same name cancel each other. Device numbers are written out, so the runtime never looks
-at the host's /dev; a path prefix (`hostPath`) appears only where the machine is a picture under another root.
+Each claim has its own file and its own device names, both with the uid: runtimes cache specs, so a name must
+never be reused for another claim, and two files that define the same name cancel each other. Device numbers
+are written out, so the runtime never reads the host's /dev; `hostPath` appears only where the machine is
+below another root (tests, demo).
 
-The markers carry the claim's nonce. The NRI hook learns from them which devices a container was really given, which the
-runtime does not tell; it replaces their values before the container starts, so that nobody can repeat them.
+The markers carry the claim's nonce. The NRI hook learns from them which devices a container was really given,
+which the runtime does not report; it replaces their values before the container starts, so that no container
+can copy them.
 
-Everything is pure; `device_state` writes the file. Rules of the format: validation.py.
+Pure; prepare/claim_files.py writes the file. The rules of the format are in validation.py.
 """
 
 from __future__ import annotations

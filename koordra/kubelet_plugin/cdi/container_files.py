@@ -1,17 +1,17 @@
-"""Documents that a container can read about its claim, beside what makes the devices work. Pure.
+"""Files about a claim that its containers can read. Pure.
 
-    <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: what the devices are
-    <state>/claims/<uid>/nccl-topology.xml           how they are connected, for NCCL (nccl_topology.py)
+    <state>/claims/<uid>/<request>.metadata.json     KEP 5304, one per request: the devices
+    <state>/claims/<uid>/nccl-topology.xml           their topology, for NCCL (nccl_topology.py)
     <state>/claims/<uid>/hostfile                    the members of the job, by rank (gang_environment.py)
-    <state>/claims/<uid>/network.json                what the pod's network is, once it is there (network_gate.py)
+    <state>/claims/<uid>/network.json                the pod's network, once it is attached (network/network_gate.py)
 
 Device metadata appears in the container where every DRA driver puts it:
 
     /var/run/kubernetes.io/dra-device-attributes/resourceclaims/<claim>/<request>/koordra.io-metadata.json
     /var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/<the pod's name for it>/<request>/...
 
-as a stream of the same object in each version of its API, newest first. Attributes are those of the ResourceSlice at the time
-of Prepare. Source: kubernetes dynamic-resource-allocation, api/metadata.
+as a stream of the same object in each version of its API, newest first. Attributes are those of the
+ResourceSlice at the time of Prepare. Source: kubernetes dynamic-resource-allocation, api/metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ METADATA_ROOT: Final = "/var/run/kubernetes.io/dra-device-attributes"
 
 
 def main_request(device: DeviceRecord) -> str:
-    """The main request: containers name that, never one of its alternatives."""
+    """The request that containers name: never one of its firstAvailable alternatives."""
     return device.request.partition("/")[0]
 
 
@@ -64,7 +64,8 @@ def metadata_edits(record: ClaimRecord, request: str, *, state: Path) -> Contain
 
 
 def topology_edits(record: ClaimRecord, *, inventory: Inventory, state: Path) -> ContainerEdits:
-    """The mount of the claim's NCCL file and the variable that names it; nothing where there is no such file."""
+    """The mount of the claim's NCCL topology and the variable that names it; nothing where the claim has
+    none."""
     if nccl_topology.topology_file(_places(record, inventory), inventory.machine) is None:
         return ContainerEdits()
     path = f"{nccl_topology.IN_CONTAINER}/{record.ref.uid}.xml"
@@ -84,7 +85,7 @@ def documents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
     }
     if TOPOLOGY in mounted:
         topology = nccl_topology.topology_file(_places(record, inventory), inventory.machine)
-        # A device may have gone since; the file has to be there, or the container cannot be started again.
+        # A device may have gone since; without the file the container could not start again.
         found[TOPOLOGY] = topology or b'<system version="1"/>\n'
     return found | job_documents(record, mounted)
 
@@ -129,7 +130,7 @@ def _device(record: ClaimRecord, device: DeviceRecord, inventory: Inventory) -> 
 
 
 def _places(record: ClaimRecord, inventory: Inventory) -> list[MachineDevice]:
-    """The cards and NICs of the claim, each once."""
+    """The GPUs and NICs of the claim, each once."""
     found: dict[str, MachineDevice] = {}
     for device in record.devices:
         there = inventory.device(device.device)

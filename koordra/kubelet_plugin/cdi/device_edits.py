@@ -1,18 +1,19 @@
-"""What a container gets with each device of a claim. Pure.
+"""The container edits of each device of a claim. Pure.
 
-Per device: its own nodes (those of a MIG instance are the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>` with
-its name, and what the isolation backend adds; for a NIC whose network interface comes with the sandbox also the mounts that
-hold the container back until it is there, and from every pod that does not have it (network_gate.py). Per request: the nodes and files that every holder of such a
-device needs (nvidiactl, nvidia-uvm and the driver's libraries for a GPU, rdma_cm for a NIC), the device metadata, and the
-variables by which CUDA, NCCL and UCX keep to the devices they were given:
+Per device: its own nodes (of a MIG instance the card's and two capability nodes), `KOORDRA_DEVICE_<UID>_<n>`
+with its name, the edits of the isolation backend, and for a NIC whose interface is moved into the pod the
+mounts that keep the container from starting without it (network/network_gate.py). Per request: the nodes and
+files that every holder of such a device needs (nvidiactl, nvidia-uvm and the driver's libraries for a GPU,
+rdma_cm for a NIC), the device metadata, and the variables by which CUDA, NCCL and UCX use only the given
+devices:
 
     CUDA_VISIBLE_DEVICES   UUIDs of the request's GPUs or MIG instances in claim order
     NCCL_IB_HCA            "=mlx5_0:1,mlx5_3:1"   ("=": exact names, since mlx5_1 is a prefix of mlx5_10)
     UCX_NET_DEVICES        "mlx5_0:1,mlx5_3:1"
-    NCCL_TOPO_FILE         the claim's topology file, where there is something to say (nccl_topology.py)
+    NCCL_TOPO_FILE         the claim's topology file, if it has one (nccl_topology.py)
 
-The kubelet gives a container either all devices of a request or none. So what a request needs once hangs on its first
-device, and its variables are repeated on each, where the same value meets itself.
+The kubelet gives a container either all devices of a request or none. So edits that a request needs once are
+on its first device, and its variables are on each with the same value.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def with_edits(
     state: Path,
     own_users: bool = False,
 ) -> ClaimRecord:
-    """The record with every device's edits; `isolation` holds what the backends add, device by device. `state` is the
-    directory whose files are mounted; `own_users`: a pod of the claim has a user namespace of its own."""
+    """The record with every device's edits; `isolation` holds what the backends add, device by device.
+    `state` is the directory whose files are mounted; `own_users`: a pod of the claim has a user namespace of
+    its own."""
     requests: dict[str, list[DeviceRecord]] = {}
     for device in record.devices:
         requests.setdefault(main_request(device), []).append(device)

@@ -1,20 +1,21 @@
-"""What a container is told about its place in a job: variables, and a hostfile for launchers. Pure.
+"""A gang member's place in its job: environment variables, and a hostfile for launchers. Pure.
 
-The controller writes a `GangMember` into the allocation of every member's claim (api/opaque/gang_member.py). It becomes
+The controller writes a `GangMember` into the allocation of every member's claim (api/opaque/gang_member.py).
+It becomes
 
     KOORDRA_GANG, KOORDRA_GANG_SIZE, KOORDRA_RANK        name of the gang, number of its members, this one's rank
     KOORDRA_GANG_NODES, KOORDRA_NODE_RANK                number of nodes, and which of them this is, in rank order
     KOORDRA_LOCAL_SIZE, KOORDRA_LOCAL_RANK               among the gang's members on this node
-    KOORDRA_ZONE, _CORE, _SPINE, _BLOCK, _NVLINK         the domains that are known
+    KOORDRA_ZONE, _CORE, _SPINE, _BLOCK, _NVLINK         the known topology domains
     KOORDRA_RAILS                                        "0,1": rails of the member's NICs
     KOORDRA_LEADER                                       host of rank 0, for rendezvous
     KOORDRA_HOSTS                                        "host:gpus,host:gpus", by rank
     KOORDRA_HOSTFILE                                     a file with a line "host slots=gpus" per member, by rank
 
-None of them is a launcher's own variable (RANK, MASTER_ADDR, OMPI_*): those stay the launcher's, since what CDI sets would win
-over what it sets. docs/gangs-containers.md says how launchers take them.
+None of them is a launcher's own variable (RANK, MASTER_ADDR, OMPI_*): what CDI sets would override the
+launcher's value. docs/gangs-containers.md says how launchers use them.
 
-The file is made from KOORDRA_HOSTS in the claim's record, so that it can be made again at any time.
+The file is made from KOORDRA_HOSTS in the claim's record, so that it can be rewritten at any time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ HOSTFILE: Final = "hostfile"
 IN_CONTAINER: Final = "/run/koordra.io/job"
 HOSTS: Final = "KOORDRA_HOSTS"
 _LATER: Final = frozenset({"KOORDRA_RAILS", "KOORDRA_LEADER", HOSTS, "KOORDRA_HOSTFILE"})
-"""A level of the fabric that somebody called "hosts" or "rank" must not stand in for these."""
+"""Reserved: a topology level named "hosts" or "rails" must not set these."""
 
 
 def with_member(record: ClaimRecord, member: GangMember | None, *, state: Path) -> ClaimRecord:
@@ -82,8 +83,8 @@ def _in_container(uid: str) -> str:
 
 
 def hostfile(hosts: str) -> bytes:
-    """The file of Open MPI and of Horovod, from the value of KOORDRA_HOSTS. Members without a GPU (a launcher) have no slot and
-    are left out."""
+    """The file of Open MPI and of Horovod, from the value of KOORDRA_HOSTS. Members without a GPU (a
+    launcher) have no slot and are left out."""
     lines = []
     for entry in hosts.split(","):
         host, _, slots = entry.rpartition(":")

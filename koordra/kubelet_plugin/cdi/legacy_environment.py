@@ -1,17 +1,16 @@
-"""Variables that other stacks' device plugins used to set, for applications that read them. Pure.
+"""Variables that other stacks' device plugins set, for applications that read them. Pure.
 
-The claim says by a label (koordra.io/dialect) which stack its pod was written for. The values are those of the allocation:
-what the request got on each of its cards, in the units of that stack.
+The claim's label koordra.io/dialect says for which stack its pod was written. The values are those of the
+allocation: the request's share of each of its cards, in the units of that stack.
 
-    hami, volcano-vgpu   CUDA_DEVICE_MEMORY_LIMIT_<i>=<MiB>m for each limited card in order
-    koordinator          CUDA_DEVICE_MEMORY_LIMIT=<bytes of the first>, where it is a share
+    hami, volcano-vgpu   CUDA_DEVICE_MEMORY_LIMIT_<i>=<MiB>m for each limited card in order; CUDA_DEVICE_SM_LIMIT=<percent of the first>
+    koordinator          CUDA_DEVICE_MEMORY_LIMIT=<bytes of the first>, CUDA_DEVICE_SM_LIMIT=<percent of the first>, where it is a share
     aliyun               ALIYUN_COM_GPU_MEM_IDX=<minor>, _POD=<units of the pod>, _CONTAINER=<units of the container>, _DEV=<units of the card>
     volcano-gpu          VOLCANO_GPU_ALLOCATED=<MiB>, VOLCANO_GPU_MEMORY_TOTAL=<MiB of the card>
+    alnair               ALNAIR_VGPU_COMPUTE_PERCENTILE=<percent>
 
-Compute is accounting only, so no variable of a stack's own limiter names it (CUDA_DEVICE_SM_LIMIT,
-ALNAIR_VGPU_COMPUTE_PERCENTILE): their readers, the libraries of those stacks, are not in the container.
-Nobody keeps a share by them: the isolation backend does, and reads none of these. So it does no harm that a user can put
-the label on a claim himself, or set such a variable in the pod. MIG instances get none; they have no limit of this kind.
+They are informational: the isolation backend enforces the share and reads none of them, so a user who sets
+the label or the variables gains nothing. MIG instances get none, since their limit is in hardware.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class _Card:
 def legacy_edits(
     record: ClaimRecord, *, labels: Mapping[str, str], annotations: Mapping[str, str], inventory: Inventory
 ) -> tuple[ContainerEdits, ...]:
-    """What each device of the claim adds; nothing for a claim of no dialect."""
-    speak = _DIALECTS.get(labels.get(DIALECT, ""))
-    if speak is None:
+    """The edits of each device of the claim; empty for a claim without a dialect."""
+    render = _DIALECTS.get(labels.get(DIALECT, ""))
+    if render is None:
         return (NO_EDITS,) * len(record.devices)
     cards: dict[str, list[_Card]] = {}
     for device in record.devices:
@@ -61,9 +60,9 @@ def legacy_edits(
             cards.setdefault(_request(device), []).append(found)
     unit = _unit(annotations)
     pod = [card for listed in cards.values() for card in listed]
-    told = {request: ContainerEdits(env=speak(listed, pod, unit)) for request, listed in cards.items()}
+    variables = {request: ContainerEdits(env=render(listed, pod, unit)) for request, listed in cards.items()}
     return tuple(
-        told.get(_request(device), NO_EDITS) if device.type == names.TYPE_GPU else NO_EDITS
+        variables.get(_request(device), NO_EDITS) if device.type == names.TYPE_GPU else NO_EDITS
         for device in record.devices
     )
 

@@ -1,13 +1,14 @@
-"""An NCCL topology file of a claim's devices. Pure.
+"""The NCCL topology file of a claim's devices. Pure.
 
-NCCL finds out by itself how its devices are connected, from sysfs, and where sysfs lies (virtual machines that hide switches
-and NUMA nodes) it needs `NCCL_TOPO_FILE`. koordra knows the topology, from sysfs or from the operator's overlay, so every
-container with more than one GPU, or a GPU and a NIC, gets the file of exactly its devices:
+NCCL detects the topology from sysfs; where sysfs is incomplete (virtual machines that hide switches and NUMA
+nodes) it needs `NCCL_TOPO_FILE`. koordra knows the topology, from sysfs or from the operator's overlay, so
+every container with more than one GPU, or a GPU and a NIC, gets a file of exactly its devices:
 
     <system version="1"> <cpu numaid=..> <pci busid=switch class=0x060400> <pci busid=device class=..> ...
 
-What is left out NCCL fills in from the machine (link speeds, CPU models); what is in the file it believes. NVLinks are left to
-NCCL, which asks NVML. The format is that of NCCL's own dump (NCCL_TOPO_DUMP_FILE) and of cloud providers' files.
+NCCL completes what the file leaves out (link speeds, CPU models) and trusts what it contains. NVLinks are
+left to NCCL, which queries NVML. The format is that of NCCL's own dump (NCCL_TOPO_DUMP_FILE) and of cloud
+providers' files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _INFINIBAND: Final = "0x020700"
 
 
 def topology_file(devices: Sequence[MachineDevice], machine: Machine) -> bytes | None:
-    """The file for these devices; None where there is nothing to say: a single device, or one whose place is unknown."""
+    """The file for these devices; None for a single device, or if the place of one is unknown."""
     if len(devices) < 2 or not any(isinstance(device, Gpu) for device in devices):
         return None
     if any(device.location.numa is None for device in devices) and len(machine.numa_nodes) > 1:

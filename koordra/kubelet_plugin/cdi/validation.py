@@ -1,18 +1,20 @@
-"""The rules on which a CDI loader refuses a whole spec file, re-implemented.
+"""The rules by which a CDI loader rejects a whole spec file.
 
-The published JSON schema lets unknown fields, empty edits and wrong versions pass; the Go loader
-(tags.cncf.io/container-device-interface pkg/cdi, pkg/parser) does not, and drops the file with all its devices, so that
-containers fail to start with "unresolvable CDI devices". koordra checks every spec with the loader's rules before it
-writes it:
+The published JSON schema accepts unknown fields, empty edits and wrong versions; the Go loader
+(tags.cncf.io/container-device-interface pkg/cdi, pkg/parser) does not, and drops the file with all its
+devices, so that containers fail to start with "unresolvable CDI devices". koordra validates every spec by the
+loader's rules before it is written:
 
-- strict fields; a known `cdiVersion` that is at least what the fields used need (newer than needed is refused by older
-  runtimes, so `minimum_version` is what is written);
-- names: vendor and class start with a letter and end in a letter or digit, with `_ . -` between; a device name starts and
-  ends with a letter or digit and may also have `:` between; class at most 63, vendor a DNS subdomain of at most 253;
+- strict fields; a known `cdiVersion` that is at least what the fields used need (older runtimes reject newer
+  versions than needed, so `minimum_version` is what is written);
+- names: vendor and class start with a letter and end in a letter or digit, with `_ . -` between; a device
+  name starts and ends with a letter or digit and may also have `:` between; class at most 63, vendor a DNS
+  subdomain of at most 253;
 - at least one device, no name twice, no device whose edits are empty;
-- env `NAME=value`; device nodes with a path, type b c u p and permissions of r w m; mounts with both paths; hooks with a
-  known name, a path and an env of `NAME=value`; network devices with both names, none twice; groups and times that are
-  numbers; an RDT class that can be a directory's name; annotations of text, with qualified names, 256 KiB at most.
+- env `NAME=value`; device nodes with a path, type b c u p and permissions of r w m; mounts with both paths;
+  hooks with a known name, a path and an env of `NAME=value`; network devices with both names, none twice;
+  groups and times that are numbers; an RDT class that can be a directory's name; annotations of text, with
+  qualified names, 256 KiB at most.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""The plugin's checkpoint: which claims this node has prepared, or was about to.
+"""The plugin's checkpoint: the claims that this node has prepared, or is preparing.
 
     {"versions": {"v1": {"checksum": "sha256:...", "data": {"claims": [...]}},
                   "v2": {"checksum": "sha256:...", "data": {"claims": [...]}}}}
 
-Every save writes the present form and the one before it, so that the plugin can be updated **and downgraded by one version**
-without a drain: a program takes the newest version that it knows and ignores those it does not. After a downgrade the older
-program writes what it knows, and the newer sections are gone with what only they said.
+Every save writes the current form and the one before it, so that the plugin can be updated **and downgraded
+by one version** without a drain: a program reads the newest version that it knows and ignores the others.
+After a downgrade the older program writes only what it knows, and newer sections are lost.
 
-A checksum covers the canonical JSON of its `data`. A file that cannot be read, parsed or verified, or has no version that
-this program knows, is a CheckpointError: what is prepared is then unknown, so nothing more may be given out (`recovery` says
-how it goes on). The unreadable bytes are kept once beside it under their own digest.
+A checksum covers the canonical JSON of its `data`. A file that cannot be read, parsed or verified, or has no
+known version, is a CheckpointError: it is then unknown which devices are in use, so nothing may be prepared
+(`recovery` says how it continues). The unreadable bytes are kept once, in a file named after their digest.
 
-A node may have a hundred claims of many mounts each, and every call reads and writes the whole file. So what was read or
-written last is remembered with its bytes: the same bytes are not decoded again, and of a claim that did not change the text
-is not made again. What counts is always what the disk says, since another instance may have written in between.
+A node may have a hundred claims of many mounts each, and every call reads and writes the whole file. So the
+bytes read or written last are cached with their decoded form, and the encoded text of each unchanged claim is
+reused. The disk remains authoritative, since another instance of the plugin may have written in between.
 
 The form before `versions` existed, `{"version": "v1", "checksum", "data"}`, is read.
 """
@@ -47,7 +47,7 @@ Texts = dict[tuple[str, int], tuple[ClaimRecord, str]]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All remembered claims, sorted by uid."""
+    """All claims, sorted by uid."""
 
     claims: tuple[ClaimRecord, ...] = ()
 
@@ -94,7 +94,7 @@ class CheckpointFile:
         return found
 
     def intact(self) -> tuple[ClaimRecord, ...]:
-        """Of an unreadable file: the claims of the newest section that is whole; nothing where none is."""
+        """The claims of the newest intact section of an unreadable file; empty if there is none."""
         data = self._read()
         return () if data is None else intact_claims(data)
 
@@ -118,7 +118,7 @@ class CheckpointFile:
             raise CheckpointError(f"{self.path} cannot be read: {error.strerror}; check the disk") from error
 
     def _keep(self, data: bytes) -> str:
-        """Keep the bytes for whoever looks into it; the name is their digest, so retries make no further copies."""
+        """Save a copy for debugging. It is named after the digest, so retries make no further copies."""
         copy = self.path.with_name(f"{self.path.name}.unreadable-{hashlib.sha256(data).hexdigest()[:12]}")
         try:
             if self._disk.read(copy) is None:
@@ -131,7 +131,7 @@ class CheckpointFile:
 def encode(
     checkpoint: Checkpoint, *, versions: Mapping[str, int] = VERSIONS, texts: Texts | None = None
 ) -> bytes:
-    """Canonical JSON. `texts` remembers claims' texts from one call to the next."""
+    """Canonical JSON. `texts` caches the encoded claims between calls."""
     known = {} if texts is None else texts
     claims = _sorted(checkpoint.claims)
     sections = []
@@ -151,7 +151,7 @@ def _text(claim: ClaimRecord, version: int, known: Texts) -> str:
 
 
 def decode(data: bytes, *, versions: Mapping[str, int] = VERSIONS) -> Checkpoint:
-    """The newest version in it that is known. Raises CheckpointError saying what is wrong with the bytes."""
+    """Decode the newest known version. Raises CheckpointError saying what is wrong with the bytes."""
     sections = _sections(data)
     name = next((name for name in versions if name in sections), None)
     if name is None:
@@ -161,7 +161,7 @@ def decode(data: bytes, *, versions: Mapping[str, int] = VERSIONS) -> Checkpoint
 
 
 def intact_claims(data: bytes) -> tuple[ClaimRecord, ...]:
-    """The claims of the newest known section that is whole, though others may not be."""
+    """The claims of the newest known section that is intact, though others may not be."""
     try:
         sections = _sections(data)
     except CheckpointError:

@@ -1,10 +1,13 @@
-"""What the plugin remembers of one claim: its decision, complete enough to make every file of the claim again.
+"""The record of one prepared claim: the decision of Prepare, complete enough to write every file of the claim
+again.
 
-The CDI spec (claim_spec.py) and the record for the NRI hook (node_state/prepared_claim.py) are pure functions of a `ClaimRecord`; the checkpoint
-stores nothing else. The types are koordra's own: nothing of the claim object or of another driver's results is kept.
+The CDI spec (cdi/claim_spec.py) and the record for the NRI hook (node_state/prepared_claim.py) are pure
+functions of a `ClaimRecord`; the checkpoint stores nothing else. The types are koordra's own: neither the
+claim object nor other drivers' results are kept.
 
-A record belongs to one boot of the machine. Records of another boot hold nothing, since no container has survived; they
-are kept until the kubelet unprepares the claim, only so that a different card under the old name is noticed.
+A record belongs to one boot of the machine. A record of an earlier boot holds no device, since no container
+has survived; it is kept until the kubelet unprepares the claim, only to detect a different card under the old
+name.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ NO_BOOT: Final = ""
 
 
 class State(StrEnum):
-    """STARTED: files may be half there and no container has them. COMPLETED: the kubelet may have been answered.
-    RECOVERED: the checkpoint was lost, and the claim is known from its record for the hook alone (recovery.py)."""
+    """STARTED: files may be half there and no container has them. COMPLETED: the kubelet may have been
+    answered. RECOVERED: the checkpoint was lost, and the claim is known from its record for the hook alone
+    (recovery.py)."""
 
     STARTED = "PrepareStarted"
     COMPLETED = "PrepareCompleted"
@@ -35,11 +39,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceRecord:
-    """One allocated device. `identity` is the GPU's UUID or the NIC's GUID; `nodes` are the device's own nodes.
+    """One allocated device. `identity` is the GPU's UUID or the NIC's GUID; `nodes` are the device's own
+    nodes.
 
-    `consumed` holds exact amounts as canonical quantities, sorted by name. `edits` is everything that a container gets
-    with the device (its own nodes among it), apart from the claim's markers. `network` is what is done to a NIC when the
-    pod's network namespace exists, None for what stays as it is.
+    `consumed` holds exact amounts as canonical quantities, sorted by name. `edits` is everything that a
+    container gets with the device, its own nodes included, apart from the claim's markers. `network` is what
+    is done to a NIC once the pod's network namespace exists; None if nothing is.
     """
 
     request: str
@@ -60,21 +65,21 @@ class DeviceRecord:
     network: NetworkPlan | None = None
 
     @property
-    def given(self) -> tuple[str, str, str | None]:
-        """What was given for which request."""
+    def assignment(self) -> tuple[str, str, str | None]:
+        """The request, and the device and share that serve it."""
         return self.request, self.device, self.share_id
 
     @property
-    def asked(self) -> tuple[str, str, str | None, bool, tuple[tuple[str, str], ...]]:
-        """What the allocation said, without what the node added."""
+    def allocated(self) -> tuple[str, str, str | None, bool, tuple[tuple[str, str], ...]]:
+        """The fields that come from the allocation, without those that the node added."""
         return self.request, self.device, self.share_id, self.admin_access, self.consumed
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """`nonce`: 32 hex digits that only the node and the claim's CDI file know. `pool` is the node's name. `pods` are the
-    uids of the pods for which the claim was reserved when it was prepared; `pod_claim` is the name under which its pod
-    refers to a claim that was made from a template."""
+    """`nonce`: 32 hex digits that only the node and the claim's CDI file know. `pool` is the node's name.
+    `pods` are the uids of the pods for which the claim was reserved when it was prepared; `pod_claim` is the
+    name under which its pod refers to a claim that was made from a template."""
 
     ref: ClaimRef
     pool: str
@@ -88,7 +93,7 @@ class ClaimRecord:
 
     @property
     def networked(self) -> bool:
-        """Whether something is done to the network of the claim's pod."""
+        """Whether Prepare planned a network interface for the claim's pod."""
         return any(device.network is not None for device in self.devices)
 
     @property
@@ -112,8 +117,8 @@ class ClaimRecord:
         return replace(self, state=State.STARTED, boot_id=NO_BOOT)
 
 
-# Checkpoint forms. Version 1 is what the version before this one wrote; it lacks what is done to networks, and for whom.
-# Field names are the dataclasses'; strict both ways.
+# The forms in the checkpoint. Version 1, of the release before, lacks network plans, consumers and hooks.
+# Both are strict.
 
 OLDER: Final = 1
 CURRENT: Final = 2

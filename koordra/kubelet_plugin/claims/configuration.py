@@ -1,15 +1,14 @@
-"""koordra's opaque parameters in an allocation, decoded and put in order of precedence.
+"""koordra's opaque parameters in an allocation, decoded and ordered by precedence.
 
-`status.allocation.devices.config` holds what came from the class and from the claim, each entry for some requests or for
-all. Of several entries of one kind that cover a request the last in this order counts, as a whole:
+`status.allocation.devices.config` holds entries of the class and of the claim, each for some requests or for
+all. If several entries of one kind cover a request, the last one in this order applies as a whole:
 
     class, all requests < class, naming the request < claim, all requests < claim, naming the request
 
-but for isolation, of which the operator's word counts (koordra.api.opaque.isolation).
+but for isolation, whose policy is the operator's (koordra.api.opaque.isolation).
 
-A GangMember is no parameter of the claim: it is what the controller says of a gang's member in the allocation.
-
-A JointAllocation speaks about several requests at a time; a Required one always holds, whatever else is there.
+A JointAllocation covers several requests at a time; a Required one always holds, whatever else is there. A
+GangMember is not a parameter of the claim: the controller writes it into the allocation of a gang's member.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from koordra.api.opaque.parameters import (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One decoded entry. Requests are named as in results: `gpu`, or `gpu/a100` for one of its alternatives."""
+    """One decoded entry. Requests are named as in results: `gpu`, or `gpu/a100` for one of its
+    alternatives."""
 
     requests: tuple[str, ...]
     parameters: Parameters
@@ -47,7 +47,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The entries for this driver, weakest first. `member`: the place in a gang, where the controller has written one."""
+    """The entries for this driver, weakest first. `member`: the place in a gang, where the controller has
+    written one."""
 
     entries: tuple[Entry, ...] = ()
     member: GangMember | None = None
@@ -82,7 +83,8 @@ class Configuration:
 
 
 def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configuration:
-    """The configuration of an allocation; `claim` names it in errors. Raises InvalidParameters for what is misspelt."""
+    """The configuration of an allocation; `claim` names it in errors. Raises InvalidParameters for an unknown
+    kind or field."""
     found = []
     member: GangMember | None = None
     for index, raw in enumerate(config):

@@ -1,4 +1,5 @@
-"""What is changed in a container: environment, device nodes, mounts, hooks. The part of CDI's containerEdits that koordra uses."""
+"""Changes to a container: environment, device nodes, mounts, hooks. The part of CDI's containerEdits that
+koordra uses."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hook:
-    """A program of the host that the runtime runs at one of CDI's moments (`createContainer`, `createRuntime`, ...); if it
-    fails, the container does not start. `arguments` start with the program's own name, as argv does."""
+    """A program of the host that the runtime runs at one of CDI's hook points (`createContainer`,
+    `createRuntime`, ...); if it fails, the container does not start. `arguments` start with the program's own
+    name, as argv does."""
 
     name: str
     path: str
@@ -35,7 +37,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """`env` holds (name, value) pairs; where a name is there twice the later one counts."""
+    """`env` holds (name, value) pairs; of a repeated name the last one counts."""
 
     env: tuple[tuple[str, str], ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -43,7 +45,7 @@ class ContainerEdits:
     hooks: tuple[Hook, ...] = ()
 
     def __add__(self, other: ContainerEdits) -> ContainerEdits:
-        """Both; nodes, mounts and hooks that are in both stay single."""
+        """The union; nodes, mounts and hooks are deduplicated, and the later value of a variable wins."""
         return ContainerEdits(
             env=tuple(dict([*self.env, *other.env]).items()),
             device_nodes=_once([*self.device_nodes, *other.device_nodes]),

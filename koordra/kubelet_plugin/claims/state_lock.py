@@ -1,7 +1,7 @@
 """One writer of the state directory, also while two instances overlap during an update.
 
-The lock is flock(2) on a file in the state directory: the kernel drops it when its holder dies, so there is nothing to
-clean up after a kill. Threads of one process queue at a lock of their own first.
+The lock is flock(2) on a file in the state directory: the kernel drops it when its holder dies, so there is
+nothing to clean up after a kill. Threads of one process queue at a lock of their own first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from koordra.errors import CheckpointError
 
 _RETRY = 0.02
-"""Seconds between two looks at a lock that another process holds; Prepare holds it for some milliseconds."""
+"""Seconds between two attempts at a lock that another process holds; Prepare holds it for some
+milliseconds."""
 
 
 class StateLock:

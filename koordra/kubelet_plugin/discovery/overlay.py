@@ -1,7 +1,7 @@
-"""A reading with the operator's overlay: what sysfs does not show is filled in, what the file gets wrong is a problem.
+"""The operator's topology overlay on a reading: gaps of sysfs are filled in, contradictions become problems.
 
-Virtual machines and some boards hide switches and NUMA nodes. The overlay (topology/overlay.py: an NCCL topology XML, or
-koordra's own YAML) fills such gaps and never overrules what the machine says of itself.
+Virtual machines and some boards hide switches and NUMA nodes. The overlay (topology/overlay.py: an NCCL
+topology XML, or koordra's own YAML) fills such gaps and never overrides what the machine reports.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from koordra.topology import overlay
 from koordra.topology.machine import Machine
 
 
-def laid_over(found: Discovery, places: Mapping[str, overlay.Place], *, file: str) -> Discovery:
-    """`found` with the overlay applied; gaps that it answers are no problems any more, contradictions are new ones."""
+def apply_overlay(found: Discovery, places: Mapping[str, overlay.Place], *, file: str) -> Discovery:
+    """`found` with the overlay applied; problems that it answers are dropped, contradictions are added."""
     machine, contradictions = overlay.apply(found.machine, places)
     open_problems = _unanswered(found.problems, machine)
     added = [

@@ -1,17 +1,19 @@
-"""What a node has: GPUs, RDMA NICs and where they sit, read once.
+"""One reading of a machine: GPUs, RDMA NICs and their places.
 
-Everything is read through a root path, so that a captured or made-up machine is read by the same code as the real one:
+Everything is read below a root path, so that a captured or made-up machine is read by the same code as the
+real one:
 
-1. sysfs gives the PCI tree, NUMA nodes and sockets (``sysfs``);
-2. NVML, or a recording of it, or /proc/driver/nvidia says who the GPUs are (``nvml``, ``recorded``, ``proc_driver``,
-   put together in ``gpus``) and what they are cut into (``nvml_mig``, ``mig_nodes``);
-3. /sys/class/infiniband gives RDMA devices of any vendor (``rdma``), /sys/bus/auxiliary parts of NICs (``subfunctions``);
-4. /dev is looked at for the nodes and their numbers (``device_nodes``).
+1. sysfs: the PCI tree, NUMA nodes and sockets (``sysfs/``);
+2. NVML, or a recording of it, or /proc/driver/nvidia: the GPUs' identities and MIG instances (``nvml/``,
+   ``gpu/``);
+3. /sys/class/infiniband: RDMA devices of any vendor; /sys/bus/auxiliary: sub-functions of NICs (``rdma/``);
+4. /dev: device nodes and their numbers (``sysfs/device_nodes``).
 
-``watcher`` reads again when something changes.
+``watch/watcher`` reads again when something changes.
 
-Discovery never raises for what it finds: what is certain is in the machine, what is not is a :class:`Problem`. Devices
-with problems stay in the machine, since their nodes must be guarded, but are not ``publishable``.
+Discovery never raises for what it finds: what is certain is in the machine, what is not becomes a
+:class:`Problem`. Devices with problems stay in the machine, since their nodes must be guarded, but are not
+``publishable``.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ from koordra.topology.machine import Location, Machine, NumaNode, bus_order
 def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     """Read the machine below ``root`` (``Path("/")`` is this one).
 
-    ``nvml`` replaces the source of GPU facts; by default it is the library on the real machine and ``nvml.json`` on a
-    picture of one. The library is asked only where the PCI tree shows an NVIDIA GPU.
+    ``nvml`` replaces the source of GPU facts; by default it is the library on the real machine and
+    ``nvml.json`` on a picture of one. The library is asked only where the PCI tree shows an NVIDIA GPU.
     """
     tree = MachineRoot(root)
     functions, problems = pci_functions(tree)
@@ -117,7 +119,7 @@ def _gpu_facts(tree: MachineRoot, nvml: GpuFactsSource | None) -> NvmlFacts:
 def _unplaced(
     locations: dict[str, tuple[Location, frozenset[str]]], nodes: tuple[NumaNode, ...]
 ) -> list[Problem]:
-    """Devices whose NUMA node firmware does not tell, on a machine with several."""
+    """Devices whose NUMA node is unknown, on a machine with several."""
     return [
         Problem(
             f"PCI device {bus_id}",

@@ -1,4 +1,4 @@
-"""What one reading of the machine gives: the machine, and what discovery could not be certain of."""
+"""The result of one reading: the machine, and the problems that discovery could not resolve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koordra.topology.machine import Machine
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One fact that is missing or contradicts another: of which object, which field, what is wrong, what to do."""
+    """A fact that is missing or contradicts another: the object, the field, what is wrong, and the remedy."""
 
     object: str
     field: str
@@ -25,7 +25,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What is there, and what could not be made certain (sorted, without repetitions)."""
+    """`problems` are sorted and unique."""
 
     machine: Machine
     problems: tuple[Problem, ...]

@@ -1,9 +1,9 @@
-"""The kubelet's calls, NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1.
+"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1.
 
-The two versions differ only in the share id that v1beta1 lacks. An answer holds exactly one entry per claim of the request;
-an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which are fetched side by side:
-the kubelet gives 45 s for the call, and a request to the API server ends after 15 s. What the kubelet no longer waits for is
-not prepared any more: its Unprepare may have come and gone.
+The versions differ only in the share id that v1beta1 lacks. A response has exactly one entry per claim of the
+request; an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which
+are fetched concurrently: the kubelet allows 45 s for the call, and a request to the API server times out
+after 15 s. A call that the kubelet has given up is not carried out: its Unprepare may have come and gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from koordra.errors import KoordraError
 from koordra.kubelet_plugin.dra.health_service import HEALTH_VERSIONS
-from koordra.kubelet_plugin.prepare.device_state import DeviceState, PreparedDevice
+from koordra.kubelet_plugin.prepare.device_state import DeviceState, KubeletDevice
 from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import ClaimRef
@@ -34,21 +34,21 @@ SIDE_BY_SIDE: Final = 8
 
 
 class Calls:
-    """What is done for one claim, and who hears of it: `metrics`, and `happened` with the call's name and whether it was
-    done."""
+    """Carries out the calls for single claims and reports them to `metrics` and to `on_done`, with the call's
+    name and whether it succeeded."""
 
     def __init__(
         self,
         state: DeviceState,
         *,
         metrics: PluginMetrics | None = None,
-        happened: Callable[[str, bool], None] = lambda call, done: None,
+        on_done: Callable[[str, bool], None] = lambda call, done: None,
     ) -> None:
         self._state = state
         self._metrics = metrics
-        self._happened = happened
+        self._on_done = on_done
 
-    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> tuple[PreparedDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> tuple[KubeletDevice, ...]:
         return self._observed("prepare", lambda: self._state.prepare(ref, awaited=awaited))
 
     def unprepare(self, ref: ClaimRef) -> None:
@@ -61,7 +61,7 @@ class Calls:
                 result = step()
             done = True
         finally:
-            self._happened(call, done)
+            self._on_done(call, done)
         return result
 
 
@@ -94,7 +94,7 @@ class DraService:
             response.claims[ref.uid].error = error
         return response
 
-    def _device(self, device: PreparedDevice) -> Any:
+    def _device(self, device: KubeletDevice) -> Any:
         message = self._messages.Device(
             request_names=[device.request],
             pool_name=device.pool,
@@ -125,13 +125,13 @@ def _claims(request: Any) -> list[ClaimRef]:
 
 
 def _attempt(step: Callable[[ClaimRef], _T], ref: ClaimRef) -> tuple[_T | None, str]:
-    """What the step returns, and the text of what went wrong, empty for success."""
+    """The result of the step, and the error's text, empty for success."""
     try:
         return step(ref), ""
     except KoordraError as error:
         log.warning("claim_refused", claim=str(ref), uid=ref.uid, error=str(error))
         return None, str(error)
     except Exception as error:
-        # One claim's surprise must not take the batch, or the server, with it.
+        # An unexpected error in one claim must not fail the batch, or the server.
         log.exception("claim_failed", claim=str(ref), uid=ref.uid)
         return None, f"{ref}: internal error: {type(error).__name__}: {error}"

@@ -1,10 +1,11 @@
 """Health over gRPC, for two readers.
 
-- The kubelet: DRAResourceHealth in `v1` (1.37 and later) and `v1alpha1` (before), on the DRA socket. The two differ in their
-  name alone. What the kubelet hears ends up in `pod.status.containerStatuses[].allocatedResourcesStatus`.
-- Probes: `grpc.health.v1.Health`, on the DRA socket and, with `--health-address`, on a TCP port for the kubelet's grpc
-  probes. It says SERVING when the plugin's own sockets answer; the check goes through the sockets themselves, since a lost
-  socket file is the way in which a plugin that looks alive is unreachable.
+- The kubelet: DRAResourceHealth in `v1` (1.37 and later) and `v1alpha1` (before), on the DRA socket. The two
+  differ in their name alone. The kubelet writes it to
+  `pod.status.containerStatuses[].allocatedResourcesStatus`.
+- Probes: `grpc.health.v1.Health`, on the DRA socket and, with `--health-address`, on a TCP port for the
+  kubelet's grpc probes. It reports SERVING if the plugin's own sockets answer; the check goes through the
+  socket files, since a plugin that lost them seems alive and is unreachable.
 """
 
 from __future__ import annotations
@@ -90,13 +91,13 @@ class ProbeService:
         return _Status(status=_Status.SERVING if self._serving() else _Status.NOT_SERVING)
 
     def Watch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        told = None
+        reported = None
         while context.is_active():
             status = _Status.SERVICE_UNKNOWN
             if _known(request.service):
                 status = _Status.SERVING if self._serving() else _Status.NOT_SERVING
-            if status != told:
-                told = status
+            if status != reported:
+                reported = status
                 yield _Status(status=status)
             if self._stop.wait(_WATCH_EVERY):
                 return
@@ -107,7 +108,8 @@ def _known(service: str) -> bool:
 
 
 def add_health_services(feed: HealthFeed, *, pool: str) -> Callable[[Any], None]:
-    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the server's own."""
+    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the
+    server's own."""
 
     def add(server: Any) -> None:
         places = threading.Semaphore(MOST_STREAMS)

@@ -1,5 +1,5 @@
-"""One owner of each socket name: two instances of the plugin may overlap during an update, and one that was killed leaves its
-sockets.
+"""One owner of each socket name: two instances of the plugin may overlap during an update, and one that was
+killed leaves its sockets.
 
 The lock is flock(2) on a file in the state directory: the kernel drops it when its holder dies.
 """
@@ -26,9 +26,10 @@ _RETRY_S: Final = 0.1
 def sole_instance(path: Path, stop: threading.Event) -> Iterator[bool]:
     """Own a socket name for the time of the block; False when `stop` came before its other owner ended.
 
-    Two instances that bind the same sockets would take them from each other for ever. Instances with names of their own
-    (`--pod-uid`) do not meet here. The file goes with its owner; one that was killed leaves it, and then it says whose
-    sockets are left over (`abandoned`). Raises CheckpointError when the file cannot be opened.
+    Two instances that bind the same sockets would take them from each other repeatedly. Instances with names
+    of their own (`--pod-uid`) do not share a lock. The owner removes the file when it ends; one that was
+    killed leaves it, which marks its sockets as `abandoned`. Raises CheckpointError when the file cannot be
+    opened.
     """
     descriptor: int | None = None
     try:
@@ -37,7 +38,7 @@ def sole_instance(path: Path, stop: threading.Event) -> Iterator[bool]:
             if not _alone(descriptor, path, stop):
                 break
             if not _is_at(descriptor, path):
-                # Its last owner took the file away while we waited for it: what we hold is nobody's name any more.
+                # Its last owner removed the file while we waited: our lock is on a deleted file.
                 os.close(descriptor)
                 descriptor = None
                 continue
@@ -55,7 +56,7 @@ def sole_instance(path: Path, stop: threading.Event) -> Iterator[bool]:
 
 @contextmanager
 def abandoned(path: Path) -> Iterator[bool]:
-    """Whether the file of a socket name is there and its owner is not. Then it is held for the time of the block, so that no
+    """Whether the lock file exists without an owner. It is then locked for the time of the block, so that no
     new owner comes meanwhile, and removed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -95,16 +96,18 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _alone(descriptor: int, path: Path, stop: threading.Event) -> bool:
-    told = False
+    reported = False
     while not stop.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not told:
+            if not reported:
                 log.warning(
-                    "another_instance_serves", lock=str(path), remedy="give each a --pod-uid, or end one"
+                    "sockets_owned_by_another_instance",
+                    lock=str(path),
+                    remedy="give each a --pod-uid, or end one",
                 )
-                told = True
+                reported = True
             stop.wait(_RETRY_S)
         else:
             return True

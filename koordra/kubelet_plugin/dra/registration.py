@@ -1,10 +1,13 @@
-"""How the kubelet learns of the driver: a socket in <kubelet root>/plugins_registry that says who serves what and where.
+"""Registers the driver with the kubelet: a socket in <kubelet root>/plugins_registry that names the driver
+and its DRA socket.
 
-The kubelet watches that directory, dials each new socket, asks GetInfo, dials the DRA socket it was told, and reports the
-outcome. So the DRA server has to be up before the registration socket appears, and goes after it.
+The kubelet watches that directory, dials each new socket, calls GetInfo, dials the DRA socket named there,
+and reports the outcome. So the DRA server must be serving before the registration socket appears, and stops
+after it.
 
-An instance that is killed leaves its sockets. One that starts under the same pod uid binds them again; where the pod is gone,
-the next instance takes them away (`remove_abandoned`), or the kubelet would dial them at each of its starts for ever.
+An instance that is killed leaves its sockets. One that starts under the same pod uid binds them again; if the
+pod is gone, the next instance removes them (`remove_abandoned`), or the kubelet would dial them at each of
+its starts.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ _INSTANCE: Final = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class PluginSockets:
-    """Where the two sockets are. With a pod uid the names are the instance's own, so that two instances of the plugin
-    can serve side by side during an update; the kubelet then uses the one that registered last."""
+    """The paths of the two sockets. With a pod uid the names are the instance's own, so that two instances of
+    the plugin can serve side by side during an update; the kubelet then uses the one that registered last."""
 
     registration: Path
     dra: Path
@@ -45,12 +48,13 @@ class PluginSockets:
         )
 
     def instance(self, state: Path) -> Path:
-        """The file in the state directory by which an instance owns these names (lock.sole_instance)."""
+        """The lock file by which an instance owns these names (instance_lock.sole_instance)."""
         return state / f"{self.registration.name}{_INSTANCE}"
 
 
 def remove_abandoned(kubelet_root: Path, state: Path) -> None:
-    """Remove the sockets of instances that were killed and did not come back. What cannot be removed is logged."""
+    """Remove the sockets of instances that were killed and did not come back. What cannot be removed is
+    logged."""
     for lock in sorted(state.glob(f"{names.DRIVER}*{_REGISTRATION}{_INSTANCE}")):
         mark = lock.name.removeprefix(names.DRIVER).removesuffix(f"{_REGISTRATION}{_INSTANCE}")
         sockets = PluginSockets.below(kubelet_root, pod_uid=mark.removeprefix("-") or None)
@@ -59,9 +63,9 @@ def remove_abandoned(kubelet_root: Path, state: Path) -> None:
                 if found:
                     sockets.registration.unlink(missing_ok=True)
                     sockets.dra.unlink(missing_ok=True)
-                    log.info("abandoned_sockets_removed", socket=str(sockets.registration))
+                    log.info("stale_sockets_removed", socket=str(sockets.registration))
         except OSError as error:
-            log.warning("abandoned_sockets_stay", socket=str(sockets.registration), error=str(error))
+            log.warning("stale_sockets_not_removed", socket=str(sockets.registration), error=str(error))
 
 
 class RegistrationService:
@@ -80,7 +84,7 @@ class RegistrationService:
         return self._info
 
     def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """A refusal is only logged: the kubelet tries again, and serving on is what lets it."""
+        """A refusal is only logged: the kubelet retries."""
         del context
         if request.plugin_registered:
             log.info("registered_with_kubelet", driver=names.DRIVER)

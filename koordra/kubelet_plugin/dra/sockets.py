@@ -1,8 +1,9 @@
-"""A gRPC server on one unix socket, for one local user, that comes back when its socket file vanishes.
+"""A gRPC server on one unix socket, for one local user, that binds again when its socket file vanishes.
 
-Socket files get lost: somebody cleans /var/lib/kubelet, an older instance removes the path when it stops, a newer one takes
-it over. The kubelet finds a plugin by those files alone, so `ensure` compares the file with the one that was bound and binds
-again. gRPC removes its path when a server stops, so the old server is stopped before the new one binds.
+Socket files get lost: somebody cleans /var/lib/kubelet, an older instance removes the path when it stops, a
+newer one takes it over. The kubelet finds a plugin only by those files, so `ensure` compares the file with
+the one that was bound and binds again. gRPC removes its path when a server stops, so the old server is
+stopped before the new one binds.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Identity = tuple[int, int]
 
 
 class SocketServer:
-    """`add` puts the services onto a fresh gRPC server; it is called again after each loss of the socket. `stopping` is
-    called with each end, so that calls that would never end by themselves do."""
+    """`add` puts the services onto a fresh gRPC server; it is called again after each loss of the socket.
+    `stopping` is called with each end, so that calls that would never end by themselves do."""
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class SocketServer:
         self._server, self._bound = server, self._identity()
 
     def ensure(self) -> bool:
-        """Bind again if the socket file is gone or is somebody else's; True if that was needed. Raises NodeError."""
+        """Bind again if the socket file is gone or is somebody else's; True if that was needed. Raises
+        NodeError."""
         if self._server is not None and self._bound is not None and self._identity() == self._bound:
             return False
         log.warning("socket_lost", path=str(self.path))

@@ -1,10 +1,10 @@
-"""A NetworkAttachmentDefinition carried out: CNI plugins, run as the specification says (CNI SPEC 1.0.0, section 3).
+"""Runs the CNI plugins of a NetworkAttachmentDefinition (CNI SPEC 1.0.0, section 3).
 
     chain of plugins ──ADD──> each gets the configuration, the previous result and the environment, answers with a result
                      <─DEL──  in reverse order, also when something is gone already
 
-`deviceID`, the NIC's PCI address, is put into the configuration, where SR-IOV and host-device plugins look for it (the
-convention of the network plumbing working group). Plugins are programs of the host in `bin_dirs`.
+`deviceID`, the NIC's PCI address, is added to the configuration, where SR-IOV and host-device plugins expect
+it (the convention of the network plumbing working group). Plugins are programs of the host in `bin_dirs`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Request:
 
 
 def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
-    """The configurations of the plugins to run, in order. Raises InvalidInput for text that is no CNI configuration."""
+    """The configurations of the plugins to run, in order. Raises InvalidInput for text that is no CNI
+    configuration."""
     try:
         document = json.loads(config)
     except ValueError as error:
@@ -64,7 +65,8 @@ def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
 
 
 def add(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> tuple[str, ...]:
-    """Attach; the addresses that the pod got. What was done is undone when a plugin fails. Raises NodeError."""
+    """Attach, and return the pod's addresses. If a plugin fails, the ones before it are undone. Raises
+    NodeError."""
     chain = plugin_chain(request.config, bus_id=request.bus_id)
     result: dict[str, Any] | None = None
     try:
@@ -77,7 +79,7 @@ def add(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> tuple[str, 
 
 
 def delete(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> list[str]:
-    """Detach as far as it goes; what could not be undone, as text."""
+    """Detach as far as possible; returns what failed, as text."""
     problems = []
     for plugin in reversed(plugin_chain(request.config, bus_id=request.bus_id)):
         try:

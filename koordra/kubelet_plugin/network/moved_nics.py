@@ -1,8 +1,8 @@
 """NICs that are in a pod, in a reading of the host. Pure.
 
-What has moved into a pod's network namespace is not seen from the host: always its network interface, and where RDMA devices
-belong to namespaces the RDMA device too, so that the NIC seems to be gone. It is not: it stays published, as it was last
-seen, until its pod gives it back.
+The host does not see a network interface that has moved into a pod's network namespace, nor, where RDMA
+devices belong to namespaces, its RDMA device, so that the NIC seems to be gone. It stays published as it was
+last seen, until its pod returns it.
 """
 
 from __future__ import annotations

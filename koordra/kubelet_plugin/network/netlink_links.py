@@ -1,10 +1,11 @@
-"""Network interfaces over netlink: moved, made, given addresses. The only importer of pyroute2; needs CAP_NET_ADMIN.
+"""Network interfaces over netlink: moved, created, given addresses. The only importer of pyroute2; needs
+CAP_NET_ADMIN.
 
-A socket belongs to the network namespace of the thread that opened it, so what happens in a pod runs in a short-lived
-thread that has entered the pod's namespace; the thread ends with its task and nothing else of the process ever leaves the
-host's namespace. Namespaces are named by a path (`/proc/<pid>/ns/net`, `/var/run/netns/...`).
+A socket belongs to the network namespace of the thread that opened it, so work in a pod runs in a short-lived
+thread that has entered the pod's namespace; the thread ends with its task, and no other thread ever leaves
+the host's namespace. Namespaces are named by a path (`/proc/<pid>/ns/net`, `/var/run/netns/...`).
 
-Errors leave as NodeError, naming interface and errno.
+Errors are NodeErrors that name interface and errno.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class LinkState:
-    """An interface as it is: what is restored when it comes back, and what is told about it."""
+    """The state of an interface: restored when it comes back, and reported in the claim's status."""
 
     name: str
     mtu: int
@@ -74,14 +75,15 @@ def inside(netns: str, task: Callable[[], _T]) -> _T:
 
 
 class NetlinkLinks:
-    """The host's interfaces and those of pods. `sys` is where sysfs is mounted, as the host's namespace sees it."""
+    """The host's interfaces and those of pods. `sys` is where sysfs is mounted, as the host's namespace sees
+    it."""
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
         self._sys = sys
 
     def host_name(self, *, interface: str, bus_id: str) -> str | None:
-        """The present name of the NIC's interface on the host, None when it is not there. The kernel may have renamed it
-        when a pod's namespace ended."""
+        """The present name of the NIC's interface on the host, None when it is not there. The kernel may have
+        renamed it when a pod's namespace ended."""
         if bus_id:
             with contextlib.suppress(OSError):
                 names = sorted(
@@ -139,8 +141,8 @@ class NetlinkLinks:
                 _add_address(route, index, address)
 
     def add_macvlan(self, parent: str, *, netns: str, as_name: str) -> None:
-        """A macvlan interface on top of a host's one, in the pod. It starts under a name of its own, since `as_name` may be
-        taken on the host."""
+        """A macvlan interface on top of a host's one, in the pod. It starts under a name of its own, since
+        `as_name` may be taken on the host."""
         temporary = f"kd{os.getpid() % 100000}x{threading.get_ident() % 1000000}"[:15]
         with _route() as route, _opened(netns) as descriptor:
             link = _index(route, parent)
@@ -238,7 +240,7 @@ def _index(route: Any, name: str) -> int:
 def _state(route: Any, name: str) -> LinkState:
     index = _index(route, name)
     link = route.get_links(index)[0]
-    # What the kernel made for itself (IPv6 link-local) comes back by itself.
+    # The kernel restores IPv6 link-local addresses itself.
     addresses = [
         f"{entry.get('local') or entry.get('address')}/{entry['prefixlen']}"
         for entry in route.get_addr(index=index)

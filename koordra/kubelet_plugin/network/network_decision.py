@@ -1,18 +1,18 @@
-"""What happens to the network of a pod that is given a NIC: the decision, in Prepare. Pure.
+"""What happens to each NIC of a claim in its pod's network, decided in Prepare. Pure.
 
     device                           pod on the host's network   any other pod
     virtual function                 nothing                     Move
     NIC, RdmaConfig mode Exclusive   nothing                     Move
     share of a RoCE NIC              nothing                     Macvlan on top of it
     share of an InfiniBand NIC       nothing                     nothing: its verbs need no network interface
-    any, with `network.attachment`   refused                     Attach: the CNI plugin does it all
+    any, with `network.attachment`   refused                     Attach: by the CNI plugin
 
-RoCE takes its addresses (GIDs) from network interfaces of the process's own network namespace, so a share of a RoCE NIC
-without an interface in the pod would be a device that carries no traffic. InfiniBand has its own addresses.
+RoCE takes its addresses (GIDs) from network interfaces of the process's own network namespace, so a share of
+a RoCE NIC without an interface in the pod would carry no traffic. InfiniBand has its own addresses.
 
-Refused, since no pod could be right with it: `network` on the host's network; one fixed address for several devices; a NIC
-that moves into one pod while the claim is reserved for two; and `network` on a node whose plugin runs without
-`--pod-network`, which needs the NRI hook (`koordra nri --pod-network`).
+Refused: `network` on the host's network; one fixed address for several devices; a NIC that moves into a pod
+while the claim is reserved for several; and `network` on a node whose plugin runs without `--pod-network`,
+which needs the NRI hook (`koordra nri --pod-network`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _ETHERNET = "Ethernet"
 
 @dataclass(frozen=True, slots=True)
 class Consumers:
-    """Who the claim is reserved for: uids of pods; `host_network` when all of them are on the host's, `own_users` when one
-    has a user namespace of its own; and the CNI configurations of the attachments that the claim names, as JSON text."""
+    """The pods that the claim is reserved for: their uids; `host_network` if all of them use the host's
+    network, `own_users` if one has its own user namespace; and the CNI configurations of the attachments that
+    the claim names, as JSON text."""
 
     pods: tuple[str, ...] = ()
     host_network: bool = False
@@ -131,11 +132,11 @@ def _plan(
 
 
 def _interface_name(device: DeviceRecord, kind: NetworkKind) -> str:
-    """The name in the pod where the claim gives none. If the NIC's own interface stays on the host it is another: by its name
-    a container is held back that is in a pod without it, and some runtimes look on the host too (network_gate.py). Every pod
-    has an eth0 of its own."""
+    """The interface's name in the pod where the claim gives none. It differs from the name of an interface
+    that stays on the host, since the gate of network_gate.py finds the interface by name and some runtimes
+    also search the host. Every pod has an eth0 of its own."""
     if device.netdev and (kind is not NetworkKind.MOVE or device.netdev == "eth0"):
-        # Two ports of a card differ at the end: nothing of that is cut off (enp193s0f0np0, enp193s0f0np1).
+        # The ports of a card differ at the end of the name, which is kept (enp193s0f0np0, enp193s0f0np1).
         return f"{device.netdev}{'pod' if len(device.netdev) <= 12 else 'p'}"[-15:]
     return (device.netdev or device.ib_device or device.device)[:15]
 

@@ -2,24 +2,26 @@
 
     <state>/claims/<uid>/network.json       written once the pod has its network; what containers may read of it
 
-Prepare makes the file a read-only mount of the container (`/run/koordra.io/network/<uid>.json`, for programs that want
-to know). So **the network fails closed without anybody's help**: as long as nothing was attached the file is missing, the
-runtime cannot make the mount, and the container does not start. NRI by itself fails open: a hook that is away, or late, is
-not asked.
+Prepare makes the file a read-only mount of the container (`/run/koordra.io/network/<uid>.json`, for programs
+that want to know). So **the network fails closed without anybody's help**: as long as nothing was attached
+the file is missing, the runtime cannot make the mount, and the container does not start. NRI by itself fails
+open: a hook that is away, or late, is not asked.
 
-That file is the claim's, and a claim may get a second pod, for which there is no Prepare. So a device that has a network
-interface brings a second mount, of something that exists only in the network namespace that has the interface:
+That file is the claim's, and a claim may get a second pod, for which there is no Prepare. So a device that
+has a network interface brings a second mount, of something that exists only in the network namespace that has
+the interface:
 
     /proc/sys/net/ipv4/conf/<interface>   ->   /run/koordra.io/network/<uid>.in-one-pod-at-a-time/<interface>
 
-The kernel looks that path up in the network namespace of the process that asks, and runtimes make mounts from inside the
-container's own namespaces. So the kernel itself answers, for every container, whether its pod has the interface: one whose
-pod has not does not start, and the error names the path. runc 1.2 and later look on the host, too, for what they do not find
-inside; so the interface is to have a name in the pod that no interface of the host has (network_decision.py).
+The kernel looks that path up in the network namespace of the process that asks, and runtimes make mounts from
+inside the container's own namespaces. So the kernel itself answers, for every container, whether its pod has
+the interface: one whose pod has not does not start, and the error names the path. runc 1.2 and later look on
+the host, too, for what they do not find inside; so the interface is to have a name in the pod that no
+interface of the host has (network_decision.py).
 
-Not for pods with a user namespace of their own (`hostUsers: false`): for them older runtimes open mounts from outside, where
-the interface is missing for the rightful pod too. There the hook refuses, and verification finds what it missed
-(nri/verify/drift.py, InterfaceMissing).
+Not for pods with a user namespace of their own (`hostUsers: false`): for them older runtimes open mounts from
+outside, where the interface is missing for the rightful pod too. There the hook refuses, and verification
+finds what it missed (nri/verify/drift.py, InterfaceMissing).
 """
 
 from __future__ import annotations

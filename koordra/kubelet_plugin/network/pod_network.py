@@ -1,22 +1,25 @@
-"""NICs in and out of pods, when the runtime makes a sandbox and when it takes it down.
+"""Moves NICs into pods and back, when the runtime creates a sandbox and when it stops it.
 
-The NRI hook calls (`koordra nri --pod-network` puts the two together): NRI's RunPodSandbox is the first moment at which the
-pod's network namespace exists and the last before its containers; a CDI `createRuntime` hook would come as late, once per
-container instead of once per pod, and needs a program on every host. What the claim's Prepare decided is in a file
-(node_state/claim_network.py), so nothing is decided or asked here.
+The NRI hook calls this (`koordra nri --pod-network` connects the two): NRI's RunPodSandbox is the first
+moment at which the pod's network namespace exists and the last before its containers. A CDI `createRuntime`
+hook would come as late, once per container instead of once per pod, and needs a program on every host. The
+claim's Prepare has decided and written a file (node_state/claim_network.py), so nothing is decided or asked
+here.
 
-In:   1. the network interface moves into the pod (or a macvlan is made there)
-      2. the RDMA link follows, where RDMA devices belong to namespaces
-      3. GUID, VLAN or partition, MTU, addresses, up, routes
-      4. the gate opens: from now on containers with the claim can start
-Out:  1. the gate closes
-      2. the RDMA link first, then the network interface: the other way round the kernel tears the link down
-      3. the interface gets its name, MTU, state and addresses back
-      4. the `attached` file goes last, so that a kill in between is repeated from the start
+Attach: 1. the network interface moves into the pod (or a macvlan is created there)
+        2. the RDMA link follows, where RDMA devices belong to namespaces
+        3. GUID, VLAN or partition, MTU, addresses, up, routes
+        4. the gate opens: from now on containers with the claim can start
+Detach: 1. the gate closes
+        2. the RDMA link first, then the network interface: in the other order the kernel destroys the link
+        3. the interface gets its name, MTU, state and addresses back
+        4. the `attached` file is removed last, so that a kill in between is repeated from the start
 
-All of it can be repeated: runtimes retry sandboxes and call Stop several times, also without a namespace. What is about to
-leave the host is written down first, so after a kill in between it is taken back and the attachment starts again. When the namespace is gone already, the kernel has returned physical interfaces by itself, perhaps under
-another name: then only the name and the settings are put right. What was made in the pod (macvlan) went with it.
+All of it is idempotent: runtimes retry sandboxes and call Stop several times, also without a namespace. The
+`attached` file is written before anything leaves the host, so after a kill in between the NIC is taken back
+and the attachment starts again. If the namespace is gone already, the kernel has returned physical interfaces
+by itself, perhaps under another name: then only name and settings are restored. Interfaces created in the pod
+(macvlan) went with it.
 
 A NIC whose interface carries the host's default route is never moved: that would cut the node off.
 """
@@ -49,7 +52,7 @@ from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 log = get_logger(__name__)
 
 _BASE: Final = ".b"
-"""What an interface is called in the pod when a VLAN or a partition on top of it has the name."""
+"""Suffix of an interface in the pod whose VLAN or partition has the planned name."""
 
 
 class Links(Protocol):
@@ -88,7 +91,7 @@ class RdmaLinks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """A pod's sandbox as the runtime tells it. `netns` is empty for a pod on the host's network."""
+    """A pod's sandbox as the runtime reports it. `netns` is empty for a pod on the host's network."""
 
     id: str
     pod_uid: str
@@ -117,7 +120,7 @@ class PodNetworks:
         self._sys = sys
         self._cni_dirs = tuple(cni_dirs)
 
-    # What the NRI hook calls.
+    # Called by the NRI hook.
 
     def sandbox_started(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
         self.attach(Sandbox(id=id, pod_uid=pod_uid, pod=pod, namespace=namespace, netns=netns))
@@ -126,43 +129,44 @@ class PodNetworks:
         self.detach(Sandbox(id=id, pod_uid=pod_uid, pod=pod, namespace=namespace, netns=netns))
 
     def attach(self, sandbox: Sandbox) -> None:
-        """The sandbox exists: give it what its claims' networks say."""
+        """Attach the NICs of the pod's claims to its sandbox."""
         for network in read_networks(self._state, self._disk):
             if sandbox.pod_uid in network.pods:
                 self._attach(network, sandbox)
 
     def detach(self, sandbox: Sandbox) -> None:
-        """The sandbox is being stopped, or is gone: take everything back."""
+        """Detach everything from a sandbox that is being stopped, or is gone."""
         for claim in read_attached(self._state, self._disk):
             if claim.pod == sandbox.pod_uid and (not sandbox.id or claim.sandbox == sandbox.id):
                 self.release(claim)
 
     def release(self, claim: AttachedNetwork) -> None:
-        """Take one claim's NICs back from its pod; used by Unprepare too, when no sandbox was ever stopped."""
+        """Detach one claim's NICs from its pod; Unprepare calls it too, if the sandbox was never stopped."""
         networks = read_networks(self._state, self._disk, uid=claim.uid)
         plans = dict(networks[0].plans) if networks else {}
         self._close_gate(claim.uid)
         for attached in claim.devices:
             plan = plans.get(attached.device)
             if plan is not None:
-                self._take_back(attached, plan, claim)
+                self._detach_device(attached, plan, claim)
         self._remove(claim.uid)
         log.info("network_released", uid=claim.uid, devices=[device.device for device in claim.devices])
 
     def release_claim(self, uid: str) -> None:
-        """Take back whatever a pod still has of the claim: its sandbox was never stopped, or nobody saw it."""
+        """Detach whatever a pod still has of the claim: its sandbox was never stopped, or the hook missed
+        it."""
         for claim in read_attached(self._state, self._disk, uid=uid):
             self.release(claim)
 
     def ready(self) -> tuple[AttachedNetwork, ...]:
-        """What is in pods now, complete."""
+        """The networks that are completely attached."""
         return tuple(claim for claim in self.attached() if self._gate(claim.uid).exists())
 
     def attached(self) -> tuple[AttachedNetwork, ...]:
-        """What is in pods now, or on its way."""
+        """The networks that are attached or being attached."""
         return read_attached(self._state, self._disk)
 
-    # In.
+    # Attach.
 
     def _attach(self, network: ClaimNetwork, sandbox: Sandbox) -> None:
         if not sandbox.netns:
@@ -174,22 +178,22 @@ class PodNetworks:
             if earlier.sandbox == sandbox.id and self._gate(uid).exists():
                 return
             if earlier.pod != sandbox.pod_uid and earlier.netns and Path(earlier.netns).exists():
-                # A claim whose second pod came after Prepare: what runs keeps what it has.
+                # A second pod was added to the claim after Prepare: the running one keeps the network.
                 raise NodeError(
                     f"{network.ref}: its network is in pod {earlier.pod}, and it goes into one pod at a time; give each "
                     "pod a claim of its own (a template)"
                 )
-            # Half done, or of a sandbox that died without a Stop: from the start.
+            # Incomplete, or of a sandbox that died without a Stop: start over.
             self.release(earlier)
         done: list[AttachedDevice] = []
 
-        def note(device: AttachedDevice) -> None:
-            # Before anything leaves the host, so that it is found again after a kill.
+        def record(device: AttachedDevice) -> None:
+            # Written before anything leaves the host, so that it is found again after a kill.
             self._write(network, sandbox, [*done, device])
 
         try:
             for device, plan in network.plans:
-                done.append(self._give(device, plan, sandbox, note=note))
+                done.append(self._attach_device(device, plan, sandbox, record=record))
         except KoordraError as error:
             log.error("network_not_attached", claim=str(network.ref), pod=sandbox.pod_uid, error=str(error))
             with contextlib.suppress(KoordraError):
@@ -203,12 +207,12 @@ class PodNetworks:
             interfaces=[device.interface for device in done],
         )
 
-    def _give(
-        self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, note: Callable[[AttachedDevice], None]
+    def _attach_device(
+        self, device: str, plan: NetworkPlan, sandbox: Sandbox, *, record: Callable[[AttachedDevice], None]
     ) -> AttachedDevice:
         given = AttachedDevice(device=device, interface=plan.interface)
         if plan.kind is NetworkKind.ATTACH:
-            note(given)
+            record(given)
             return replace(given, addresses=cni.add(_cni_request(plan, sandbox), bin_dirs=self._cni_dirs))
         base = _base(plan)
         if plan.guid:
@@ -216,7 +220,7 @@ class PodNetworks:
         if plan.host_interface:
             given = replace(given, before=self._before(plan))
         given = replace(given, rdma_moved=plan.ib_device is not None and self._rdma.exclusive())
-        note(given)
+        record(given)
         if plan.host_interface:
             host = str(dict(given.before).get("present") or plan.host_interface)
             if plan.kind is NetworkKind.MACVLAN:
@@ -237,7 +241,8 @@ class PodNetworks:
         return replace(given, addresses=state.addresses, mac=state.mac, gid_ready=self._gid_ready(plan))
 
     def _before(self, plan: NetworkPlan) -> tuple[tuple[str, Any], ...]:
-        """How the interface is on the host. Raises NodeError for one that must not, or cannot, go."""
+        """The interface's settings on the host. Raises NodeError for one that must not, or cannot, be
+        moved."""
         host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
         if host is None:
             raise NodeError(f"the network interface {plan.host_interface} is not on the host; who has it?")
@@ -253,7 +258,8 @@ class PodNetworks:
         )
 
     def _set_guid(self, plan: NetworkPlan) -> None:
-        """An InfiniBand virtual function's GUID, where the driver takes it: in sysfs of the physical function."""
+        """An InfiniBand virtual function's GUID, where the driver takes it: in sysfs of the physical
+        function."""
         digits = (plan.guid or "").replace(":", "")
         text = ":".join(digits[at : at + 2] for at in range(0, 16, 2))
         function = self._sys / "bus/pci/devices" / plan.bus_id
@@ -279,7 +285,7 @@ class PodNetworks:
             ) from error
 
     def _gid_ready(self, plan: NetworkPlan) -> bool | None:
-        """Whether the RDMA device has an address besides the empty one; None where that cannot be seen from here."""
+        """Whether the RDMA device has a non-zero GID; None if the host does not see the device."""
         folder = self._sys / "class/infiniband" / (plan.ib_device or "") / "ports/1/gids"
         if plan.ib_device is None or not folder.is_dir():
             return None
@@ -289,9 +295,9 @@ class PodNetworks:
                     return True
         return False
 
-    # Out.
+    # Detach.
 
-    def _take_back(self, attached: AttachedDevice, plan: NetworkPlan, claim: AttachedNetwork) -> None:
+    def _detach_device(self, attached: AttachedDevice, plan: NetworkPlan, claim: AttachedNetwork) -> None:
         netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
         if plan.kind is NetworkKind.ATTACH:
             sandbox = Sandbox(claim.sandbox, claim.pod, "", "", netns)
@@ -316,7 +322,8 @@ class PodNetworks:
             self._links.move_back(base, netns=netns, as_name=plan.host_interface)
         host = self._links.host_name(interface=plan.host_interface, bus_id=plan.bus_id)
         if host is None:
-            # Neither there nor here: a stand-in that died with its namespace, or a card that was pulled.
+            # Neither in the pod nor on the host: a virtual interface that died with its namespace, or a
+            # removed card.
             log.warning("network_interface_gone", interface=plan.host_interface, device=attached.device)
             return
         self._links.restore(
@@ -366,7 +373,7 @@ def _reported(path: Path, verb: str) -> Iterator[None]:
 
 
 def _base(plan: NetworkPlan) -> str:
-    """The name in the pod of what is moved or made there first."""
+    """The name in the pod of the interface that is moved or created first."""
     return (
         f"{plan.interface[:13]}{_BASE}" if plan.vlan is not None or plan.pkey is not None else plan.interface
     )

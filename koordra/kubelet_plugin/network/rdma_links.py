@@ -1,8 +1,9 @@
 """RDMA links over NETLINK_RDMA: whether they belong to network namespaces, and moving one.
 
-The kernel has two modes (`rdma system`): **shared**, the default, in which every namespace sees all RDMA devices and the
-device node alone decides; and **exclusive**, in which a device is in one namespace and has to be moved after its network
-interface, and back before it. The protocol is tiny (include/uapi/rdma/rdma_netlink.h) and no kept library speaks it:
+The kernel has two modes (`rdma system`): **shared**, the default, in which every namespace sees all RDMA
+devices and the device node alone decides; and **exclusive**, in which a device is in one namespace and has to
+be moved after its network interface, and back before it. pyroute2 does not implement the protocol
+(include/uapi/rdma/rdma_netlink.h), of which little is needed:
 
     nlmsghdr, type (5 << 10) | command     then attributes, each: length u16, type u16, value, padded to 4
 
@@ -86,8 +87,8 @@ class NetlinkRdma:
             self._set_namespace(ib_device, descriptor)
 
     def move_back(self, ib_device: str, *, netns: str) -> None:
-        """From the pod to the host, before its network interface. The socket is opened inside the pod: only there the
-        device can be named."""
+        """From the pod to the host, before its network interface. The socket is opened inside the pod: only
+        there the device can be named."""
         with _opened("/proc/self/ns/net") as home:
             self._enter(netns, lambda: self._set_namespace(ib_device, home))
 

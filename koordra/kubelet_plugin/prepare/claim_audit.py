@@ -1,25 +1,28 @@
-"""Which prepared claims the API server no longer knows, and which of them nobody will ever unprepare.
+"""Finds prepared claims that the API server no longer knows, and releases those that nobody will ever
+unprepare.
 
-A pod that is deleted by force leaves the API at once, its claim is freed, and the device is offered to the next: but the
-container may still run (a process stuck in the driver cannot be killed). The kubelet unprepares the claim when the container is
-really gone. Until then the device is held:
+A pod that is deleted by force leaves the API at once and its claim is freed, so its device is offered again.
+But the container may still run (a process stuck in the driver cannot be killed); the kubelet unprepares the
+claim only when it has ended. Until then the device is held:
 
-    the claim object is there, with this uid, and its allocation names the device   in order
-    the object is gone, is another one of the name, or is allocated elsewhere       HELD: device taint koordra.io/held
+    the claim object exists with this uid, and its allocation names the device    in order
+    the object is gone, is another one of the name, or is allocated elsewhere     HELD: device taint koordra.io/held
 
-Prepare refuses a held device anyhow; the taint keeps the allocator from running into that refusal again and again.
+Prepare refuses a held device anyway; the taint keeps the allocator from running into that refusal again and
+again.
 
-The node asks for each of its own claims by name (it may have a hundred; a watch of all claims of a cluster would cost every
-node ten thousand others' changes): when a claim was refused, since that is how a held device shows, when it starts, and every
-`interval` seconds.
+The node reads each of its own claims by name (it has up to a hundred; a watch of all claims would deliver the
+changes of the whole cluster to every node): at start, after a refused claim, since that is how a held device
+shows, and every `interval` seconds.
 
-An **orphan** is a held claim that the kubelet does not know either: its own record of claims, `<kubelet root>/dra_manager_state`,
-does not name the uid. The kubelet writes a claim down there before it calls Prepare and strikes it off only after Unprepare
-succeeded, so no pod of this node can have it, and no call will come. Only when that has been so for `patience` seconds,
-through two looks, is the claim unprepared here. Where that file is absent or unreadable nobody is an orphan: devices stay
-held until the next boot, or until an operator drains the node.
+An **orphan** is a held claim that the kubelet does not know either: its own state file, `<kubelet
+root>/dra_manager_state`, does not name the uid. The kubelet records a claim there before it calls Prepare and
+removes it only after Unprepare succeeded, so no pod of this node can have the claim and no call will come. If
+that holds for `patience` seconds, in two audits, the claim is unprepared here. If the file is absent or
+unreadable, no claim is an orphan: devices stay held until the next boot, or until an operator drains the
+node.
 
-A server that does not answer tells nothing: what was known last stays.
+If the server does not answer, the previous findings stay.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ INTERVAL: Final = 300.0
 PATIENCE: Final = 60.0
 
 _BETWEEN: Final = 5.0
-"""Seconds between two audits that were asked for."""
+"""Least seconds between two audits."""
 _LARGEST: Final = 64 << 20
 
 
@@ -59,13 +62,14 @@ class PreparedClaims(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`held`: prepared claims that the API no longer knows. `unsure`: claims about which the server did not answer."""
+    """`held`: prepared claims that the API no longer knows. `unsure`: claims about which the server did not
+    answer."""
 
     held: tuple[ClaimRecord, ...] = ()
     unsure: frozenset[str] = field(default_factory=frozenset)
 
 
-def look(records: Iterable[ClaimRecord], claims: ClaimSource, *, before: Findings) -> Findings:
+def find_held(records: Iterable[ClaimRecord], claims: ClaimSource, *, before: Findings) -> Findings:
     """Ask the API about every record; `before` stands in where it does not answer."""
     known_held = {record.ref.uid for record in before.held}
     held, unsure = [], set()
@@ -105,7 +109,7 @@ def _still_allocated(claims: ClaimSource, record: ClaimRecord) -> bool:
 def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
     """Those of the uids that the kubelet's record of claims names; None where it cannot be read.
 
-    The file is the kubelet's own and its format may change, a uid in it stays a uid: it is only searched for the text.
+    The file's format is the kubelet's own and may change, so it is only searched for the uid as text.
     """
     try:
         if file.stat().st_size > _LARGEST:
@@ -117,7 +121,7 @@ def known_to_kubelet(file: Path, uids: Iterable[str]) -> frozenset[str] | None:
 
 
 class ClaimAudit:
-    """Runs in a thread of its own. `told` gets the held records whenever they change."""
+    """Runs in a thread of its own. `on_change` gets the held records whenever they change."""
 
     def __init__(
         self,
@@ -125,7 +129,7 @@ class ClaimAudit:
         claims: ClaimSource,
         *,
         kubelet_claims: Path,
-        told: Callable[[tuple[ClaimRecord, ...]], None],
+        on_change: Callable[[tuple[ClaimRecord, ...]], None],
         interval: float = INTERVAL,
         patience: float = PATIENCE,
         between: float | None = None,
@@ -134,21 +138,21 @@ class ClaimAudit:
         self._state = state
         self._claims = claims
         self._kubelet_claims = kubelet_claims
-        self._told = told
+        self._on_change = on_change
         self._interval = interval
         self._patience = patience
         self._between = _BETWEEN if between is None else between
         self._clock = clock
         self._wanted = threading.Event()
         self._findings = Findings()
-        self._alone_since: dict[str, float] = {}
+        self._unknown_since: dict[str, float] = {}
 
     @property
     def held(self) -> tuple[ClaimRecord, ...]:
         return self._findings.held
 
     def wake(self) -> None:
-        """A claim was refused, or given back: look soon."""
+        """Audit soon: a claim was refused or unprepared."""
         self._wanted.set()
 
     def run(self, stop: threading.Event) -> None:
@@ -159,15 +163,15 @@ class ClaimAudit:
                 self.audit()
             except KoordraError as error:
                 log.warning("claims_not_audited", error=str(error))
-            # A held claim is looked at more often: its device is waited for.
+            # Held claims are audited more often: their devices are waited for.
             pause = min(self._interval, self._patience / 2) if self._findings.held else self._interval
             stop.wait(self._between)
             if not stop.is_set():
                 self._wanted.wait(pause)
 
     def audit(self) -> None:
-        """One look. Raises KoordraError when the checkpoint cannot be read."""
-        findings = look(self._state.records(), self._claims, before=self._findings)
+        """One audit. Raises KoordraError when the checkpoint cannot be read."""
+        findings = find_held(self._state.records(), self._claims, before=self._findings)
         for uid in self._orphans(findings):
             record = next(record for record in findings.held if record.ref.uid == uid)
             try:
@@ -182,7 +186,7 @@ class ClaimAudit:
         before, self._findings = self._findings, findings
         if before.held != findings.held:
             log.warning("claims_held", claims=[str(record.ref) for record in findings.held])
-            self._told(findings.held)
+            self._on_change(findings.held)
 
     def _orphans(self, findings: Findings) -> list[str]:
         """Held claims that the kubelet has not known for `patience` seconds."""
@@ -190,8 +194,8 @@ class ClaimAudit:
         known = known_to_kubelet(self._kubelet_claims, uids)
         now = self._clock()
         if known is None:
-            self._alone_since = {}
+            self._unknown_since = {}
             return []
-        alone = [uid for uid in uids if uid not in known]
-        self._alone_since = {uid: self._alone_since.get(uid, now) for uid in alone}
-        return [uid for uid in alone if now - self._alone_since[uid] >= self._patience]
+        unknown = [uid for uid in uids if uid not in known]
+        self._unknown_since = {uid: self._unknown_since.get(uid, now) for uid in unknown}
+        return [uid for uid in unknown if now - self._unknown_since[uid] >= self._patience]

@@ -1,13 +1,13 @@
-"""The files of one claim, and where the node keeps them.
+"""The files of one claim.
 
-    <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology (container_files.py)
-    <state>/network/<uid>.json               read when the pod's sandbox is made (node_state/claim_network.py)
+    <state>/claims/<uid>/*                   mounted into containers: metadata, NCCL topology (cdi/container_files.py)
+    <state>/network/<uid>.json               read when the pod's sandbox is created (node_state/claim_network.py)
     <state>/prepared/<uid>.json              read by the NRI hook (node_state/prepared_claim.py)
-    <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (claim_spec.py)
+    <cdi>/koordra.io-claim_<uid>.json        read by the container runtime (cdi/claim_spec.py)
 
-They are written in this order and removed in the other, so that no container is given a device of which the hook knows nothing.
-All are made from the claim's record and can be made again at any time. Only files with exactly our own names are ever
-removed; the CDI directory belongs to everybody.
+They are written in this order and removed in reverse, so that no container gets a device that the hook does
+not know. All are made from the claim's record and can be rewritten at any time. Only files with exactly our
+own names are ever removed; the CDI directory is shared with other drivers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = get_logger(__name__)
 
 
 def for_hook(record: ClaimRecord) -> PreparedClaim:
-    """The record for the NRI hook. NCCL_TOPO_FILE is left out of the variables: nothing can be merged in the name of a file, and
-    what one claim's file does not say NCCL finds out by itself."""
+    """The record for the NRI hook. NCCL_TOPO_FILE is left out of the variables: nothing can be merged in the
+    name of a file, and what one claim's file does not say NCCL finds out by itself."""
     ids = claim_spec.device_ids(record)
     return PreparedClaim(
         namespace=record.ref.namespace,
@@ -73,7 +73,7 @@ def network_of(record: ClaimRecord) -> ClaimNetwork:
 
 
 class ClaimFiles:
-    """Writes and removes them. The caller holds the state lock."""
+    """Writes and removes the files of claims. The caller holds the state lock."""
 
     def __init__(self, paths: NodePaths, disk: Disk) -> None:
         self._paths = paths
@@ -110,7 +110,7 @@ class ClaimFiles:
             self._disk.remove_folder(self._paths.documents(uid))
 
     def complete(self, record: ClaimRecord) -> bool:
-        """Whether all files that the record needs are there."""
+        """Whether all files that the record needs exist."""
         uid = record.ref.uid
         if uid not in self.recorded() or claim_spec.file_name(uid) not in self._cdi_names():
             return False
@@ -146,14 +146,15 @@ class ClaimFiles:
             return list(self._disk.names(self._paths.cdi))
 
     def recorded(self) -> set[str]:
-        """The uids of all claims that have a record for the hook; unlike the CDI directory it survives a reboot."""
+        """The uids of all claims that have a record for the hook; unlike the CDI directory it survives a
+        reboot."""
         with _reported(CheckpointError, self._paths.prepared, "listed"):
             found = {layout.claim_of_file(name) for name in self._disk.names(self._paths.prepared)}
         return {uid for uid in found if uid is not None}
 
     def remove_stale(self, keep: set[str]) -> None:
-        """Remove our files of claims that are not in `keep`, and what a kill left half written. One that cannot be removed
-        keeps no other; the first such error is raised at the end."""
+        """Remove our files of claims that are not in `keep`, and temporary files. An error with one does not
+        stop the others; the first error is raised at the end."""
         failed: list[NodeError] = []
         for kind, folder, claim_of in (
             (CDIError, self._paths.cdi, claim_spec.claim_of_file),

@@ -1,4 +1,5 @@
-"""Where Prepare reads the claim from, since the kubelet sends only its name and uid; and who the claim is for."""
+"""Reads a claim, its pods and its network attachments from the API: the kubelet sends only the claim's name
+and uid."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ class ClaimSource(Protocol):
 
 
 class ConsumerSource(Protocol):
-    """What a claim's pods have to do with its network."""
+    """The pods of a claim, as far as its network depends on them."""
 
     def consumers(self, claim: Object) -> Consumers:
-        """Raises PrepareError for an attachment that is not there, and ApiErrors."""
+        """Raises PrepareError for a missing attachment, and ApiErrors."""
 
 
 class ApiClaims:
-    """The API server itself, not a cache: a claim may have been written a moment ago."""
+    """Reads from the API server, not from a cache: the claim may have been written a moment ago."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -49,7 +50,7 @@ class ApiClaims:
 
 
 class ApiConsumers:
-    """Asks for the pods that the claim is reserved for, and for the attachments that it names."""
+    """Reads the pods that the claim is reserved for, and the attachments that it names."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -100,7 +101,7 @@ def _attachments(claim: Object) -> tuple[Attachment, ...]:
             allocation.config if allocation else (), claim=objects.describe(claim)
         ).entries
     except InvalidInput:
-        return ()  # the decision says what is wrong with it
+        return ()  # prepare_decision reports it
     found = (
         entry.parameters.network.attachment
         for entry in entries

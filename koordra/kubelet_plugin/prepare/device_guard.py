@@ -1,11 +1,13 @@
-"""The guard of the node's devices: guarded.json, the device nodes that the NRI hook keeps from containers without a claim.
+"""Keeps guarded.json as the machine is: the device nodes that the NRI hook denies to containers without a
+claim.
 
-It is written before a new device is published, and only when it says something new, so that a full disk does not keep a
-fault from being published.
+It is written before a new device is published, and only when its content changes, so that a full disk does
+not keep a fault from being published.
 
-A device that went away stays guarded: nobody removes /dev/nvidia3 when card 3 falls off the bus or the driver is reloaded, and
-what a container may open is decided once, when it starts. One that starts while the card is away must not have it when it
-is back. An old node is forgotten when another device has its numbers, and with the process.
+A device that went away stays guarded: /dev/nvidia3 remains when card 3 falls off the bus or the driver is
+reloaded, and a container's device rules are fixed when it starts. A container that starts while the card is
+away must not be able to open it later. An old node is dropped when another device has its numbers, and when
+the process ends.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class DeviceGuardFile:
         self._written: DeviceGuard | None = None
 
     def update(self, machine: Machine) -> None:
-        """Guard what the machine has. Raises CheckpointError, after which the call is to be repeated."""
+        """Write the guard of this machine if it changed. Raises CheckpointError; the call is to be
+        repeated."""
         with self._lock:
             guard = guard_of(machine, node_name=self._node)
             if self._written is not None:
@@ -44,7 +47,7 @@ class DeviceGuardFile:
                 self._write(guard)
 
     def ensure(self) -> None:
-        """Write it again if somebody took it away. Raises CheckpointError."""
+        """Rewrite the file if it is missing. Raises CheckpointError."""
         with self._lock:
             if self._written is not None and not self._path.exists():
                 self._write(self._written)
@@ -74,8 +77,9 @@ def with_absent(now: DeviceGuard, before: DeviceGuard) -> DeviceGuard:
 def guard_of(machine: Machine, *, node_name: str) -> DeviceGuard:
     """Every device node that belongs to a GPU or NIC, offered or not.
 
-    A device's first node is what a holder is given; the others (DRM, umad, issm) are given to nobody. A MIG instance
-    has its two capability nodes; what partitions cards, and sub-functions of NICs, are entries that nobody holds.
+    A device's first node is what a holder is given; the others (DRM, umad, issm) are given to nobody. A MIG
+    instance has its two capability nodes; what partitions cards, and sub-functions of NICs, are entries that
+    nobody holds.
     """
     devices = [
         GuardedDevice(

@@ -1,32 +1,34 @@
-"""Prepare and Unprepare: what is promised to the kubelet survives every way to die.
+"""Prepare and Unprepare: a state machine that survives a crash at any point.
 
 Prepare of one claim, under the state lock (two instances may overlap during an update):
 
-    read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted ─> isolation, CDI file, prepared record
+    read the claim from the API ─> decide (prepare_decision.py) ─> checkpoint: PrepareStarted ─> isolation, files (claim_files.py)
         ─> checkpoint: PrepareCompleted ─> answer
 
-- Killed before the first checkpoint: nothing happened. Killed between the two: no container can have the devices, since the
-  kubelet was not answered; the next Prepare, or the next start, rolls back and does it again. Killed after the second: the
-  kubelet asks again and gets the same answer.
-- A claim that is prepared already is decided again with its own nonce and must have the same results; its files are written
-  anew each time, since /run/cdi is empty after a reboot. It never goes back to PrepareStarted: containers may be running.
-- An error rolls back at once. If even that fails (full disk), the claim stays PrepareStarted, holds its devices, and is
-  rolled back by the next call.
+- Killed before the first checkpoint: nothing happened. Killed between the two: no container can have the
+  devices, since the kubelet was not answered; the next Prepare, or the next start, rolls back and starts
+  over. Killed after the second: the kubelet retries and gets the same answer.
+- A claim that is already prepared is decided again with its own nonce and must have the same results; its
+  files are rewritten each time, since /run/cdi is empty after a reboot. It never returns to PrepareStarted:
+  containers may be running.
+- An error rolls back at once. If that fails too (full disk), the claim stays PrepareStarted, holds its
+  devices, and is rolled back by the next call.
 
-The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So a Prepare looks
-again under the lock: one that nobody waits for any more, or that an Unprepare of the same claim has overtaken, ends there.
-Two Prepares of one claim (two pods that share it and start together) are both answered, one after the other.
+The kubelet may give a Prepare up (45 s) and send the Unprepare while the first still waits for the API. So
+Prepare checks again under the lock: a call that the kubelet gave up, or that an Unprepare of the same claim
+has overtaken, ends there. Two Prepares of one claim (two pods that share it and start together) are both
+answered, one after the other.
 
-Unprepare removes the files, then the record: killed in between it still holds its devices, and the kubelet repeats the call.
-A claim that nobody knows is unprepared already.
+Unprepare removes the files, then the record: killed in between, the claim still holds its devices and the
+kubelet repeats the call. Unprepare of an unknown claim succeeds.
 
-A record holds devices in the boot it was written in, and no longer. One of an earlier boot, or one that was rolled back, is
-remembered until Unprepare, only to notice a different card under the old name.
+A record holds devices only in the boot it was written in. A record of an earlier boot, or one that was rolled
+back, is kept until Unprepare, only to detect a different card under the old name.
 
-A checkpoint that is unreadable, or missing beside files of prepared claims, is put together again from what is left
-(recovery.py). While some claim with a file is not accounted for, nobody knows what is in use: Prepare refuses. Unprepare is
-done all the same: it takes the claim's NICs back from its pods, stops the claim in every isolation backend for every device
-of the node, and removes its files; then it looks again, and once nothing is unaccounted for the node goes on.
+If the checkpoint is unreadable, or missing beside files of prepared claims, it is rebuilt from what is left
+(claims/recovery.py). While some claim with a file has no record, it is unknown what is in use: Prepare
+refuses. Unprepare still works: it takes the claim's NICs back from its pods, stops the claim in every
+isolation backend for every device of the node, and removes its files; then it tries to recover again.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedDevice:
+class KubeletDevice:
     """One device of the answer to the kubelet."""
 
     request: str
@@ -74,12 +76,12 @@ class PodNetworks(Protocol):
     """What Unprepare needs of the pods' networks."""
 
     def release_claim(self, uid: str) -> None:
-        """Take back whatever a pod still has of the claim. Raises NodeError."""
+        """Detach the claim's NICs from its pods. Raises NodeError."""
 
 
 class DeviceState:
-    """The node's prepared claims. Safe to call from several threads and processes. `consumers` and `networks` are given
-    where pods get networks of their own (`--pod-network`)."""
+    """The node's prepared claims. Safe to call from several threads and processes. `consumers` and `networks`
+    are set where koordra manages the networks of pods (`--pod-network`)."""
 
     def __init__(
         self,
@@ -106,20 +108,21 @@ class DeviceState:
         self._checkpoint = CheckpointFile(paths.checkpoint, disk)
         self._files = ClaimFiles(paths, disk)
         self._new_nonce = new_nonce
-        self._under_way: dict[str, set[object]] = {}
+        self._in_progress: dict[str, set[object]] = {}
         self._calls = threading.Lock()
 
     def prepare(
         self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True
-    ) -> tuple[PreparedDevice, ...]:
-        """Make the claim's devices ready. Raises PrepareError, CheckpointError or CDIError; the call can be repeated.
+    ) -> tuple[KubeletDevice, ...]:
+        """Prepare the claim's devices. Raises PrepareError, CheckpointError or CDIError; the call can be
+        repeated.
 
-        `awaited` tells whether the kubelet still waits for the answer.
+        `awaited` returns whether the kubelet still waits for the answer.
         """
         ref.require_valid()
         call = object()
         with self._calls:
-            self._under_way.setdefault(ref.uid, set()).add(call)
+            self._in_progress.setdefault(ref.uid, set()).add(call)
         try:
             self._require_wanted(ref, call, awaited)
             claim, consumers = self._fetch(ref)
@@ -128,21 +131,21 @@ class DeviceState:
                 return self._prepare(ref, claim, consumers)
         finally:
             with self._calls:
-                others = self._under_way.get(ref.uid, set())
+                others = self._in_progress.get(ref.uid, set())
                 others.discard(call)
                 if not others:
-                    self._under_way.pop(ref.uid, None)
+                    self._in_progress.pop(ref.uid, None)
 
     def _require_wanted(self, ref: ClaimRef, call: object, awaited: Callable[[], bool]) -> None:
-        """Raises PrepareError for a call that nobody waits for, or that an Unprepare has overtaken."""
+        """Raises PrepareError for a call that the kubelet gave up, or that an Unprepare has overtaken."""
         with self._calls:
-            overtaken = call not in self._under_way.get(ref.uid, set())
+            overtaken = call not in self._in_progress.get(ref.uid, set())
         if overtaken or not awaited():
             raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
 
     def _prepare(
         self, ref: ClaimRef, claim: Object, consumers: Consumers | None
-    ) -> tuple[PreparedDevice, ...]:
+    ) -> tuple[KubeletDevice, ...]:
         inventory = self._inventory()
         checkpoint = self._load()
         before = checkpoint.get(ref.uid)
@@ -168,19 +171,20 @@ class DeviceState:
         if held is not None:
             self._renew(checkpoint, held, decision)
         else:
-            self._first_time(checkpoint, decision)
+            self._prepare_new(checkpoint, decision)
         log.info(
             "claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in decision.record.devices]
         )
         return _answer(decision.record)
 
     def unprepare(self, ref: ClaimRef) -> None:
-        """Give the claim's devices back. An unknown claim is success. Raises PrepareError, CheckpointError or CDIError."""
+        """Release the claim's devices; success for an unknown claim. Raises PrepareError, CheckpointError or
+        CDIError."""
         if not ref.valid:
-            log.warning("unprepare_of_impossible_claim", claim=str(ref), uid=ref.uid[:80])
+            log.warning("unprepare_invalid_claim", claim=str(ref), uid=ref.uid[:80])
             return
         with self._calls:
-            self._under_way.pop(ref.uid, None)
+            self._in_progress.pop(ref.uid, None)
         with self._lock.held():
             self._release_network(ref)
             try:
@@ -201,9 +205,10 @@ class DeviceState:
         log.info("claim_unprepared", claim=str(ref), uid=ref.uid, known=record is not None)
 
     def repair(self) -> None:
-        """What every start does first: undo what was half done, write what is prepared again, remove our stale files.
+        """Run at every start: roll back incomplete claims, rewrite the files of prepared ones, remove stale
+        files.
 
-        Never raises for state that cannot be repaired now: the log says so, and the calls that depend on it will.
+        Never raises: state that cannot be repaired now is logged, and the calls that depend on it fail.
         """
         with self._lock.held():
             try:
@@ -229,8 +234,8 @@ class DeviceState:
                 log.error("stale_files_not_removed", error=str(error))
 
     def restore_files(self) -> None:
-        """Write files of prepared claims that somebody removed: the kubelet does not ask again for a running pod's claim.
-        One that cannot be written keeps no other; the first such error is raised at the end."""
+        """Rewrite missing files of prepared claims: the kubelet does not prepare a running pod's claim again.
+        An error with one claim does not stop the others; the first error is raised at the end."""
         failed: list[KoordraError] = []
         with self._lock.held():
             for record in self._load().of_boot(self._inventory().boot_id):
@@ -259,10 +264,10 @@ class DeviceState:
         except ApiError as error:
             raise PrepareError(f"{ref}: it cannot be read from the API: {error}") from error
 
-    def _first_time(self, checkpoint: Checkpoint, decision: Decision) -> None:
+    def _prepare_new(self, checkpoint: Checkpoint, decision: Decision) -> None:
         started = decision.record
         try:
-            # A save that failed may still have put the new checkpoint in place, so it is undone like everything after it.
+            # A failed save may still have replaced the checkpoint, so it is rolled back too.
             self._checkpoint.save(checkpoint.with_claim(started))
             for share in decision.shares:
                 share.backend.start(share.share, share.config)
@@ -272,11 +277,11 @@ class DeviceState:
             try:
                 self._rolled_back(checkpoint, started)
             except KoordraError as error:
-                log.error("roll_back_failed", claim=str(started.ref), uid=started.ref.uid, error=str(error))
+                log.error("rollback_failed", claim=str(started.ref), uid=started.ref.uid, error=str(error))
             raise
 
     def _renew(self, checkpoint: Checkpoint, held: ClaimRecord, decision: Decision) -> None:
-        """The claim is prepared: same devices, files once more (with what changed on the node since, if anything did)."""
+        """The claim is prepared: same devices, files rewritten with what has changed on the node since."""
         renewed = decision.record.completed()
         if not _same_devices(held, renewed):
             raise PrepareError(
@@ -291,7 +296,7 @@ class DeviceState:
             self._checkpoint.save(checkpoint.with_claim(renewed))
 
     def _rolled_back(self, checkpoint: Checkpoint, record: ClaimRecord) -> Checkpoint:
-        """Take back what a Prepare may have done that did not complete; the claim is remembered without devices."""
+        """Undo an incomplete Prepare; the record is kept without devices."""
         self._stop_isolation(record)
         self._release_network(record.ref)
         self._files.remove(record.ref.uid)
@@ -303,7 +308,7 @@ class DeviceState:
     def _stop_isolation(self, record: ClaimRecord) -> None:
         for device in record.devices:
             if record.state is State.RECOVERED:
-                # Which backend kept the share is not known any more; to stop what never started is allowed.
+                # The backend of the share is unknown; stopping a share that was never started is allowed.
                 stopped = tuple(self._backends.known.values())
             else:
                 backend = self._backends.get(device.isolation) if device.isolation else None
@@ -312,7 +317,7 @@ class DeviceState:
                 backend.stop(claim_uid=record.ref.uid, device=device.device)
 
     def _stop_unknown_isolation(self, ref: ClaimRef) -> None:
-        """For a claim without a record: which device and which backend it had is not known, so all are told."""
+        """Stop a claim without a record in every backend for every device, since its own are unknown."""
         for backend in self._backends.known.values():
             for device in self._inventory().published:
                 backend.stop(claim_uid=ref.uid, device=device)
@@ -327,7 +332,7 @@ class DeviceState:
         self._files.write(record, container_files.documents(record, self._inventory()))
 
     def _load(self) -> Checkpoint:
-        """The checkpoint; an empty one where there is none and none is needed. Raises CheckpointError."""
+        """The checkpoint; an empty one if there is none and no claim has files. Raises CheckpointError."""
         try:
             checkpoint = self._checkpoint.load()
         except CheckpointError as error:
@@ -342,8 +347,9 @@ class DeviceState:
         return checkpoint or Checkpoint()
 
     def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
-        """A new checkpoint from what is left; raises `error` while some claim with a file is not accounted for."""
-        records = recovery.accounted_for(
+        """A checkpoint rebuilt from what is left; raises `error` while some claim with a file has no
+        record."""
+        records = recovery.recover_records(
             intact, for_hook=self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id
         )
         lost = self._files.claims() - {record.ref.uid for record in records}
@@ -363,14 +369,16 @@ class DeviceState:
 
 def _same_devices(held: ClaimRecord, renewed: ClaimRecord) -> bool:
     if held.state is State.RECOVERED:
-        return [device.given for device in held.devices] == [device.given for device in renewed.devices]
-    return [device.asked for device in held.devices] == [device.asked for device in renewed.devices]
+        return [device.assignment for device in held.devices] == [
+            device.assignment for device in renewed.devices
+        ]
+    return [device.allocated for device in held.devices] == [device.allocated for device in renewed.devices]
 
 
-def _answer(record: ClaimRecord) -> tuple[PreparedDevice, ...]:
+def _answer(record: ClaimRecord) -> tuple[KubeletDevice, ...]:
     ids = claim_spec.device_ids(record)
     return tuple(
-        PreparedDevice(
+        KubeletDevice(
             request=device.request,
             pool=record.pool,
             device=device.device,

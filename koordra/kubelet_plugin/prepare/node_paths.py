@@ -11,7 +11,8 @@ from koordra.node_state import layout
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """`root`: the machine ("/" but for tests and the demo); `state`: the plugin's own directory; `cdi`: dynamic CDI specs."""
+    """`root`: the machine ("/" but for tests and the demo); `state`: the plugin's own directory; `cdi`:
+    dynamic CDI specs."""
 
     root: Path
     state: Path

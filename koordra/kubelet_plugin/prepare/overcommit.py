@@ -1,16 +1,19 @@
-"""The last line of defence: what is already prepared on this node, plus the claim, must fit what was published.
+"""The node's last check: the prepared claims and the new one together fit the published capacity.
 
-The API server checks nothing of the kind (a second share of 70Gi on an 80Gi card is accepted), and the allocator may be
-wrong or may have been raced; so the node adds up, per device, over every claim it holds, also claims whose objects are gone:
+The API server does not check this (a second share of 70Gi on an 80Gi card is accepted), and the allocator may
+be wrong or have lost a race. So the node sums, per device, over every claim it holds, also over claims whose
+objects are gone:
 
-- a result without a share id has the device to itself: nobody else may hold it;
-- results with share ids add up, capacity by capacity, to at most the published value. A capacity that a result does not
-  name counts with the request policy's default, or with all of it where there is none, as upstream's allocator counts;
-- a card excludes its MIG instances, a NIC its virtual functions, and the other way round. Their names tell what is part of
-  what, so this holds too for a part that is no longer published, or that has gone since;
-- no device is given whose node is open to another device's holder: after a part was destroyed and another made, or a driver
-  was loaded again, the kernel may have given its number away, and the old container still has the right to open it;
-- results with adminAccess look on and use nothing.
+- a result without a share id has the device exclusively;
+- results with share ids sum up, capacity by capacity, to at most the published value. A capacity that a
+  result does not name counts with the request policy's default, or in full if there is none, as in upstream's
+  allocator;
+- a card excludes its MIG instances, a NIC its virtual functions, and vice versa. Their names tell what is
+  part of what, so this also holds for a part that is no longer published or has gone since;
+- no device is given out whose device number is open to another device's holder: after a part was destroyed
+  and another created, or a driver was reloaded, the kernel may reuse the number, and the old container may
+  still open it;
+- results with adminAccess use nothing.
 """
 
 from __future__ import annotations

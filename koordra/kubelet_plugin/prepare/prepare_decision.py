@@ -1,18 +1,20 @@
-"""What a claim gets on this node, or why it gets nothing: the decision behind NodePrepareResources. Pure.
+"""The decision behind NodePrepareResources: what a claim gets on this node, or why it is refused. Pure.
 
-From the claim object, the inventory and the claims that hold devices already, in this order:
+From the claim object, the inventory and the claims that already hold devices, in this order:
 
-1. it is the claim that the kubelet means (uid), it is allocated, and our results are of this node's pool;
-2. every device is there, is published, and is the same one as at an earlier Prepare of the claim (UUID or GUID);
-3. nothing is used beyond its capacity (overcommit.py);
+1. the claim is the one that the kubelet means (uid), it is allocated, and our results are of this node's
+   pool;
+2. every device exists, is published, and is the same one as at an earlier Prepare of the claim (UUID or
+   GUID);
+3. no device is used beyond its capacity (overcommit.py);
 4. Required JointAllocation scopes hold on this machine (scope_check.py);
-5. the isolation of each share is what the operator's policy, class and claim make it (koordra.api.opaque.isolation), this node has
-   the backend, and no card has shares with and without limits;
-6. the network of the pod can be what the claim says (network_decision.py);
-7. the container edits follow (device_edits.py), for a legacy pod with its old variables (legacy_environment.py), for
-   a gang's member with its place in the job (gang_environment.py).
+5. the isolation of each share follows from the operator's policy, class and claim
+   (koordra.api.opaque.isolation), this node has the backend, and no card has shares with and without limits;
+6. the pod can have the network that the claim asks for (network/network_decision.py);
+7. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
+   (cdi/legacy_environment.py) and of a gang's member (cdi/gang_environment.py).
 
-Results of other drivers are not looked at.
+Results of other drivers are ignored.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ from koordra.topology.partitions import MigInstance
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What a decision rests on besides the claim: `pool` is the node's name, `holders` the claims prepared in this boot,
-    `state` the directory of the node whose files containers get, `consumers` who the claim is for, None where the networks
-    of pods are not this node's business (no `--pod-network`)."""
+    """The inputs of a decision besides the claim: `pool` is the node's name, `holders` the claims prepared in
+    this boot, `state` the plugin's state directory, `consumers` the pods of the claim, None where koordra
+    does not manage the networks of pods (no `--pod-network`)."""
 
     pool: str
     inventory: Inventory
@@ -63,7 +65,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class IsolatedShare:
-    """A share that a backend has to be ready for before a container starts."""
+    """A share that a backend must be prepared for before a container starts."""
 
     backend: Backend
     share: Share
@@ -81,7 +83,7 @@ class Decision:
 def decide(
     ref: ClaimRef, claim: Object, *, node: NodeView, nonce: str, before: ClaimRecord | None = None
 ) -> Decision:
-    """The decision for one claim. `before` is what the checkpoint remembers of it.
+    """The decision for one claim. `before` is the claim's record in the checkpoint.
 
     Raises PrepareError, whose text names the claim, the reason and what was compared.
     """
@@ -89,7 +91,7 @@ def decide(
         allocation = _allocation(ref, claim)
         results = [result for result in allocation.results if result.device.driver == names.DRIVER]
         config = configuration(allocation.config, claim=str(ref))
-        _no_member_of_its_own_making(claim)
+        _refuse_gang_member_in_spec(claim)
         devices = tuple(_identified(ref, result, node=node, before=before) for result in results)
     except InvalidInput as error:
         raise PrepareError(f"{ref}: {error}") from error
@@ -118,7 +120,7 @@ def decide(
             )
         ),
     )
-    told = legacy_edits(
+    legacy = legacy_edits(
         record,
         labels=objects.labels_of(claim),
         annotations=objects.annotations_of(claim),
@@ -127,8 +129,8 @@ def decide(
     edits = [
         (share.backend.edits(share.share, share.config) if share else NO_EDITS)
         + _affinity(device, config)
-        + old
-        for share, device, old in zip(shares, devices, told, strict=True)
+        + legacy_edit
+        for share, device, legacy_edit in zip(shares, devices, legacy, strict=True)
     ]
     record = with_edits(
         record,
@@ -146,10 +148,11 @@ def decide(
 def _networks(
     record: ClaimRecord, config: Configuration, *, node: NodeView, before: ClaimRecord | None
 ) -> tuple[NetworkPlan | None, ...]:
-    """The plan of each device; that of a claim that holds its devices already stays, since its NICs may be in the pod."""
+    """The plan of each device. A claim that is already prepared keeps its plans, since its NICs may be in the
+    pod."""
     if before is not None and before.boot_id == record.boot_id and before.state is State.COMPLETED:
-        kept = {device.given: device.network for device in before.devices}
-        return tuple(kept.get(device.given) for device in record.devices)
+        kept = {device.assignment: device.network for device in before.devices}
+        return tuple(kept.get(device.assignment) for device in record.devices)
     return network_plans(
         record,
         config,
@@ -159,9 +162,9 @@ def _networks(
     )
 
 
-def _no_member_of_its_own_making(claim: Object) -> None:
-    """A place in a gang is the controller's word. kube-scheduler copies a claim's config into its allocation, so one that
-    the claim itself carries would be believed."""
+def _refuse_gang_member_in_spec(claim: Object) -> None:
+    """Refuse a GangMember that the claim itself carries: only the controller may write one into the
+    allocation, and kube-scheduler copies the claim's config there."""
     devices = (claim.get("spec") or {}).get("devices") or {}
     for index, entry in enumerate(devices.get("config") or ()):
         parameters = (entry.get("opaque") or {}).get("parameters")
@@ -189,14 +192,14 @@ def _allocation(ref: ClaimRef, claim: Object) -> Allocation:
 def _identified(
     ref: ClaimRef, result: DeviceResult, *, node: NodeView, before: ClaimRecord | None
 ) -> DeviceRecord:
-    """The result as a device of this machine, certainly the one that was promised."""
+    """The result as a device of this machine, verified to be the allocated one."""
     name = result.device.device
     if result.device.pool != node.pool:
         raise PrepareError(f"{ref}: {name} is of pool {result.device.pool}, and this node's is {node.pool}")
     earlier = next((known for known in before.devices if known.device == name), None) if before else None
     why = node.inventory.refusal(name)
     if why is not None:
-        if before is not None and earlier is not None and _is_in_its_pod(before, earlier, node=node):
+        if before is not None and earlier is not None and _is_moved_into_pod(before, earlier, node=node):
             return replace(earlier, request=result.request, edits=NO_EDITS)
         raise PrepareError(f"{ref}: {why}")
     record = _recorded(ref, result, node=node)
@@ -208,8 +211,9 @@ def _identified(
     return record
 
 
-def _is_in_its_pod(before: ClaimRecord, device: DeviceRecord, *, node: NodeView) -> bool:
-    """Whether the host may not see the device because the claim's own pod has it (RDMA in exclusive mode)."""
+def _is_moved_into_pod(before: ClaimRecord, device: DeviceRecord, *, node: NodeView) -> bool:
+    """Whether the device may be missing on the host because the claim's own pod has it (RDMA in exclusive
+    mode)."""
     return (
         before.boot_id == node.inventory.boot_id
         and before.state is State.COMPLETED
@@ -267,7 +271,7 @@ def _refuse_unmet_scopes(record: ClaimRecord, config: Configuration, *, node: No
 
 
 def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
-    """The variable by which the NRI hook knows that the container's processors are to be near this GPU."""
+    """The variable that tells the NRI hook to set the container's cpuset near this GPU."""
     if device.uuid is None or not config.gpu(device.request).numa_affinity:
         return NO_EDITS
     return ContainerEdits(env=((NUMA_AFFINITY, "true"),))
@@ -276,7 +280,8 @@ def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
 def _isolated(
     record: ClaimRecord, index: int, config: Configuration, *, node: NodeView, before: ClaimRecord | None
 ) -> IsolatedShare | None:
-    """The backend's part in devices[index]; None for what is not a GPU, or is only looked at by an administrator."""
+    """The backend's part in devices[index]; None for a device that is not a GPU, or is allocated with
+    adminAccess."""
     device = record.devices[index]
     if device.uuid is None or device.admin_access:
         return None
@@ -292,14 +297,16 @@ def _isolated(
 
 
 def _kept_isolation(record: ClaimRecord, device: DeviceRecord, before: ClaimRecord | None) -> str | None:
-    """The isolation that the device has already, in containers that may be running: a policy is about what starts."""
+    """The isolation that the device has already, in containers that may be running: a policy is about what
+    starts."""
     if before is None or before.boot_id != record.boot_id or before.state is not State.COMPLETED:
         return None
     return next((known.isolation for known in before.devices if known.given == device.given), None)
 
 
 def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView) -> str:
-    """The isolation that the operator's policy, class and claim make of it; raises PrepareError where they refuse it."""
+    """The isolation that the operator's policy, class and claim make of it; raises PrepareError where they
+    refuse it."""
     asked, policy = config.isolation(device.request), node.inventory.offering.isolation
     share = _is_share(device, node.inventory)
     refused = asked.refusal(policy, share=share)

@@ -1,15 +1,16 @@
-"""Whether the devices of an allocation lie as near to each other as a Required JointAllocation demands.
+"""Whether the devices of an allocation meet a Required JointAllocation.
 
-The allocator has promised it; the node checks it against its own topology before a container gets the devices, since in
-native mode kube-scheduler allocates, which knows nothing of scopes. Only GPUs and NICs count, each once, however many shares
-of it the claim has (as in `koordra.allocator.joint`):
+The allocator guarantees the scope; the node verifies it against its own topology before a container gets the
+devices, since in native mode kube-scheduler allocates and knows nothing of scopes. Only GPUs and NICs count,
+each once, however many shares of it the claim has (as in `koordra.allocator.joint`):
 
     PerDevice   every GPU has a NIC of its own in scope    no scope with more GPUs than NICs
     PerGroup    every GPU has some NIC in scope            no scope with GPUs and without NIC
     Together    all devices are in one scope
 
-A device whose place is not known (no switch above it, NUMA node unknown) is together with nobody. With only one kind of
-device there is nothing to pair here: the other kind may be in another claim of the pod, which the node is not shown.
+A device of unknown place (no switch above it, NUMA node unknown) shares a scope with no other. If the claim
+has only one kind of device there is nothing to check: the other kind may be in another claim of the pod,
+which the node does not see.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Placed = tuple[str, Mapping[str, Any]]
 
 
 def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
-    """Why these devices do not meet the demand; None when they do, or when there is nothing to compare."""
+    """Why these devices do not meet the scope; None if they do, or if there is nothing to compare."""
     if wanted.pairing is Pairing.TOGETHER:
         if together((attributes for _, attributes in devices), wanted.scope):
             return None
@@ -35,7 +36,7 @@ def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
             for name, attributes in devices
         )
         return f"the devices are not in one {wanted.scope}: {where}"
-    # What is in the claim twice, with two shares, is one GPU, or one NIC.
+    # Two shares of one GPU or NIC count once.
     gpus = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.GPU_TYPES)
     nics = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.NIC_TYPES)
     if not gpus or not nics:

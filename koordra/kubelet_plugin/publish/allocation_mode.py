@@ -1,20 +1,21 @@
-"""The node's half of a change between joint and native allocation (docs/allocation-modes.md). No device is ever in both.
+"""The node's half of a change between joint and native allocation (docs/allocation-modes.md). No device is
+ever in both.
 
-What the API holds says where a change stands, so a plugin that was killed goes on where it was:
+The state of a change is in the API, so a plugin that was killed continues it:
 
-    allocator of the devices there     what is published next
-    --------------------------------   ------------------------------------------------------------------
-    none there at all, or as wanted    what is wanted
-    of the other mode, or half `none`  all of them with `none` and the quarantine taint, in a new generation
-    `none`, in one whole generation    the same, until the controller has confirmed the generation and WINDOW is over;
-                                       then what is wanted
+    allocator of the published devices   what is published next
+    ----------------------------------   -----------------------------------------------------------------
+    no devices at all, or as wanted      what is wanted
+    of the other mode, or partly `none`  all of them with `none` and the quarantine taint, in a new generation
+    `none`, in one whole generation      the same, until the controller has confirmed the generation and WINDOW is over;
+                                         then what is wanted
 
-- The controller confirms with the Node's annotation `koordra.io/quarantine-seen`: the generation that it has seen. A
-  quarantine starts above every generation that stands there already, so that the confirmation of an earlier change never
-  counts for this one.
-- kube-scheduler confirms nothing; WINDOW is the time in which a decision from before must have been written. It counts from
-  the moment at which this process sees the quarantine published.
-- The kubelet deletes all slices when it starts. Who gave the devices out last is therefore also kept in a file beside the
+- The controller confirms with the Node's annotation `koordra.io/quarantine-seen`: the generation that it has
+  seen. A quarantine starts above every published generation, so that the confirmation of an earlier change
+  never counts.
+- kube-scheduler confirms nothing; WINDOW is the time in which an earlier decision must have been written. It
+  starts when this process sees the quarantine published.
+- The kubelet deletes all slices when it starts. So the last allocator is also kept in a file beside the
   checkpoint, written before the slices are.
 """
 
@@ -41,16 +42,17 @@ MODE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """What to publish now: the devices in `quarantine` or as they are wanted; a new generation is to be at least `least`.
-    `again`: seconds after which it may be something else, though nobody tells; None for no such time."""
+class ModeStep:
+    """What to publish now: the devices in `quarantine` or as they are wanted; a new generation is at least
+    `min_generation`. `recheck_after`: seconds after which the answer may change without an event; None if it
+    does not."""
 
     quarantine: bool = False
-    least: int = 0
-    again: float | None = None
+    min_generation: int = 0
+    recheck_after: float | None = None
 
 
-class ModeSwitch:
+class AllocationModeChange:
     """Of one node, whose plugin's state is below `state`. Not thread-safe."""
 
     def __init__(
@@ -68,39 +70,39 @@ class ModeSwitch:
         self._since: float | None = None
         self._generation = 0
 
-    def course(self, wanted: Sequence[Object], *, there: Sequence[Object], node: Object) -> Course:
-        """What to publish, where `wanted` would be without a change of modes, and `there` is what the API holds."""
+    def next_step(self, wanted: Sequence[Object], *, there: Sequence[Object], node: Object) -> ModeStep:
+        """What to publish next. `wanted` are the slices of the wanted mode, `there` those in the API."""
         target, published = _allocators(wanted), _allocators(there)
         if not target:
-            return Course()
+            return ModeStep()
         before = published or self._last()
         if published == target or (before <= target and self._since is None):
             self._since = None
             self._remember(target)
-            return Course()
+            return ModeStep()
         if published != {names.ALLOCATOR_NOBODY} or not _whole(there):
             log.info(
                 "mode_change_begins", node=objects.name(node), before=sorted(before), wanted=sorted(target)
             )
             self._since = None
-            return Course(quarantine=True, least=_confirmed(node) + 1)
+            return ModeStep(quarantine=True, min_generation=_confirmed(node) + 1)
         return self._in_quarantine(target, there=there, node=node)
 
-    def _in_quarantine(self, target: frozenset[str], *, there: Sequence[Object], node: Object) -> Course:
+    def _in_quarantine(self, target: frozenset[str], *, there: Sequence[Object], node: Object) -> ModeStep:
         if self._since is None:
             self._since, self._generation = self._clock(), _generation(there[0])
         rest = self._since + self._window - self._clock()
         if rest > 0:
-            return Course(quarantine=True, again=rest)
+            return ModeStep(quarantine=True, recheck_after=rest)
         if _confirmed(node) < self._generation:
-            return Course(quarantine=True)
+            return ModeStep(quarantine=True)
         log.info("mode_change_ends", node=objects.name(node), allocator=sorted(target))
         self._since = None
         self._remember(target)
-        return Course()
+        return ModeStep()
 
     def _last(self) -> frozenset[str]:
-        """Who gave the devices out last; nobody where that is not known."""
+        """The last allocator of the devices; empty if unknown."""
         try:
             found = json.loads(self._disk.read(self._path) or b"{}")["allocator"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -113,12 +115,12 @@ class ModeSwitch:
         try:
             self._disk.replace(self._path, json.dumps({"allocator": min(target)}).encode() + b"\n", mode=MODE)
         except OSError as error:
-            # It counts only if the slices vanish too, and the mode changes at that time.
-            log.error("allocator_not_remembered", path=str(self._path), error=str(error))
+            # The file matters only if the slices vanish too while the mode changes.
+            log.error("allocation_mode_not_saved", path=str(self._path), error=str(error))
 
 
 def quarantined(slices: Sequence[Object]) -> list[Object]:
-    """The slices with devices that nobody gives out."""
+    """The slices with devices that no allocator gives out."""
     return [
         {**one, "spec": {**one["spec"], "devices": [_withheld(device) for device in one["spec"]["devices"]]}}
         if one["spec"].get("devices")

@@ -1,6 +1,7 @@
 """One device as a ResourceSlice writes it: typed attributes, capacities with their policies, taints.
 
-What is unknown, and what no attribute could hold (64 bytes a string), is left out. Source: resource.k8s.io/v1 Device.
+Unknown values, and strings longer than an attribute may be (64 bytes), are left out. Source:
+resource.k8s.io/v1 Device.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def document(
     reason: str | None,
     consumes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """An entry of ``spec.devices``. ``shared`` devices may be allocated several times; ``reason`` is why the device
-    is not healthy; ``consumes`` is its entry of ``consumesCounters``."""
+    """An entry of ``spec.devices``. ``shared`` devices may be allocated several times; ``reason`` is why the
+    device is not healthy; ``consumes`` is its entry of ``consumesCounters``."""
     joint = mode == names.MODE_JOINT
     allocator = names.ALLOCATOR_CONTROLLER if joint else names.ALLOCATOR_SCHEDULER
     built: dict[str, Any] = {"name": name}
@@ -50,7 +51,7 @@ def document(
 
 
 def unhealthy(device: Device) -> str | None:
-    """Why nothing should be placed on the device now: a taint's value, None for a healthy one."""
+    """The value of the device's unhealthy taint; None for a healthy device."""
     if isinstance(device, Gpu):
         # A taint's value is a label value.
         faults = re.sub(r"[^0-9A-Za-z.-]", "", ".".join(device.faults))
@@ -84,8 +85,8 @@ def location_attributes(location: Location) -> dict[str, Any]:
 
 
 def _pcie_path(switches: tuple[str, ...]) -> str | None:
-    """The chain of upstream ports where switches are nested; of a chain that is too long its lower end, which tells
-    two places apart just as well."""
+    """The chain of upstream ports where switches are nested; of a chain that is too long its lower end, which
+    identifies the place as well."""
     if len(switches) < 2:
         return None
     path = "/".join(switches)

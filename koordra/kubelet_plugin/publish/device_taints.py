@@ -1,21 +1,22 @@
-"""Taints that the node lays on its devices besides those that follow from their health.
+"""Taints of the node's devices besides those of their health.
 
-    koordra.io/cordoned   an operator wants nothing new on the device (`koordra cordon-device`)
-    koordra.io/held       the node still uses the device for a claim that the API no longer knows; value: that claim's uid
+    koordra.io/cordoned         an operator wants nothing new on the device (`koordra cordon-device`)
+    koordra.io/held             the node still uses the device for a claim that the API no longer knows; value: that claim's uid
     koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be given out twice
 
 **Cordons** are annotations of the Node, one per device, so that two operators never overwrite each other's:
 
     cordon.koordra.io/gpu-0000-1f-00-0: NoSchedule            effect, and after a blank the reason, for people
 
-An annotation was chosen over DeviceTaintRule, whose feature gate is off by default up to Kubernetes 1.36, and over a
-file on the node, which needs access to the node. What it takes is the right to patch Nodes, which whoever may cordon a Node
-has. A cordon does not end what runs (NoSchedule); with NoExecute the cluster evicts the pods that use the device.
+An annotation was chosen over DeviceTaintRule, whose feature gate is off by default up to Kubernetes 1.36, and
+over a file on the node, which needs access to the node. Setting it needs the right to patch Nodes, as
+cordoning a Node does. A cordon does not end running pods (NoSchedule); with NoExecute the cluster evicts the
+pods that use the device.
 
-**Held** devices drag their relatives along: a held function keeps the whole NIC from being given away, and the other way
-round, since their shared counters are charged only for claims that the API knows.
+A **held** function also taints its whole NIC, and a held NIC its functions, since their shared counters are
+charged only for claims that the API knows.
 
-Everything here is pure; `driver` lays the taints over the slices before they are published.
+Pure; node_slices.py adds the taints to the slices before they are published.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """`reason` is an operator's own words."""
+    """`reason` is the operator's text."""
 
     device: str
     effect: str = "NoSchedule"
@@ -69,7 +70,7 @@ class Cordon:
 
 
 def cordons_of(node: Object) -> tuple[Cordon, ...]:
-    """The cordons of a Node, by device. An effect that nobody knows still cordons: NoSchedule."""
+    """The cordons of a Node, by device. An unknown effect cordons as NoSchedule."""
     found = []
     for key, value in sorted(annotations_of(node).items()):
         if key.startswith(CORDON_PREFIX):
@@ -81,7 +82,8 @@ def cordons_of(node: Object) -> tuple[Cordon, ...]:
 
 
 def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> dict[str, tuple[Taint, ...]]:
-    """The taints for what `records`, claims that the API no longer knows, still hold. `offered`: names of devices."""
+    """The taints of devices that `records`, claims unknown to the API, still hold. `offered`: names of
+    published devices."""
     holders: dict[str, str] = {}
     for record in sorted(records, key=lambda record: record.ref.uid):
         for device in record.devices:
@@ -98,7 +100,8 @@ def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> di
 
 
 def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tuple[Taint, ...]]:
-    """The GPUs of a node on which others give out GPUs. `offered`: devices and their types."""
+    """The taints of GPUs on a node where another device plugin offers GPUs. `offered`: devices and their
+    types."""
     resources = offered_by_others(node)
     if not resources:
         return {}
@@ -123,12 +126,12 @@ def merged(*layers: Mapping[str, Sequence[Taint]]) -> dict[str, tuple[Taint, ...
     return found
 
 
-def laid_over(slices: Sequence[Object], taints: Mapping[str, Sequence[Taint]]) -> list[Object]:
+def with_taints(slices: Sequence[Object], taints: Mapping[str, Sequence[Taint]]) -> list[Object]:
     """The slices with the taints added to the devices of these names; the API allows a device 16."""
-    return [_laid_over(one, taints) for one in slices]
+    return [_with_taints(one, taints) for one in slices]
 
 
-def _laid_over(one: Object, taints: Mapping[str, Sequence[Taint]]) -> Object:
+def _with_taints(one: Object, taints: Mapping[str, Sequence[Taint]]) -> Object:
     devices = one["spec"].get("devices")
     if not devices or not any(device["name"] in taints for device in devices):
         return one
@@ -143,5 +146,5 @@ def _tainted(device: dict[str, Any], taints: Mapping[str, Sequence[Taint]]) -> d
 
 
 def label_value(text: str) -> str:
-    """The text as a taint's value may be: what a label value cannot hold becomes a dash."""
+    """The text as a taint's value: characters that a label value cannot hold become dashes."""
     return re.sub(r"[^0-9A-Za-z._-]+", "-", text)[:_LONGEST_VALUE].strip("-_.")

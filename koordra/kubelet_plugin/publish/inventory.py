@@ -1,7 +1,8 @@
-"""What the node has right now, as one frozen value: the machine, and what of it is published with which capacity.
+"""The node's inventory as one frozen value: the machine, and what of it is published with which capacity.
 
-Prepare compares with the very numbers that were published, so the allocator and the node cannot disagree about how much a
-device holds. The watcher of the machine sets each new reading (`InventorySource.set`); whoever asks gets the latest one.
+Prepare compares with the very numbers that were published, so the allocator and the node cannot disagree
+about a device's capacity. The watcher of the machine sets each new reading (`InventorySource.set`); readers
+get the latest one.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _GONE: Final = "is gone from this node; the claim needs another device"
 
 @dataclass(frozen=True, slots=True)
 class Offering:
-    """What of its machine a node offers, as its operator decided: how many shares a card takes, what isolates them, and
-    whether MIG instances and virtual functions are offered at all. Slices and Prepare both go by it."""
+    """What a node offers of its machine, by the operator's decision: how many shares a card takes, what isolates
+    them, and whether MIG instances and virtual functions are offered. Slices and Prepare both follow it."""
 
     slots_per_gpu: int = 16
     mig: bool = False
@@ -46,7 +47,7 @@ class Offering:
     isolation: IsolationPolicy = LIMITED
 
     def devices(self, machine: topology.Machine) -> list[dict[str, Any]]:
-        """The offered devices as ResourceSlices show them; who allocates them makes no difference here."""
+        """The offered devices as ResourceSlices show them, whatever the allocation mode."""
         return build_devices(
             machine,
             mode=names.MODE_JOINT,
@@ -80,7 +81,7 @@ class Offering:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """`published` has the devices as ResourceSlices show them; `problems` what discovery could not be certain of.
+    """`published` has the devices as ResourceSlices show them; `problems` what discovery could not determine.
 
     `driver_files` are the mounts that a CUDA program needs, empty where the machine has no driver.
     """
@@ -93,7 +94,8 @@ class Inventory:
 
     @property
     def boot_id(self) -> str:
-        """The kernel's boot id; a machine that tells none has one endless boot, which only keeps records longer."""
+        """The kernel's boot id; a machine without one counts as one endless boot, which only keeps records
+        longer."""
         return self.machine.boot_id or "unknown"
 
     def device(self, name: str) -> NodeDevice | None:
@@ -110,8 +112,8 @@ class Inventory:
         return {key: attribute.value for key, attribute in device.attributes.items()} if device else {}
 
     def refusal(self, name: str) -> str | None:
-        """Why the device under this name cannot be given out now, None for one that can: a reason of the common
-        vocabulary, the name and a remedy."""
+        """Why the device of this name cannot be prepared now: a reason of the common vocabulary, the name and
+        a remedy. None for a device that can."""
         if name in self.published:
             return None
         device = self.device(name)
@@ -132,7 +134,7 @@ class Inventory:
         return f"PartitionMismatch: {name} cannot be given out: {why}"
 
     def _problem_of(self, device: topology.Device) -> str:
-        """Why a device that is there is not published, in discovery's words."""
+        """Why an existing device is not published: its discovery problems."""
         bus_id = device.location.bus_id
         found = [str(problem) for problem in self.problems if bus_id in problem.object]
         return "; ".join(found) or f"discovery is not certain of the device at {bus_id}"
@@ -155,13 +157,13 @@ def inventory_of(
 
 
 class InventorySource:
-    """The latest inventory of the machine below `root`: one thread sets it, any thread asks for it.
+    """The latest inventory of the machine below `root`: one thread sets it, any thread reads it.
 
-    The GPU driver's files may lie under another root (`driver_root`: a driver container's), which may have another name on
-    the host than here (`driver_root_on_host`).
+    The GPU driver's files may lie under another root (`driver_root`: a driver container's), which may have
+    another name on the host than here (`driver_root_on_host`).
 
-    The driver's user-space files announce nothing (a driver container puts them there some time after the module was
-    loaded), so they are looked for again when somebody asks and the last look is `files_age` seconds old.
+    No event announces the driver's user-space files (a driver container installs them some time after the
+    module was loaded), so they are searched again if the last search is `files_age` seconds old.
     """
 
     def __init__(
@@ -189,7 +191,8 @@ class InventorySource:
         return self._current is not None
 
     def set(self, found: Discovery) -> None:
-        """Take a reading; what it changes for others is logged, and each problem once, when it comes and when it goes."""
+        """Set a reading. Its changes are logged, and each problem once when it appears and once when it is
+        resolved."""
         after = inventory_of(found, offering=self._offering, driver_files=self._driver_files(found.machine))
         with self._lock:
             before, self._current = self._current, after
@@ -231,4 +234,4 @@ def _log_change(before: Inventory | None, after: Inventory) -> None:
             log.warning("discovery_problem", **problem.to_dict())
     for problem in earlier:
         if problem not in after.problems:
-            log.info("discovery_problem_over", object=problem.object, field=problem.field)
+            log.info("discovery_problem_resolved", object=problem.object, field=problem.field)

@@ -1,10 +1,10 @@
-"""The ResourceSlices of the node as it is now: what the machine has, for whom, and what is tainted on it.
+"""The ResourceSlices of the node: its devices, their allocator, their taints.
 
     devices      the inventory's, as the operator offers them (resource_slices.py)
-    for whom     the command line's mode, else the Node's label koordra.io/allocation-mode, else joint
-    taints       laid over them: cordons of the Node, devices that other drivers offer too, devices that are still held
+    allocator    the command line's mode, else the Node's label koordra.io/allocation-mode, else joint
+    taints       cordons of the Node, devices that another device plugin offers too, devices that are still held
 
-Pure but for a warning about a label that is not a mode.
+Pure, except for a warning about a label that is not a mode.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from koordra.kubelet_plugin.publish.device_taints import (
     cordons_of,
     foreign_taints,
     held_taints,
-    laid_over,
     merged,
+    with_taints,
 )
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.logs import get_logger
@@ -37,8 +37,8 @@ def node_slices(
     inventory: Inventory,
     held: tuple[ClaimRecord, ...],
 ) -> Sequence[Object]:
-    """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices although the
-    API no longer knows them."""
+    """Every slice of the pool; `mode` None follows the Node's label. `held` are the claims that hold devices
+    although the API no longer knows them."""
     slices = inventory.offering.slices(
         inventory.machine,
         node_name=node_name,
@@ -49,7 +49,7 @@ def node_slices(
     cordons = {cordon.device: (cordon.taint,) for cordon in cordons_of(node)}
     kinds_of = {name: str(inventory.attributes(name).get(names.ATTR_TYPE)) for name in inventory.published}
     foreign = foreign_taints(node, offered=kinds_of)
-    return laid_over(slices, merged(cordons, held_taints(held, offered=inventory.published), foreign))
+    return with_taints(slices, merged(cordons, held_taints(held, offered=inventory.published), foreign))
 
 
 def mode_of(node: Object) -> Mode:

@@ -1,10 +1,11 @@
-"""Parts of cards in ResourceSlices: MIG instances and virtual functions, and the counters that keep them apart.
+"""Parts of cards in ResourceSlices: MIG instances and virtual functions, and the counters by which they
+exclude each other.
 
-A counter set stands for one card, under the card's name. Whoever is allocated takes its counters, so that a card and
-its parts, or two parts that overlap, are never given out at once:
+A counter set stands for one card, under the card's name. An allocated device consumes its counters, so that a
+card and its parts, or two parts that overlap, are never given out at once:
 
 ====  ===============================================  ====================================================
-set   counters                                         taken by
+set   counters                                         consumed by
 ====  ===============================================  ====================================================
 GPU   memory-slice-0 .. n, one each; compute-slices,   the card (its first share): all of them;
       copy-engines, decoders, encoders, jpeg-engines,  a MIG instance: its memory slices by place, the rest
@@ -12,12 +13,13 @@ GPU   memory-slice-0 .. n, one each; compute-slices,   the card (its first share
 PF    functions, one for each virtual function         the PF, shared or not: all; a virtual function: one
 ====  ===============================================  ====================================================
 
-How many engines a card has is nowhere told outright. A profile of which a card holds n instances at once shows that it
-has at least n times the profile's, and the largest such number is taken.
+NVML does not report how many engines a card has. A profile of which a card holds n instances at once shows
+that it has at least n times the profile's, and the largest such number is taken.
 
-A GPU is offered whole or in parts as its current MIG mode says. A MIG instance is taken whole; of its capacities,
-``memory`` is its own and ``cores`` its part of the card in percent, so that a request that says how much it needs finds
-a share or an instance alike. A virtual function is taken whole and has no capacity: it shares its port's bandwidth.
+A GPU is offered whole or in parts as its current MIG mode says. A MIG instance is allocated whole; of its
+capacities, ``memory`` is its own and ``cores`` its part of the card in percent, so that a request with an
+amount matches a share or an instance alike. A virtual function is allocated whole and has no capacity: it
+shares its port's bandwidth.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ Counters = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A MIG instance as it is published; ``instance`` is None for a placement where nothing has been made yet."""
+    """A MIG instance as it is published; ``instance`` is None for a placement without an instance."""
 
     gpu: Gpu
     profile: MigProfile
@@ -90,7 +92,7 @@ def _engines(profile: MigProfile) -> dict[str, int]:
 
 
 def gpu_counters(gpu: Gpu) -> dict[str, int]:
-    """What the card has in all; empty where it has no profiles, or more counters than a set may hold."""
+    """The card's counters in total; empty if it has no profiles, or more counters than a set may hold."""
     places = [start + size for profile in gpu.mig_profiles for start, size in profile.placements]
     totals = {_memory_slice(place): 1 for place in range(min(max(places, default=0), _MOST_COUNTERS + 1))}
     for name in _ENGINES:
@@ -101,7 +103,8 @@ def gpu_counters(gpu: Gpu) -> dict[str, int]:
 
 
 def mig_devices(gpu: Gpu, *, placements: bool = False) -> Iterator[MigDevice]:
-    """The card's instances that are certain; with ``placements`` also every legal place that no instance touches.
+    """The card's publishable instances; with ``placements`` also every legal placement that no instance
+    overlaps.
 
     By place, then by size, larger first.
     """

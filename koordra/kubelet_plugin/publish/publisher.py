@@ -1,20 +1,21 @@
-"""Keeps the node's ResourceSlices in the API as discovery says, and puts them back when somebody takes them away.
+"""Keeps the node's ResourceSlices in the API equal to what discovery found.
 
-The kubelet deletes all slices of its node when it starts, and those of a driver that is gone for 30 s, so the plugin watches
-its own slices and publishes again. All slices of the pool carry the same generation:
+The kubelet deletes all slices of its node when it starts, and those of a driver that is gone for 30 s, so the
+plugin watches its own slices and publishes again. All slices of the pool carry the same generation:
 
-    what is there says what is wanted, in one generation ──> nothing to do
+    the slices in the API are the wanted ones, in one generation ──> nothing to do
     otherwise: generation = highest seen + 1; write every wanted slice, then delete the ones no longer wanted
 
-A consumer ignores a pool whose newest generation is not complete, so it never mixes two states. Names are fixed
-(resource_slices.py), so two instances of the plugin overwrite each other's slices with the same content instead of doubling
-them; where an update changes the content, a pause after each write keeps the two from racing until the old one ends.
+A consumer ignores a pool whose newest generation is incomplete, so it never mixes two states. Slice names are
+fixed (resource_slices.py), so two instances of the plugin overwrite each other's slices with the same content
+instead of duplicating them; where an update changes the content, a pause after each write keeps the two from
+racing until the old one ends.
 
-An API server drops fields whose feature gate is off and says nothing. What it answered is compared with what was sent; what
-is missing is reported with the gate to turn on, and the answer is remembered, so that the difference does not cause another
-write. The node owns its slices.
+An API server silently drops fields whose feature gate is off. Its answer is compared with what was sent; a
+dropped field is logged with the gate to turn on, and the answer is remembered, so that the difference does
+not cause another write. The Node owns its slices.
 
-Between the modes of allocation the devices are published for nobody (allocation_mode.py).
+During a change of the allocation mode the devices are published with allocator `none` (allocation_mode.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
-from koordra.kubelet_plugin.publish.allocation_mode import Course, ModeSwitch, quarantined
+from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import next_generation
 from koordra.logs import get_logger
 
@@ -64,7 +65,8 @@ def own_slices_selector(node: str) -> str:
 class Publisher:
     """Publishes for one node. `wake` may be called from any thread; `run` does all the work in its own.
 
-    `written` is called after each publication. In seconds: `retry` after an error, `interval` without any reason (the Node's label may have changed), `calm` after a write.
+    `written` is called after each publication. In seconds: `retry` after an error, `interval` without an
+    event, `settle` after a write.
     """
 
     def __init__(
@@ -75,26 +77,26 @@ class Publisher:
         build: BuildSlices,
         retry: float = 2.0,
         interval: float = 60.0,
-        calm: float = 1.0,
+        settle: float = 1.0,
         written: Callable[[], None] = lambda: None,
-        switch: ModeSwitch | None = None,
+        mode_change: AllocationModeChange | None = None,
     ) -> None:
         self._client = client
         self._node = node
         self._build = build
         self._retry = retry
         self._interval = interval
-        self._calm = calm
+        self._settle = settle
         self._when_written = written
-        self._switch = switch
-        self._again: float | None = None
+        self._mode_change = mode_change
+        self._recheck_after: float | None = None
         self._wanted = threading.Event()
         self._generation = 0
         self._stored: dict[str, tuple[Object, Object]] = {}
         self._dropped: frozenset[str] = frozenset()
 
     def wake(self) -> None:
-        """Something may have changed: look soon."""
+        """Sync soon: something may have changed."""
         self._wanted.set()
 
     def on_change(self, event: str, obj: Object) -> None:
@@ -103,22 +105,23 @@ class Publisher:
         self.wake()
 
     def run(self, stop: threading.Event) -> None:
-        """Publish until `stop`, which is to be followed by a `wake`: at every wake, and at least every `interval`."""
+        """Publish until `stop`, which is to be followed by a `wake`: at every wake, and at least every
+        `interval`."""
         while not stop.is_set():
             self._wanted.clear()
             pause = self._interval
             try:
                 if self.sync():
                     self._when_written()
-                    stop.wait(self._calm)
-                if self._again is not None:
-                    pause = min(pause, self._again)
+                    stop.wait(self._settle)
+                if self._recheck_after is not None:
+                    pause = min(pause, self._recheck_after)
             except ApiError as error:
                 log.warning("slices_not_published", node=self._node, error=str(error))
                 pause = self._retry
             if not stop.is_set():
                 self._wanted.wait(pause)
-            # Several deletions come as several events; one look answers them all.
+            # Several deletions arrive as several events; one sync answers them all.
             stop.wait(0.05)
 
     def sync(self) -> bool:
@@ -126,17 +129,21 @@ class Publisher:
         node = self._client.get(kinds.NODES, self._node)
         existing, _ = self._client.list(kinds.RESOURCE_SLICES, field_selector=own_slices_selector(self._node))
         wanted = self._build(node, self._generation)
-        course = self._switch.course(wanted, there=existing, node=node) if self._switch else Course()
-        self._again = course.again
-        if course.quarantine:
+        step = (
+            self._mode_change.next_step(wanted, there=existing, node=node)
+            if self._mode_change
+            else ModeStep()
+        )
+        self._recheck_after = step.recheck_after
+        if step.quarantine:
             wanted = quarantined(wanted)
         generation = next_generation([self._as_sent(obj) for obj in existing], wanted)
         if existing and generation == _generation(existing[0]):
             self._generation = max(generation, self._generation)
             return False
-        generation = max(generation, self._generation + 1, course.least)
+        generation = max(generation, self._generation + 1, step.min_generation)
         wanted = self._build(node, generation)
-        if course.quarantine:
+        if step.quarantine:
             wanted = quarantined(wanted)
         current = {objects.name(obj): obj for obj in existing}
         for slice_ in wanted:
@@ -151,7 +158,7 @@ class Publisher:
         return True
 
     def _as_sent(self, obj: Object) -> Object:
-        """A slice as we wrote it, if it is still what the API server made of that."""
+        """The slice as it was sent, if the API still holds the server's answer to that."""
         sent, answered = self._stored.get(objects.name(obj), ({}, {}))
         return {**obj, "spec": sent} if obj["spec"] == answered else obj
 
@@ -160,7 +167,7 @@ class Publisher:
             try:
                 answered = self._client.create(kinds.RESOURCE_SLICES, wanted)
             except Conflict:
-                # Somebody with this name that the selector does not show: an older state of the node's pool.
+                # A slice of this name that the selector does not show: an older state of the node's pool.
                 current = self._client.get(kinds.RESOURCE_SLICES, objects.name(wanted))
         if current is not None:
             metadata = {**wanted["metadata"], "resourceVersion": objects.resource_version(current)}
@@ -190,7 +197,7 @@ class Publisher:
 
 
 def missing_fields(sent: Any, answered: Any) -> Iterator[str]:
-    """Names of fields that were sent and are not in the answer, at any depth. Values may be spelt differently."""
+    """Names of fields that were sent and are not in the answer, at any depth. Values may be normalised."""
     if isinstance(sent, Mapping):
         for field, value in sent.items():
             if not isinstance(answered, Mapping) or field not in answered:

@@ -1,25 +1,25 @@
 """A machine as ResourceSlices.
 
-Pure: the same machine gives the same bytes, so that a slice is written only when something changed. One pool per node,
-named after it; GPUs first (or their MIG instances), then NICs, each PF before its virtual functions, in bus order. That
-order is a promise: stock allocators take the first fit. Counter sets come last, in slices of their own.
+Pure and deterministic: a slice is written only when something changed. One pool per node, named after it;
+GPUs first (or their MIG instances), then NICs, each PF before its virtual functions, in bus order. The order
+is part of the contract: stock allocators take the first fit. Counter sets come last, in slices of their own.
 
-GPUs and NICs may be allocated several times (``allowMultipleAllocations``), since what is shared is their capacity:
+GPUs and NICs may be allocated several times (``allowMultipleAllocations``), since their capacity is shared:
 
-=========  ==========================  =============================================
-gpu        memory                      all of it by default, steps of 1Mi
-gpu        cores                       percent of compute, default 0: none reserved (accounting only)
-gpu        slots                       how many shares the card takes, one each
-nic        share                       percent of the NIC, all of it by default
-nic        bandwidth                   bits per second, default 0: not reserved; left out while the link is down
-=========  ==========================  =============================================
+=========  ==========================  ============================================= gpu        memory
+all of it by default, steps of 1Mi gpu        cores                       percent of compute, default 0: none
+reserved (accounting only) gpu        slots                       how many shares the card takes, one each nic
+share                       percent of the NIC, all of it by default nic        bandwidth
+bits per second, default 0: not reserved; left out while the link is down =========
+==========================  =============================================
 
-MIG instances and virtual functions are published only where policy says so (``partitions`` has their rules); without
-them nothing consumes counters.
+MIG instances and virtual functions are published only if the operator enables them (``partitions`` has their
+rules); without them nothing consumes counters.
 
-Only what carries meaning is published, and only what is certain: a device that is not ``publishable`` is left out here
-but stays in the list of what is guarded (``prepare.device_guard``). Limits of the API (resource.k8s.io/v1): 64 devices a slice as soon as one has a taint or
-consumes counters, 8 counter sets a slice, 32 attributes and capacities a device, 64 bytes a string.
+Only what carries meaning is published, and only what is certain: a device that is not ``publishable`` is left
+out here but stays guarded (``prepare.device_guard``). Limits of the API (resource.k8s.io/v1): 64 devices a
+slice as soon as one has a taint or consumes counters, 8 counter sets a slice, 32 attributes and capacities a
+device, 64 bytes a string.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def build_slices(
     vfs: bool = False,
     isolation: IsolationPolicy | None = None,
 ) -> list[dict[str, Any]]:
-    """The node's ResourceSlices at this generation; one empty slice where there is nothing to offer.
+    """The node's ResourceSlices at this generation; one empty slice if there is nothing to offer.
 
-    ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native" leaves the
-    devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes. ``mig`` publishes the
-    instances of cards in MIG mode, ``mig_placements`` also those that could still be made (for a node that makes them
-    when they are prepared), ``vfs`` the virtual functions of NICs. ``isolation`` is what shares of a GPU are kept by
-    (None: nothing is published of it).
+    ``mode`` "joint" keeps kube-scheduler's allocator away (taint and ``allocator`` attribute), "native"
+    leaves the devices to it. With ``node_uid`` the Node owns the slices, so that they go when it goes.
+    ``mig`` publishes the instances of cards in MIG mode, ``mig_placements`` also those that could still be
+    made (for a node that makes them when they are prepared), ``vfs`` the virtual functions of NICs.
+    ``isolation`` is the policy of GPU shares (None: not published).
     """
     devices = build_devices(
         machine,
@@ -111,8 +111,8 @@ def _parts(items: list[dict[str, Any]], size: int) -> list[list[dict[str, Any]]]
 def next_generation(old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> int:
     """The generation that ``new`` must be published with to follow ``old``, the pool's slices as they are.
 
-    Old's own where old already says the same (it is then complete, and nothing need be written); otherwise one more
-    than the highest that was seen, 1 for the first.
+    The generation of ``old`` if its content is the same (it is then complete, and nothing is written);
+    otherwise one more than the highest, 1 for the first.
     """
     generations = {_pool(one)["generation"] for one in old}
     if len(generations) == 1 and _content(old) == _content(new):
@@ -126,8 +126,8 @@ def _pool(one: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _content(slices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Everything that a slice says but its generation, by the slice's name. The API server adds to a taint when it came,
-    which is nothing that we said."""
+    """The content of slices without their generation, by name, and without the time that the API server adds
+    to taints."""
     return {
         one["metadata"]["name"]: (
             {
@@ -209,7 +209,8 @@ def _metadata(index: int, *, node_name: str, node_uid: str | None) -> dict[str, 
 
 
 def _slice_name(index: int, node_name: str) -> str:
-    """Listed by name, slices come in the order of their devices. A node name that is too long ends in its digest."""
+    """Listed by name, slices come in the order of their devices. A node name that is too long ends in its
+    digest."""
     name = f"{index:05x}-{names.DRIVER}-{node_name}"
     if len(name) <= _LONGEST_NAME:
         return name
@@ -220,7 +221,7 @@ def _slice_name(index: int, node_name: str) -> str:
 def _gpu(
     machine: Machine, gpu: Gpu, *, mode: Mode, more: Mapping[str, Any], slots: int, counted: bool
 ) -> dict[str, Any]:
-    # A default must lie on a step, so a rest below 1Mi is not offered.
+    # A default must be a multiple of the step, so a remainder below 1Mi is not offered.
     memory = canonical((gpu.memory_bytes or 0) // _MIB * _MIB)
     counters = gpu_counters(gpu) if counted else {}
     return document(
@@ -246,7 +247,7 @@ def _gpu(
 
 
 def _gpu_attributes(machine: Machine, gpu: Gpu) -> dict[str, Any]:
-    """What a card and its MIG instances have in common."""
+    """The attributes that a card and its MIG instances share."""
     cuda = machine.cuda_version
     return {
         names.ATTR_MODEL: gpu_model(gpu.product_name) if gpu.product_name else None,

@@ -1,20 +1,21 @@
-"""`status.devices` of the claims that this node has prepared: what people and controllers can see of a NIC in its pod, and of a
-GPU whose memory limit is enforced by the limiter.
+"""Writes `status.devices` of the claims that this node has prepared: the state of a NIC in its pod, and of a
+GPU's memory limit.
 
     networkData   interface name, addresses and MAC in the pod
-    Ready         True once the device is usable in the pod; False while its network is not there yet
-    GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown where that cannot be seen
+    Ready         True once the device is usable in the pod; False while its network is not attached yet
+    GIDReady      (RDMA over Ethernet) whether the RDMA device has an address; Unknown if the host does not see it
 
-    Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA. The reasons
-                  are those of isolation/limiter/report.py. Cores are accounting only, which the message says where some are reserved
+    Limited       (GPU with isolation `limiter`) whether the memory limit holds; Unknown until a process uses CUDA;
+                  reasons: isolation/limiter/report.py. Cores are accounting only, as the message says
 
-Only these have entries: of another GPU there is nothing to tell that its allocation does not say. Entries of other drivers, and
-other people's conditions on ours, stay as they are.
+Only these devices have entries: another GPU's status says nothing beyond its allocation. Entries of other
+drivers, and others' conditions on ours, stay as they are.
 
-The write is a read and a conditional merge patch of that list alone (verbs: `resourceclaims/status` patch and, for this driver's
-name, `resourceclaims/driver` `associated-node:patch`). An update of the whole object would not do: the API server compares the
-opaque parameters in the allocation byte for byte, and whoever decodes and encodes them may spell them otherwise. It is for
-people to see, so nothing waits for it and what fails is tried again later.
+The write is a read and a conditional merge patch of that list alone (verbs: `resourceclaims/status` patch
+and, for this driver's name, `resourceclaims/driver` `associated-node:patch`). An update of the whole object
+would be rejected: the API server compares the opaque parameters in the allocation byte for byte, and decoding
+and encoding may change their spelling. The status is for people, so nothing waits for it and failures are
+retried later.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ GID_READY: Final = "GIDReady"
 LIMITED: Final = "Limited"
 RETRY: Final = 15.0
 PAUSE: Final = 1.0
-"""Seconds from one writing to the next: what a program can change of its limiter's condition costs the API server no more."""
+"""Least seconds between two writes: bounds the load that a program can cause by changing its limiter's
+condition."""
 
 _OURS: Final = frozenset({READY, GID_READY, LIMITED})
 
@@ -70,8 +72,8 @@ def device_statuses(
     attached: Mapping[str, AttachedDevice],
     limited: Verdict | None = None,
 ) -> list[dict[str, Any]]:
-    """The entries for one claim, without times. `attached`: what is in the pod, by device; `limited`: what is to be said of
-    the claim's limiter."""
+    """The entries for one claim, without times. `attached`: the devices in the pod, by name; `limited`: the
+    verdict on the claim's limiter."""
     entries = []
     for device in record.devices:
         if device.type in names.NIC_TYPES:
@@ -149,8 +151,8 @@ def _condition(kind: str, *, status: bool | None, reason: str, message: str) -> 
 def merged(
     existing: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]], *, pool: str, now: str
 ) -> list[dict[str, Any]]:
-    """The list with our entries of this pool replaced, but for other people's conditions. A condition that says the same as
-    before keeps its time."""
+    """The list with our entries of this pool replaced; others' conditions on them stay. A condition whose
+    status is unchanged keeps its time."""
     ours = {_key(entry): entry for entry in existing if _is_ours(entry, pool)}
     found = [dict(entry) for entry in existing if not _is_ours(entry, pool)]
     for key in ours.keys() - {_key(entry) for entry in wanted}:
@@ -183,7 +185,7 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 class ClaimStatusWriter:
-    """Keeps the statuses as the node is, in a thread of its own (`run`); `wake` may be called from any thread."""
+    """Keeps the statuses current, in a thread of its own (`run`); `wake` may be called from any thread."""
 
     def __init__(
         self,
@@ -220,13 +222,13 @@ class ClaimStatusWriter:
             try:
                 complete = self.sync()
             except KoordraError as error:
-                log.warning("claim_statuses_not_made", error=str(error))
+                log.warning("claim_status_sync_failed", error=str(error))
                 complete = False
             if not stop.wait(PAUSE if complete else self._retry) and not complete:
                 self._wanted.set()
 
     def sync(self) -> bool:
-        """Write what differs from what was written last; False when something has to be tried again."""
+        """Write what differs from the last write; False if something has to be retried."""
         inventory = self._inventory()
         in_pods = {
             claim.uid: {device.device: device for device in claim.devices} for claim in self._attached()
@@ -273,7 +275,7 @@ class ClaimStatusWriter:
         except Conflict:
             return False
         except Invalid as error:
-            # It will not be valid next time either.
+            # A retry would not be valid either.
             log.warning("claim_status_refused", claim=str(record.ref), error=str(error)[:500])
             return True
         except ApiError as error:

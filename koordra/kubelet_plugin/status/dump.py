@@ -1,4 +1,4 @@
-"""What a node's driver knows, in one document: for a bug report, and for a test that repeats it.
+"""The state of a node's driver in one document: for a bug report, and for a test that reproduces it.
 
     {"schema": "koordra.io/dump/v1",
      "machine": {...}                    what was discovered, as `koordra topology -o json` writes it
@@ -7,9 +7,9 @@
      "files": {"cdi": {...}, "prepared": {...}, "network": {...}}
      "guarded": {...}}
 
-It holds no secrets: the nonce by which the NRI hook tells genuine markers from forged ones is replaced everywhere by a
-digest of itself, so that equal ones still look equal; GUIDs, UUIDs and MACs are hardware's names and stay. Environment
-variables are koordra's own. Of the API server nothing is asked.
+It holds no secrets: the nonce by which the NRI hook tells genuine markers from forged ones is replaced
+everywhere by a digest of itself, so that equal ones still look equal; GUIDs, UUIDs and MACs are hardware's
+names and stay. Environment variables are koordra's own. The API server is not asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NONCE: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def dump(paths: NodePaths, found: Discovery, *, version: str, disk: Disk | None = None) -> dict[str, Any]:
-    """The document. What cannot be read is said in its place."""
+    """The document. A file that cannot be read is replaced by its error."""
     disk = disk or Disk()
     claims: list[ClaimRecord] = []
     problems = [problem.to_dict() for problem in found.problems]

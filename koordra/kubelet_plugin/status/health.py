@@ -1,14 +1,15 @@
-"""What the kubelet is told about the health of every device of this node, and how it is told at once.
+"""The health of every device of the node, and the feed of its changes to the kubelet.
 
-Pure part: `device_health` turns an inventory into one line per device that can be given to a claim.
+`device_health` (pure) turns an inventory into one line per device that can be prepared:
 
-    offered, no fault               HEALTHY
-    offered, unhealthy taint        UNHEALTHY, with the taint's value (Xid 79, LinkDown)
-    still held by a claim, but no
-    longer offered (fell off)       UNHEALTHY, "gone"
+    offered, no fault                HEALTHY
+    offered, unhealthy taint         UNHEALTHY, with the taint's value (Xid 79, LinkDown)
+    held by a claim, but no longer
+    offered (fell off the bus)       UNHEALTHY, "gone"
 
-`HealthFeed` keeps the newest list and wakes every stream that waits for it. A stream sends the list at once, again whenever
-it changed, and at least every `REPEAT` seconds, well within the 30 s after which the kubelet forgets what it was told.
+`HealthFeed` keeps the newest list and wakes every stream that waits for it. A stream sends the list at once,
+after each change, and at least every `REPEAT` seconds, well within the 30 s after which the kubelet considers
+a report stale.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from koordra.kubelet_plugin.publish.inventory import Inventory
 
 REPEAT: Final = 10.0
 FORGOTTEN_AFTER: Final = 30
-"""Seconds after which the kubelet takes a device that was not mentioned for unknown."""
+"""Seconds after which the kubelet considers a device without a report unknown."""
 
 _LONGEST_MESSAGE: Final = 1024
 
@@ -72,8 +73,8 @@ class HealthFeed:
         self._version = 0
         self._closed = False
 
-    def tell(self, devices: tuple[DeviceHealth, ...]) -> None:
-        """Take a list; streams are woken when it differs from the last one."""
+    def publish(self, devices: tuple[DeviceHealth, ...]) -> None:
+        """Set the list; streams are woken if it differs from the last one."""
         with self._changed:
             if devices != self._devices or self._version == 0:
                 self._devices = devices
@@ -91,16 +92,17 @@ class HealthFeed:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """A stream may have lost its reader: have every stream look."""
+        """Have every stream check whether its reader is gone."""
         with self._changed:
             self._changed.notify_all()
 
     def follow(
         self, listening: Callable[[], bool], *, repeat: float = REPEAT
     ) -> Iterator[tuple[tuple[DeviceHealth, ...], int]]:
-        """(list, unix time) now, after each change and every `repeat` seconds, until nobody is `listening` or `close`.
+        """(list, unix time) now, after each change and every `repeat` seconds, until nobody is `listening` or
+        `close`.
 
-        Before the first list there is nothing to say, so nothing is said.
+        Yields nothing before the first list.
         """
         seen = 0
         while True:

@@ -1,14 +1,15 @@
-"""Node labels that removed GPU stacks used to publish, so that nodeSelectors of unchanged pods go on matching.
+"""Node labels that removed GPU stacks used to publish, so that nodeSelectors of unchanged pods keep matching.
 
-    machine ──> labels_of: what GPU feature discovery, Koordinator and Aliyun's nodes would say (pure)
-    node    ──> change: what of it is to be written (pure)         ──> one patch, conditional on the Node's version
+    machine ──> labels_of: the labels of GPU feature discovery, Koordinator and Aliyun (pure)
+    node    ──> change: what of them is to be written (pure)         ──> one patch, conditional on the Node's version
 
-Only cards that koordra offers count. What differs between the cards of a node is left out, but for the number of cards.
-Labels that start or steer programs of those stacks (`gpu=on`, `gpushare=true`, `nvidia.com/gpu.present`,
-`koordinator.sh/gpu-isolation-provider`, ...) are never written.
+Only cards that koordra offers count. A value that differs between the cards of a node is left out, except the
+number of cards. Labels that start or configure programs of those stacks (`gpu=on`, `gpushare=true`,
+`nvidia.com/gpu.present`, `koordinator.sh/gpu-isolation-provider`, ...) are never written.
 
-A label that somebody else wrote is never overwritten or removed. The annotation koordra.io/legacy-node-labels on the Node
-says which labels are koordra's, with their values: what is not in it, or has another value by now, is somebody else's.
+Labels of others are never overwritten or removed. The annotation koordra.io/legacy-node-labels on the Node
+lists koordra's labels with their values: a label that is not in it, or has another value by now, is owned by
+others.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ KEYS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`set` and `remove` are labels; `ours` what the annotation says afterwards; `foreign`: wanted, and somebody else's."""
+    """`set` and `remove` are labels; `ours` what the annotation says afterwards; `foreign`: wanted, but owned
+    by others."""
 
     set: Mapping[str, str]
     remove: tuple[str, ...]
@@ -106,7 +108,7 @@ def labels_of(machine: Machine) -> dict[str, str]:
 
 
 def change(node: Object, wanted: Mapping[str, str]) -> Change:
-    """What has to be written so that the Node has the wanted labels, as far as they are koordra's to write."""
+    """The change that gives the Node the wanted labels, except those owned by others."""
     there, recorded = objects.labels_of(node), recorded_on(node)
     mine = {key: value for key, value in recorded.items() if there.get(key) == value}
     foreign = tuple(
@@ -123,7 +125,8 @@ def change(node: Object, wanted: Mapping[str, str]) -> Change:
 
 
 def recorded_on(node: Object) -> dict[str, str]:
-    """The annotation; one that cannot be read names no label, and keys that koordra never writes are not koordra's."""
+    """The labels in the annotation; an unreadable one counts as empty, and keys that koordra never writes are
+    ignored."""
     try:
         found = json.loads(objects.annotations_of(node).get(OURS) or "{}")
     except ValueError:
@@ -193,7 +196,7 @@ class NodeLabels:
             self._foreign = found.foreign
             if found.foreign:
                 log.warning(
-                    "node_labels_of_somebody_else",
+                    "node_labels_owned_by_others",
                     node=self._node,
                     labels=", ".join(found.foreign),
                     remedy="stop what writes them, and delete them; koordra does not overwrite labels of others",
@@ -213,7 +216,7 @@ class NodeLabels:
 
 
 def _same(values: Iterable[object]) -> str:
-    """The value that all cards share; empty where they do not, or where one is unknown."""
+    """The value that all cards share; empty if they differ or one is unknown."""
     found = {str(value) if value else "" for value in values}
     return found.pop() if len(found) == 1 else ""
 

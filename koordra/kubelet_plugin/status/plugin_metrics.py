@@ -1,4 +1,4 @@
-"""What the kubelet plugin counts.
+"""The kubelet plugin's metrics.
 
     koordra_plugin_calls_total{call,result}        claims prepared and unprepared; result: ok, refused, failed
     koordra_plugin_call_seconds{call}              how long one claim took
@@ -8,7 +8,7 @@
     koordra_plugin_slice_writes_total              publications of the node's ResourceSlices
     koordra_plugin_sockets_restored_total
 
-Every series exists from the start, so that a dashboard is never empty.
+Every series is initialised at the start, so that a dashboard is never empty.
 """
 
 from __future__ import annotations

@@ -1,29 +1,32 @@
-"""The rules of the hook: a container and what the node knows go in, an Adjustment or a Refusal comes out.
-Pure.
+"""The rules of the hook: from a container and what the node knows, an Adjustment or a Refusal. Pure.
 
 For every container, in this order:
 
-    1. markers        what it was really given; a marker that the node did not set: refused        (grants)
+    1. markers        its real grants; a marker that this node did not set: refused                  (grants)
                       a claim whose NIC is in another pod's network namespace: refused
-    2. annotations    a CDI device of a GPU or NIC named past the claims: refused                   (foreign)
-    3. mounts         GPU or RDMA nodes brought in from the host: refused                         (foreign)
-    4. devices        a guarded node that it does not hold: refused, or denied by a rule            (foreign)
-    5. environment    NVIDIA_VISIBLE_DEVICES=void; what its devices call for, joined and pinned     (grants)
-    6. memlock        unlimited for who holds an RDMA device
-    7. processors     those near its GPUs, when its claim asks                                       (numa)
-    8. RDMA limits    of the devices it holds, when the operator asks                         (rdma_limits)
+    2. annotations    a CDI device of a GPU or NIC requested without a claim: refused
+       (ungranted_access)
+    3. mounts         GPU or RDMA nodes mounted from the host: refused
+       (ungranted_access)
+    4. devices        a guarded node that it does not hold: refused, or denied by a rule
+       (ungranted_access)
+    5. environment    NVIDIA_VISIBLE_DEVICES=void; the variables of its devices, joined and pinned   (grants)
+    6. memlock        unlimited for a holder of an RDMA device
+    7. processors     those near its GPUs, if its claim asks for them                                (numa)
+    8. RDMA limits    of its devices, if the operator sets them
+       (rdma_limits)
 
-A pod that Koordinator's scheduler placed has no claim; what its annotation names is held the same way, and
-added to the container here, since no CDI edit did (koordinator). A container with markers never holds
+A pod that Koordinator's scheduler placed has no claim; the devices in its annotation are held the same way,
+and added to the container here, since no CDI edit did (koordinator/). A container with markers never holds
 anything by annotation.
 
 In namespaces that the operator exempts, 2 to 4 and the forcing of NVIDIA_VISIBLE_DEVICES are left out.
 
-**Failing closed.** When a claim's record cannot be read, containers with that claim's markers are refused.
-When the list of guarded nodes cannot be read or is not there yet, containers that hold devices are refused,
-and so are nodes that look like a GPU's or a NIC's; everything else starts, since the node must come up before
-the kubelet plugin can run. A runtime that drops rules (NRI before 0.10) cannot deny anything to a privileged
-container: where there is something to deny, it is refused.
+**Failing closed.** If a claim's record cannot be read, containers with that claim's markers are refused. If
+the list of guarded nodes is missing or unreadable, containers that hold devices are refused, and so are nodes
+that look like a GPU's or a NIC's; everything else starts, since the node must come up before the kubelet
+plugin can run. A runtime that drops device rules (NRI before 0.10) cannot deny anything to a privileged
+container: if something must be denied, the container is refused.
 """
 
 from __future__ import annotations
@@ -51,18 +54,18 @@ from koordra.topology.machine import DeviceNode
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 NOTHING_VISIBLE: Final = "void"
-"""The value on which NVIDIA's toolkit injects nothing; CDI has brought what the container may have."""
+"""The value for which NVIDIA's toolkit injects nothing; CDI injects what the container may have."""
 
 _HARMLESS: Final = (NOTHING_VISIBLE, "none")
-"""Values on which NVIDIA's toolkit injects no device."""
+"""Values for which NVIDIA's toolkit injects no device."""
 
 MEMLOCK: Final = "RLIMIT_MEMLOCK"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """What does not change while the hook runs: processors, memory nodes, RDMA devices, the operator's limit, and
-    the places that no container may mount."""
+    """Facts that do not change while the hook runs: processors, memory nodes, RDMA devices, the operator's
+    limit, and the paths that no container may mount."""
 
     online: frozenset[int] = frozenset()
     memory_nodes: frozenset[int] = frozenset()
@@ -73,7 +76,7 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
-    """What a pod holds by Koordinator's annotation: as if by a claim, and the mounts of its isolation."""
+    """What a pod holds by Koordinator's annotation, as a claim, and the mounts of its isolation."""
 
     claim: PreparedClaim
     mounts: tuple[Mount, ...] = ()
@@ -82,12 +85,12 @@ class Annotated:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the hook looked up for one container.
+    """The node's knowledge about one container.
 
-    `claims`, `unreadable` (why) and `attached` (where a claim's network is, once it is in a pod) are by claim marker,
-    for the markers of this container. `guarded` is None
-    when the list is not there or, with `guarded_problem` saying why, unusable. `rules_apply`: the runtime
-    applies the device rules of an adjustment. `annotated` is None outside of Koordinator mode.
+    `claims`, `unreadable` (why) and `attached` (where a claim's network is, once it is in a pod) are by claim
+    marker, for the markers of this container. `guarded` is None if the list is missing or, with
+    `guarded_problem` saying why, unusable. `rules_apply`: the runtime applies the device rules of an
+    adjustment. `annotated` is None outside of Koordinator mode.
     """
 
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -102,7 +105,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to change, and what the container then holds: the hook remembers both, to look for drift later."""
+    """The changes, and what the container then holds; both go into the ledger, by which drift is found
+    later."""
 
     adjustment: Adjustment
     grants: Grants
@@ -168,7 +172,7 @@ def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> D
 
 
 def _checked(container: Container, facts: NodeFacts, grants: Grants) -> Adjustment | Refusal:
-    """What another path brought in, confronted with what is held: rules that deny it, or a refusal."""
+    """Device rules against access that is not granted, or a refusal."""
     refusal = check_annotations(container)
     if refusal is not None:
         return refusal
@@ -186,15 +190,15 @@ def _checked(container: Container, facts: NodeFacts, grants: Grants) -> Adjustme
 
 
 def _visible(grants: Grants) -> str:
-    """NVIDIA_VISIBLE_DEVICES of a pod that Koordinator's scheduler placed: its runtime class is NVIDIA's, which
-    then brings the driver's libraries."""
+    """NVIDIA_VISIBLE_DEVICES of a pod that Koordinator's scheduler placed: its runtime class is NVIDIA's,
+    which then brings the driver's libraries."""
     uuids = [grant.device.uuid for grant in grants.held if grant.device.uuid]
     return ",".join(dict.fromkeys(uuids)) or NOTHING_VISIBLE
 
 
 def _repeated(container: Container, wanted: Mapping[str, str], grants: Grants) -> Refusal | None:
-    """Refuse what cannot be pinned: of a variable that is there several times the runtimes replace the first value, and
-    the last one wins. The image and the pod setting it both is enough for that."""
+    """Refuse a repeated variable that must be pinned: runtimes replace the first occurrence, and the last one
+    wins. A variable set by both the image and the pod is repeated."""
     counts = Counter(name for name, _ in container.env if name in wanted)
     last = dict(container.env)
     for name, count in counts.items():

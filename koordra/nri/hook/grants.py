@@ -1,20 +1,19 @@
-"""Which devices a container was really given, and what its environment must therefore say.
+"""Which devices a container was really given, and the environment that follows.
 
-The runtime tells a plugin neither the claims of a container nor the names of its CDI devices. So the CDI
+The runtime passes a plugin neither the claims of a container nor the names of its CDI devices. So the CDI
 edits of a claim set markers, environment variables that hold the claim's nonce:
 
     KOORDRA_CLAIM_<UID>=<nonce>          once for the claim
     KOORDRA_CLAIM_<UID>_<n>=<nonce>      for the n-th device of the claim
 
-The nonce is in the CDI file and in the plugin's record, files of the node that no container may mount
-(foreign), and nowhere else: the hook replaces the value of every marker, so that no container ever sees it. A
-marker with another value, of a claim of another namespace, or of one that is not prepared here, was not set by
-the node; the container is refused.
+The nonce is only in the CDI file and in the plugin's record, files of the node that no container may mount
+(ungranted_access): the hook replaces the value of every marker, so that no container ever sees it. A marker
+with another value, of a claim of another namespace, or of one that is not prepared here, was not set by the
+node; the container is refused.
 
-CDI lets the last device that sets a variable win, so a container that holds devices of several requests or
-claims would see only some of them. Variables that list devices are therefore joined here, in the order of the
-container's claims; all others that the devices set are pinned to their value, so that no other plugin can
-change them.
+In CDI the last device that sets a variable wins, so a container with devices of several requests or claims
+would see only some of them. Variables that list devices are therefore joined here, in the order of the
+container's claims; all others that the devices set are pinned, so that no other plugin can change them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from koordra.nri.hook.oci import Container, Refusal
 from koordra.topology.machine import DeviceNode
 
 GRANTED: Final = "granted"
-"""What a container sees as the value of its markers."""
+"""The value of the markers inside the container."""
 
 CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 LIST_VARIABLES: Final = (CUDA_VISIBLE_DEVICES, "NCCL_IB_HCA", "UCX_NET_DEVICES")
@@ -87,7 +86,7 @@ def claim_markers(container: Container) -> tuple[str, ...]:
 def grants_of(
     container: Container, *, claims: Mapping[str, PreparedClaim], unreadable: Mapping[str, str]
 ) -> Grants | Refusal:
-    """What the container's markers prove. `claims` and `unreadable` (why) are by claim marker."""
+    """The grants that the container's markers prove. `claims` and `unreadable` (why) are by claim marker."""
     env = [(name, value) for name, value in container.env if name.startswith(MARKER_PREFIX)]
     variables = dict.fromkeys(name for name, _ in env)
     held: dict[str, list[tuple[int, Grant]]] = {}
@@ -115,10 +114,10 @@ def grants_of(
 
 
 def check_nodes(container: Container, grants: Grants) -> Refusal | None:
-    """Refuse a container with genuine markers but without what comes with them.
+    """Refuse a container with genuine markers but without the device nodes that come with them.
 
-    CDI sets a device's markers together with its nodes. Who has only the markers has copied them: from a container
-    that was created while no hook was registered, which still shows its nonce.
+    CDI sets a device's markers together with its nodes. A container with only the markers has copied them,
+    from one that was created while no hook was registered and still shows its nonce.
     """
     there = {node.number for node in container.devices}
     for grant in grants.held:
@@ -134,9 +133,9 @@ def check_network(
 ) -> Refusal | None:
     """Refuse a container whose claim's network is in another pod; both mappings are by claim marker.
 
-    A NIC that was moved is in one pod's network namespace. A pod that was added to the claim after Prepare has no
-    Prepare of its own, so nothing else stops it: the claim's gate is open, and the container would start with the
-    verbs node and without the network interface.
+    A moved NIC is in one pod's network namespace. A pod that was added to the claim after Prepare has no
+    Prepare of its own, and the claim's gate is open, so its container would start with the verbs node and
+    without the network interface.
     """
     for marker, network in attached.items():
         if network.pod != container.pod_uid:
@@ -150,8 +149,7 @@ def check_network(
 
 
 def granted_env(container: Container, grants: Grants) -> tuple[tuple[str, str], ...] | Refusal:
-    """The variables that the held devices call for, joined and pinned, and the markers without their
-    nonce."""
+    """The variables of the held devices, joined and pinned, and the markers without their nonce."""
     env = dict.fromkeys(grants.markers, GRANTED)
     lists: dict[str, list[str]] = {}
     for grant in grants.held:

@@ -1,12 +1,12 @@
-"""What the hook gave to which container: its own memory, for comparing later.
+"""The ledger: what the hook granted to which container, for comparison later.
 
     <state>/nri-granted/<container id>.json      schema koordra.io/nri-granted/v1, mode 0600
 
-Only containers that hold devices have an entry; it is written in CreateContainer and goes with the container. A
-container that shows the value `granted` in a marker and has no entry was never adjusted by a hook: it wrote the
-value itself. Entries survive the hook's process, not the machine: nothing is synced to disk, since no container
-outlives a boot. When an entry cannot be written the container starts all the same; this process remembers it, and
-`flush` tries again: an entry that the next process lacks would make a forger of its container.
+Only containers that hold devices have an entry; it is written in CreateContainer and removed with the
+container. A container whose marker says `granted` and that has no entry was never adjusted by a hook: it set
+the value itself. Entries survive the hook's process, not the machine: nothing is fsynced, since no container
+survives a reboot. If an entry cannot be written the container still starts; this process keeps it in memory,
+and `flush` retries: without the entry the next process would report the container as forged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ DIRECTORY: Final = "nri-granted"
 SCHEMA: Final = "koordra.io/nri-granted/v1"
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _SETTLED_S: Final = 60.0
-"""An entry younger than this is kept although the runtime did not list its container: it may be being created."""
+"""An entry younger than this is kept although the runtime did not list its container, which may still be
+created."""
 
 log = get_logger(__name__)
 
@@ -64,8 +65,8 @@ def granted_devices(grants: Grants) -> tuple[GrantedDevice, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What one container was given: the variables as we set them and the numbers that it may open, control nodes
-    included. `mounts` are those of the devices' isolation: library and limits."""
+    """What one container was granted: the variables set by the hook and the device numbers that it may open,
+    control nodes included. `mounts` are those of the isolation backend: library and limits."""
 
     pod_uid: str
     env: tuple[tuple[str, str], ...]
@@ -76,8 +77,9 @@ class Granted:
 
 
 class Ledger:
-    """The entries of this node. Safe to use from several threads. `runs` says whether a container is still there although
-    the runtime does not list it (after a restart it leaves out those whose state it could not yet learn)."""
+    """The entries of this node. Safe to use from several threads. `runs` returns whether a container still
+    exists although the runtime does not list it (after a restart it omits those whose state it has not read
+    yet)."""
 
     def __init__(self, state_dir: Path, *, runs: Callable[[str], bool] = lambda _id: False) -> None:
         self._folder = state_dir / DIRECTORY
@@ -89,7 +91,7 @@ class Ledger:
         self._load()
 
     def add(self, container_id: str, granted: Granted) -> None:
-        """Remember, and write down if that can be done."""
+        """Add an entry, in memory and if possible on disk."""
         if not _ID.fullmatch(container_id):
             return
         with self._lock:
@@ -98,7 +100,7 @@ class Ledger:
         self._write(container_id, granted)
 
     def flush(self) -> None:
-        """Write down what could not be written before."""
+        """Retry the entries that could not be written."""
         with self._lock:
             waiting = [(each, self._entries[each]) for each in self._unwritten & self._entries.keys()]
         for container_id, granted in waiting:
@@ -115,7 +117,7 @@ class Ledger:
                 json.dump(_document(granted), file)
             temporary.rename(path)
         except OSError as error:
-            log.warning("granted_not_written", container=container_id, error=str(error))
+            log.warning("ledger_entry_not_written", container=container_id, error=str(error))
             with self._lock:
                 self._unwritten.add(container_id)
             return
@@ -148,8 +150,8 @@ class Ledger:
             with contextlib.suppress(OSError):
                 (self._folder / f"{container_id}.json").unlink(missing_ok=True)
 
-    def keep(self, existing: Iterable[str]) -> None:
-        """Forget the containers that the runtime no longer has."""
+    def retain(self, existing: Iterable[str]) -> None:
+        """Remove the entries of containers that no longer exist."""
         there = set(existing)
         now = time.monotonic()
         with self._lock:
@@ -167,7 +169,7 @@ class Ledger:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             paths = sorted(self._folder.iterdir())
         except OSError as error:
-            log.warning("granted_not_read", error=str(error))
+            log.warning("ledger_entry_not_read", error=str(error))
             return
         for path in paths:
             try:
@@ -176,7 +178,7 @@ class Ledger:
                     continue
                 self._entries[path.stem] = _entry(json.loads(path.read_text()))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                log.warning("granted_not_read", file=path.name, error=str(error))
+                log.warning("ledger_entry_not_read", file=path.name, error=str(error))
 
 
 def _document(granted: Granted) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Processors and memory near the GPUs that a container holds, when its claim asks (GpuConfig `numaAffinity`).
+"""The cpuset near the GPUs that a container holds, if its claim asks for it (GpuConfig `numaAffinity`).
 
-The kubelet plugin records, with each device, the NUMA node and its processors; a device whose claim asks carries
-the variable KOORDRA_NUMA_AFFINITY. The container gets the processors of all NUMA nodes of its GPUs, cut to those
-that are there and, where the kubelet's CPU manager has chosen already, to its choice. Where nothing is left the
-kubelet's choice stands: it made promises to other containers too. Memory follows the processors.
+The kubelet plugin records, with each device, the NUMA node and its processors; a device whose claim asks
+carries the variable KOORDRA_NUMA_AFFINITY. The container gets the processors of all NUMA nodes of its GPUs,
+restricted to those online and to the cpuset of the kubelet's CPU manager, if it set one. If nothing is left,
+the kubelet's cpuset stays: it has reserved processors for other containers too. Memory follows the
+processors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from koordra.nri.hook.grants import Grants
 def near(grants: Grants, *, chosen: str, online: frozenset[int], nodes: frozenset[int]) -> tuple[str, str]:
     """The cpusets of processors and of memory nodes, both empty where nothing is to be changed.
 
-    `chosen` is the kubelet's cpuset (empty: none), `online` the processors and `nodes` the memory nodes of the machine.
+    `chosen` is the kubelet's cpuset (empty: none), `online` the processors and `nodes` the memory nodes of
+    the machine.
     """
     asking = [
         grant.device

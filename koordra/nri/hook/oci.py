@@ -1,9 +1,8 @@
-"""The part of a pod's container that the rules look at, as small values, and the changes they make, as NRI
-messages.
+"""The part of a container that the rules use, as values, and their changes, as NRI messages.
 
-`Container` is made from the messages of a CreateContainer request; CDI devices that came through the CRI are
-already worked into its environment, devices, device rules and mounts. Its names of CDI devices are not there:
-the runtimes of today do not pass them on.
+`Container` is made from the messages of a CreateContainer request; CDI devices from the CRI are already
+applied to its environment, devices, device rules and mounts. The names of its CDI devices are missing:
+current runtimes do not pass them.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class DeviceRule:
     access: str = "rwm"
 
     def covers(self, number: tuple[str, int, int]) -> bool:
-        """Whether the rule speaks of the device."""
+        """Whether the rule covers the device."""
         kind, major, minor = number
         return (
             self.type in ("", "a", kind)
@@ -41,7 +40,7 @@ class DeviceRule:
 def can_open(rules: Iterable[DeviceRule], number: tuple[str, int, int]) -> bool:
     """Whether the rules, applied in order, let a container read or write the device.
 
-    What no rule speaks of is denied: so does runc, whether or not the rules begin with one that says it.
+    A device that no rule covers is denied, as by runc, whether or not the first rule denies all.
     """
     allowed = {"r": False, "w": False}
     for rule in rules:
@@ -136,12 +135,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """What is changed of a container; empty parts change nothing.
+    """The changes to a container; empty parts change nothing.
 
     `env` adds or overrides; `deny` are device rules appended to the container's own; `rlimits` become
     unlimited; `cpus` and `mems` are cpusets; `unified` are files of a cgroup of version 2; `devices` and
-    `mounts` are added. What another plugin set under a name or path in `taken_over` is undone first, or the
-    runtime would refuse the container for the conflict.
+    `mounts` are added. What another plugin set under a name or path in `taken_over` is removed first, or the
+    runtime would fail the container for the conflict.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -156,7 +155,7 @@ class Adjustment:
 
 
 def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
-    """The adjustment as NRI says it."""
+    """The adjustment as an NRI message."""
     message = nri_pb2.ContainerAdjustment()
     for name in adjustment.taken_over:
         if name.startswith("/"):

@@ -1,13 +1,13 @@
-"""koordra's NRI plugin: looks up what the kubelet plugin stored, asks the rules, answers the runtime.
+"""koordra's NRI plugin: looks up what the kubelet plugin stored, applies the rules, answers the runtime.
 
-Everything slow was done in Prepare. Here, a container without markers costs one stat (of guarded.json); one
+Everything slow is done in Prepare. Here, a container without markers costs one stat (of guarded.json); one
 with devices two more per claim, and one small file written (ledger). A refusal is answered with
 PERMISSION_DENIED, which fails the container's creation with its message; the kubelet shows it as an event of
-the pod and tries again.
+the pod and retries.
 
-    koordra_nri_refusals_total{rule}          containers that were refused, by the rule
-    koordra_nri_adjusted_total{holds}         containers that were adjusted: `devices`, or `nothing`
-    koordra_nri_koordlet_hooks_total          containers on which koordlet's own hooks had been at work
+    koordra_nri_refusals_total{rule}          refused containers, by the rule
+    koordra_nri_adjusted_total{devices}       adjusted containers: `granted`, or `none` if they hold no device
+    koordra_nri_koordlet_hooks_total          containers that koordlet's own hooks had changed
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook import sandboxes
 from koordra.nri.hook.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import Grants, claim_markers, grants_of
-from koordra.nri.hook.koordinator.annotation import NodeDevices, annotated
+from koordra.nri.hook.koordinator.annotation import NodeDevices, granted_by_annotation
 from koordra.nri.hook.koordinator.pod_claims import PodClaims
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
@@ -45,7 +45,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the operator decides. `koordinator` None: the annotation means nothing."""
+    """The operator's settings. `koordinator` None: the annotation is ignored."""
 
     exempt: frozenset[str] = frozenset()
     validating: bool = False
@@ -55,7 +55,7 @@ class Settings:
 
 
 class Hook(Plugin):
-    """Sees every container that is created on the node. `changed` is called when one with devices was."""
+    """Handles every container that is created on the node. `changed` is called after one with devices."""
 
     def __init__(
         self,
@@ -74,16 +74,16 @@ class Hook(Plugin):
         self._changed = changed
         self._rules_apply = False
         metrics = metrics or Metrics()
-        self._refusals = metrics.counter(
-            "koordra_nri_refusals", "Containers that were refused, by the rule.", ["rule"]
+        self._refusals = metrics.counter("koordra_nri_refusals", "Refused containers, by the rule.", ["rule"])
+        self._adjusted = metrics.counter(
+            "koordra_nri_adjusted", "Adjusted containers, by whether they hold devices.", ["devices"]
         )
-        self._adjusted = metrics.counter("koordra_nri_adjusted", "Containers that were adjusted.", ["holds"])
         self._koordlet = metrics.counter(
-            "koordra_nri_koordlet_hooks", "Containers on which koordlet's own hooks had been at work."
+            "koordra_nri_koordlet_hooks", "Containers that koordlet's own hooks had changed."
         )
 
     def handler(self, row: EventMethod) -> Callable[[Any, Call], Any] | None:
-        """Validating, and hearing of sandboxes, is asked for by the operator."""
+        """Validation and sandbox events are subscribed to only if the operator enables them."""
         if row.handler == "validate_container_adjustment" and not self._settings.validating:
             return None
         if row.handler.endswith("_pod_sandbox") and self._networks is None:
@@ -91,7 +91,7 @@ class Hook(Plugin):
         return super().handler(row)
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
-        """Learn what the runtime can do."""
+        """Note whether the runtime applies device rules."""
         about = f"{request.runtime_name} {request.runtime_version}"
         self._rules_apply = applies_device_rules(
             runtime_name=request.runtime_name,
@@ -120,21 +120,21 @@ class Hook(Plugin):
         if adjustment.taken_over:
             self._koordlet.inc()
             log.warning(
-                "koordlet_hooks_are_on",
+                "koordlet_hooks_active",
                 **place,
                 set=adjustment.taken_over,
                 remedy="turn off koordlet's gpu and rdma hooks (--runtime-hooks) on nodes with koordra",
             )
         if answer.grants.held:
             self._remember(container, answer, facts)
-        self._adjusted.labels("devices" if answer.grants.held else "nothing").inc()
+        self._adjusted.labels("granted" if answer.grants.held else "none").inc()
         log.debug("container_adjusted", **place, env=len(adjustment.env), deny=len(adjustment.deny))
         return nri_pb2.CreateContainerResponse(adjust=adjustment_message(adjustment))
 
     def run_pod_sandbox(
         self, request: nri_pb2.RunPodSandboxRequest, _call: Call
     ) -> nri_pb2.RunPodSandboxResponse:
-        """Give the pod its NICs, or fail it (RemoteError)."""
+        """Attach the pod's NICs, or fail the sandbox (RemoteError)."""
         if self._networks is not None:
             sandboxes.started(self._networks, request.pod)
         return nri_pb2.RunPodSandboxResponse()
@@ -142,7 +142,7 @@ class Hook(Plugin):
     def stop_pod_sandbox(
         self, request: nri_pb2.StopPodSandboxRequest, _call: Call
     ) -> nri_pb2.StopPodSandboxResponse:
-        """Take its NICs back."""
+        """Detach its NICs."""
         if self._networks is not None:
             sandboxes.stopped(self._networks, request.pod)
         return nri_pb2.StopPodSandboxResponse()
@@ -150,7 +150,7 @@ class Hook(Plugin):
     def remove_pod_sandbox(
         self, request: nri_pb2.RemovePodSandboxRequest, _call: Call
     ) -> nri_pb2.RemovePodSandboxResponse:
-        """A sandbox that was never stopped."""
+        """Detach the NICs of a sandbox that was never stopped."""
         if self._networks is not None:
             sandboxes.stopped(self._networks, request.pod)
         return nri_pb2.RemovePodSandboxResponse()
@@ -158,7 +158,7 @@ class Hook(Plugin):
     def remove_container(
         self, request: nri_pb2.RemoveContainerRequest, _call: Call
     ) -> nri_pb2.RemoveContainerResponse:
-        """Forget the container."""
+        """Remove the container from the ledger."""
         self._ledger.remove(request.container.id)
         return nri_pb2.RemoveContainerResponse()
 
@@ -178,8 +178,8 @@ class Hook(Plugin):
     def synchronize(
         self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
     ) -> Sequence[nri_pb2.ContainerUpdate]:
-        """Have the loop look at everything that was created while no hook was registered."""
-        self._ledger.keep(container.id for container in containers)
+        """Wake the verification of containers that were created while no hook was registered."""
+        self._ledger.retain(container.id for container in containers)
         log.info("nri_synchronized", pods=len(pods), containers=len(containers))
         self._changed()
         return ()
@@ -246,8 +246,12 @@ class Hook(Plugin):
     def _annotated(
         self, container: Container, guarded: DeviceGuard | None, node: NodeDevices
     ) -> Annotated | Refusal | None:
-        """What the pod's annotation gives; nothing to a pod with a claim of koordra's, whichever container has it."""
-        found, claims = annotated(container, guarded=guarded, node=node), self._settings.pod_claims
+        """The grant by the pod's annotation; None for a pod with a claim of koordra's, whichever container
+        has it."""
+        found, claims = (
+            granted_by_annotation(container, guarded=guarded, node=node),
+            self._settings.pod_claims,
+        )
         if found is None or claims is None:
             return found
         try:

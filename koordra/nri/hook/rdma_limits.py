@@ -1,14 +1,15 @@
-"""The RDMA controller of cgroup version 2: how much of a NIC's resources one container may take.
+"""Limits of the RDMA controller of cgroup version 2 on a NIC's resources.
 
-A NIC's handles and objects (queue pairs, memory regions) are few and shared by all its users, and opening the
-device file is no bound on them. Where the operator asks for limits and the node has the controller, every
-container that holds RDMA devices gets, in the file `rdma.max`, one line per device of the node:
+A NIC's handles and objects (queue pairs, memory regions) are few and shared by all its users, and the device
+file does not limit them. If the operator sets limits and the node has the controller, every container that
+holds RDMA devices gets, in the file `rdma.max`, one line per device of the node:
 
     mlx5_0 hca_handle=64 hca_object=16384        a device that it holds
     mlx5_1 hca_handle=0 hca_object=0             every other: nothing can be opened, even by a leaked descriptor
 
-The runtime must write the file line by line (runc 1.2; older ones write it whole, and the kernel takes one line
-a write), so limits are off unless asked for. Cgroup version 1 has the controller too, but NRI has no field for it.
+The runtime must write the file line by line (runc 1.2; older ones write it whole, and the kernel takes one
+line a write), so limits are off by default. Cgroup version 1 has the controller too, but NRI has no field for
+it.
 """
 
 from __future__ import annotations

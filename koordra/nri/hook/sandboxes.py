@@ -1,8 +1,8 @@
-"""Pods' sandboxes, for whoever gives them NICs: the hook only passes on when one was made and when one ends.
+"""Pod sandboxes: the hook passes their start and stop to the process that moves NICs.
 
-Who does the work is the caller's to give (`Options.networks`, made by `koordra nri --pod-network`); the hook knows this
-interface and nothing else of it. RunPodSandbox that fails fails the sandbox, which the kubelet tries again; errors at the end
-are logged, since a sandbox has to be able to go.
+The implementation is the caller's (`Options.networks`, set by `koordra nri --pod-network`); the hook knows
+only this interface. An error in RunPodSandbox fails the sandbox, which the kubelet retries; errors at the
+stop are logged, since a sandbox must always be able to end.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ log = get_logger(__name__)
 
 
 class SandboxNetworks(Protocol):
-    """NICs in and out of pods. `netns` is a path, empty for a pod on the host's network or where it is not told."""
+    """Attaches and detaches the NICs of pods. `netns` is a path, empty for a pod on the host's network or if
+    unknown."""
 
     def sandbox_started(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
-        """Raises KoordraError when the pod cannot have what its claims promise."""
+        """Raises KoordraError if a NIC of the pod's claims cannot be attached."""
 
     def sandbox_stopped(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
-        """Take everything back; may be called several times. Raises KoordraError."""
+        """Detach everything; may be called several times. Raises KoordraError."""
 
 
 def network_namespace(pod: nri_pb2.PodSandbox) -> str:
@@ -49,7 +50,7 @@ def started(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
 
 
 def stopped(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
-    """Never raises: Unprepare tries again, and the kernel returns NICs of a namespace that ends."""
+    """Never raises: Unprepare retries, and the kernel returns NICs of a namespace that ends."""
     try:
         networks.sandbox_stopped(
             id=pod.id,

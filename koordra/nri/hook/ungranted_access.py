@@ -1,22 +1,22 @@
-"""What another path than a claim brought into a container: annotations, mounts, device nodes and device
+"""Access to devices that a container does not hold by a claim: annotations, mounts, device nodes and device
 rules.
 
-What the container's author asked for by name is refused, so that he learns of it; what comes with being
-privileged is taken away silently, by device rules that deny:
+Explicit access is refused, so that the container's author learns of it; access that comes with being
+privileged is denied silently, by device rules:
 
     annotation of a CDI device of a GPU or NIC       refused
     mount of GPU or RDMA nodes, sockets or the
       driver's root, by name                         refused
     mount of all of /dev                             refused, unless privileged (then the rules below decide)
-    mount that asks NVIDIA's toolkit for GPUs        refused
+    mount that requests GPUs of NVIDIA's toolkit     refused
     mount of the CDI directories, koordra's state,
       or the runtime's plugin socket                 refused
     device node, or exact rule, of a device not held refused, unless privileged
-    rules with wildcards that reach such a device    a rule that denies it is appended
+    rules with wildcards that cover such a device    a rule that denies it is appended
 
-The device cgroup is what the kernel enforces; a mount of `/` alone brings nothing that it would let a
-container open. A rule denies "rw" only: the runtimes' default lists allow "m" (making nodes) with wildcards,
-and a hole in those may be refused.
+The kernel enforces the device cgroup; a mount of `/` alone makes no device usable that the rules deny. A rule
+denies "rw" only: the runtimes' default lists allow "m" (mknod) with wildcards, and may not accept exceptions
+to those.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from koordra.nri.hook.oci import Container, DeviceRule, Mount, Refusal, can_open
 from koordra.topology.machine import DeviceNode
 
 TOOLKIT_MOUNTS: Final = "/run/nvidia-container-devices"
-"""Volumes mounted below it name GPUs to NVIDIA's toolkit."""
+"""Volumes mounted below it request GPUs of NVIDIA's toolkit."""
 
 NVIDIA_MAJOR: Final = 195
 UVERBS_MAJOR: Final = 231
@@ -48,12 +48,11 @@ _NAMED_MOUNT: Final = re.compile(
 _SERVICE_MOUNT: Final = re.compile(
     r"/run/nvidia-[^/]+(?:/.*)?|/tmp/nvidia-mps(?:/.*)?|/run/nvidia/driver/(?!(?:dev|proc|sys|run)(?:/|$)).+"
 )
-"""What the CDI edits of a GPU themselves mount: sockets of the driver's daemons, libraries of a containerised
-driver."""
+"""Mounts of a GPU's own CDI edits: sockets of the driver's daemons, libraries of a containerised driver."""
 PRIVATE: Final = ("/run/cdi", "/etc/cdi", "/run/nri", "/var/lib/kubelet/plugins/koordra.io")
-"""Where the nonces of the claims lie, and the socket of the runtime's plugins; a node may have more of them."""
+"""Paths of the claims' nonces and of the runtime's plugin socket; a node may add to them."""
 _ANY_DEVICE: Final = ("c", 1 << 20, 1 << 20)
-"""Numbers that no device has: only rules with wildcards cover them."""
+"""Numbers of no device: only rules with wildcards cover them."""
 
 _ASK = "ask for the device with a ResourceClaim of class gpu.koordra.io or nic.koordra.io"
 
@@ -64,7 +63,7 @@ def is_privileged(container: Container) -> bool:
 
 
 def check_annotations(container: Container) -> Refusal | None:
-    """Refuse annotations that have a CDI device of a GPU or NIC injected past the claims."""
+    """Refuse annotations that request a CDI device of a GPU or NIC without a claim."""
     own = (container.annotations or {}).items()
     for key, value in (*own, *_pod_annotations_for(container)):
         if not key.startswith(_CDI_ANNOTATIONS):
@@ -101,8 +100,9 @@ def check_mounts(
     guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
 ) -> Refusal | None:
-    """Refuse mounts that bring devices; `gpu`: the container holds a GPU, with which sockets of its driver come.
-    `claims`: uids of those that it holds; parts of koordra's state come with them. (Removing a mount instead is dropped without a word by NRI before 0.7.)"""
+    """Refuse mounts that expose devices. `gpu`: the container holds a GPU, whose CDI edits mount sockets of
+    its driver; `claims`: uids of the claims that it holds, whose edits mount parts of koordra's state. (NRI
+    before 0.7 silently ignores the removal of a mount.)"""
     reaching = _reaching(guarded) if guarded is not None and container.mounts else frozenset()
     for mount in container.mounts:
         if mount.bind and any(_is_private(mount, place, claims) for place in private):
@@ -125,7 +125,7 @@ def check_mounts(
 
 
 def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tuple[Mount, ...]:
-    """What the CDI edits of its claims have mounted of koordra's state, in a container that `check_mounts` let pass."""
+    """The mounts of koordra's state by the claims' CDI edits, in a container that passed `check_mounts`."""
     return tuple(
         mount
         for mount in container.mounts
@@ -134,7 +134,7 @@ def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tu
 
 
 def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
-    """Whether the mount brings what no container may see or change."""
+    """Whether the mount exposes a private path other than by the claims' own CDI edits."""
     source, place = host_path(mount.source), host_path(place)
     if not _below(source, place):
         return False
@@ -143,7 +143,8 @@ def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
 
 
 def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
-    """What the CDI edits of a claim themselves mount of koordra's state; the claim's limits never writable."""
+    """Whether a path below koordra's state is mounted by the CDI edits of a held claim; limits never
+    writable."""
     match parts:
         case ["claims", uid, _, *_]:
             return read_only and uid in claims
@@ -218,23 +219,22 @@ _REMOVE = f"remove what brings it (a device plugin's resource, a CDI device, a h
 
 
 def _opens(grants: Grants, control: DeviceNode) -> bool:
-    """Whether what is held needs the control node."""
+    """Whether the held devices need the control node."""
     return grants.nic if _below(control.path, "/dev/infiniband") else grants.gpu
 
 
 def control_nodes(guarded: DeviceGuard | None, grants: Grants) -> frozenset[DeviceNode]:
-    """The nodes of no single device that go with what is held: nvidiactl with a GPU, rdma_cm with a NIC."""
+    """The control nodes of the held devices: nvidiactl with a GPU, rdma_cm with a NIC."""
     return frozenset(node for node in (guarded.control if guarded else ()) if _opens(grants, node))
 
 
 def guarded_numbers(guarded: DeviceGuard) -> frozenset[tuple[str, int, int]]:
-    """Every number that a container may open only by holding something."""
+    """Every device number that a container may open only by a grant."""
     return frozenset(node.number for node in guarded.nodes)
 
 
 class _Refused:
-    """The guarded nodes that holding a device does not open as well: a GPU opens its control nodes, a NIC
-    those of RDMA."""
+    """The guarded nodes without the control nodes that the held devices open."""
 
     def __init__(self, guarded: DeviceGuard | None, grants: Grants) -> None:
         nodes = [node for device in guarded.devices for node in device.nodes] if guarded else []
@@ -243,8 +243,8 @@ class _Refused:
         self._paths = {node.path for node in nodes}
 
     def has(self, node: DeviceNode) -> bool:
-        """By number, by path, or, for a card that the inventory does not know (yet), by what such nodes look
-        like."""
+        """By number, by path, or, for a card that the inventory does not know (yet), by the name and number
+        of such nodes."""
         return (
             node.number in self.numbers
             or node.path in self._paths

@@ -1,12 +1,12 @@
-"""The validator: what other plugins of the runtime add to a container, confronted with what it holds. Pure.
+"""The validator: rejects what other NRI plugins add to a container beyond what it holds. Pure.
 
-From NRI 0.10 on a plugin may look at the sum of all adjustments before they are applied, and reject it. The rules are
-those of `foreign`, on the container as it would become: device nodes and rules that open a GPU or NIC it does not hold,
-mounts that bring one, CDI devices of GPUs and NICs, and variables that koordra pins and another plugin has set. Whoever
-changed it is named, so that the operator knows which plugin to look at.
+From NRI 0.10 on a plugin may check the sum of all adjustments before they are applied, and reject it. The
+rules are those of `ungranted_access`, on the resulting container: device nodes and rules that open a GPU or
+NIC it does not hold, mounts that bring one, CDI devices of GPUs and NICs, and variables that koordra pins and
+another plugin has set. The message names the plugin, so that the operator knows which one to configure.
 
-A plugin that is asked to validate and is too slow, or dies, fails the creation: validating closes the gap that
-adjusting alone leaves open. It also costs one more request a container, so the operator turns it on (`--validate`).
+If a validating plugin is too slow, or dies, the creation fails: validation closes the gap that adjustment
+alone leaves open. It also costs one more request per container, so the operator enables it (`--validate`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def validate(
     guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
 ) -> str | None:
-    """Why the adjustment is rejected, or None. `name` is that of this plugin, `grants` what the container holds."""
+    """Why the adjustment is rejected, or None. `name` is that of this plugin, `grants` what the container
+    holds."""
     container = container_of(request.pod, request.container)
     owners = request.owners.owners.get(request.container.id, nri_pb2.FieldOwners())
     for device in request.adjust.CDI_devices:
@@ -72,7 +73,7 @@ def validate(
 
 
 def _as_container(adjust: nri_pb2.ContainerAdjustment) -> nri_pb2.Container:
-    """The additions of an adjustment as if they were all of a container."""
+    """The additions of an adjustment as a container of their own."""
     message = nri_pb2.Container(
         mounts=[each for each in adjust.mounts if not each.destination.startswith("-")]
     )

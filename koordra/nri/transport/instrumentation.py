@@ -1,14 +1,14 @@
-"""What the library tells about itself while it works: to nobody, to Prometheus, or to an object of your own.
+"""Instrumentation of the library: none, Prometheus metrics, or an observer of your own.
 
-An `Observer` hears of every request that was answered, with how it ended and how long that took, and of every
-change of the connection. It is called on worker threads, between the answer and the next request, so it must
-not wait. `Counted` keeps the numbers as metrics:
+An `Observer` is called for every answered request, with its outcome and duration, and for every change of the
+connection, on worker threads between the answer and the next request, so it must not block. `MetricsObserver`
+keeps metrics:
 
     koordra_nri_requests_total{method,outcome}     answered | refused | failed | late
     koordra_nri_request_seconds{method}            from the arrival of the request to its answer
     koordra_nri_registrations_total{outcome}       registered | rejected | unreachable
     koordra_nri_registered                         1 while a runtime has synchronized with this process
-    koordra_nri_disconnections_total               connections that ended without our wish
+    koordra_nri_disconnections_total               connections that the runtime ended
 
 `refused` is an answer with a status that the handler chose (RemoteError), `failed` one after any other error,
 `late` one that was sent in the place of a handler that took too long. The three fail the runtime's operation.
@@ -31,7 +31,7 @@ UNREACHABLE = "unreachable"
 
 
 class Observer(Protocol):
-    """Hears what happens; all methods return at once."""
+    """Called for every event; methods must not block."""
 
     def answered(self, method: str, outcome: str, seconds: float, /) -> None:
         """A request has been answered."""
@@ -43,7 +43,7 @@ class Observer(Protocol):
         """The runtime has synchronized with us, or its connection has ended."""
 
 
-class Silent:
+class NullObserver:
     """An observer that drops everything."""
 
     def answered(self, _method: str, _outcome: str, _seconds: float, /) -> None: ...
@@ -53,7 +53,7 @@ class Silent:
     def connected(self, _synchronized: bool, /) -> None: ...
 
 
-class Counted:
+class MetricsObserver:
     """An observer that keeps metrics."""
 
     def __init__(self, metrics: Metrics) -> None:

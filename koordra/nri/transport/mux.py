@@ -1,4 +1,4 @@
-"""Several byte streams over one unix socket, as NRI lays them.
+"""NRI's multiplexer: several byte streams over one unix socket.
 
     frame = u32 connection id | u32 length of payload | payload      (big endian, 8 bytes of header)
 

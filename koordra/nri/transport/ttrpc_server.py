@@ -1,15 +1,14 @@
-"""The answering side of ttrpc: every request gets an answer, and gets it before the caller stops waiting.
+"""The server side of ttrpc: every request is answered before the caller's timeout.
 
-Requests arrive on the connection's reading thread, which must not wait for anybody; they are answered on
-worker threads, so that a request is served while another is still being worked on, or while a call of our own
-is pending.
+Requests arrive on the connection's reading thread, which must not block; worker threads answer them, so that
+a request is served while another, or a call of our own, is pending.
 
 **Why the deadline matters.** A container runtime that gets no answer within its timeout drops the plugin and
 carries on as if the plugin did not exist: it fails open. An answer with an error status makes it fail the
-operation: closed. So when a handler has used up ANSWER_BY of the time that the request allows, an error is
-sent in its place, and what it says later is dropped.
+operation: closed. So when a handler has used ANSWER_BY of the time that the request allows, an error is
+sent in its place, and its later answer is dropped.
 
-What is wrong with a request is answered as Go's ttrpc answers it: an even or non-rising stream id and a stray
+Invalid requests are answered as Go's ttrpc does: an even or non-rising stream id and a stray
 Data frame with INVALID_ARGUMENT, too long a message with RESOURCE_EXHAUSTED, an unknown service or method
 with UNIMPLEMENTED.
 """
@@ -28,7 +27,7 @@ from google.protobuf.message import DecodeError
 from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
-from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer, Silent
+from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, NullObserver, Observer
 from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame
 
 ANSWER_BY: Final = 0.75
@@ -96,7 +95,7 @@ class Dispatcher:
     ) -> None:
         self._handlers = handlers
         self._write = write
-        self._observer: Observer = observer or Silent()
+        self._observer: Observer = observer or NullObserver()
         self._workers = Workers(name="nri-worker")
         self._last_stream = 0
         self._lock = threading.Lock()
@@ -164,7 +163,9 @@ class Dispatcher:
         with self._lock:
             self._open.add(stream)
             if allowed is not None:
-                self._remember(stream, call, received=received, answer_by=received + allowed * ANSWER_BY)
+                self._schedule_deadline(
+                    stream, call, received=received, answer_by=received + allowed * ANSWER_BY
+                )
         self._workers.submit(lambda: self._serve(stream, request.payload, call, handler, received))
 
     def _serve(self, stream: int, payload: bytes, call: Call, handler: Handler, received: float) -> None:
@@ -214,17 +215,17 @@ class Dispatcher:
         except NRIError as error:
             log.info("nri_answer_not_sent", stream=answer.stream, error=str(error))
 
-    def _remember(self, stream: int, call: Call, *, received: float, answer_by: float) -> None:
+    def _schedule_deadline(self, stream: int, call: Call, *, received: float, answer_by: float) -> None:
         """Have the watch answer the stream at `answer_by`. It is woken only for a deadline earlier than all
         it knows."""
         heapq.heappush(self._deadlines, (answer_by, stream, call, received))
         if self._watch is None:
-            self._watch = threading.Thread(target=self._answer_late_ones, name="nri-deadlines", daemon=True)
+            self._watch = threading.Thread(target=self._expire_deadlines, name="nri-deadlines", daemon=True)
             self._watch.start()
         elif self._deadlines[0][1] == stream:
             self._earlier_deadline.notify_all()
 
-    def _answer_late_ones(self) -> None:
+    def _expire_deadlines(self) -> None:
         while True:
             with self._lock:
                 while self._deadlines and self._deadlines[0][1] not in self._open:

@@ -1,4 +1,4 @@
-"""Telling the Kubernetes API of a container that has what it should not have, or lacks the interface of its NIC.
+"""Reports drift to the Kubernetes API: a breach of a container's grants, or a missing interface of its NIC.
 
                 a breach                                                             a lack (InterfaceMissing)
     Event       on the pod, reason IsolationDrift, one per kind of difference        the same, reason NetworkDrift
@@ -7,11 +7,11 @@
     eviction    of the pod, where the operator chose `--on-drift evict`              never
                 (through the Eviction API: budgets hold)
 
-Not evicted: pods older than koordra's first hook on the node, which nobody could have adjusted (the node's own daemons among
-them), and more than 5 pods in 10 minutes: what hits so many is the node's or the operator's doing, and would hit their
-successors too. The rest waits for its turn.
+Not evicted: pods older than koordra's first hook on the node, which could not be adjusted (the node's own
+daemons among them), and more than 5 pods in 10 minutes: the cause of so many is the node or the operator, and
+would hit their successors too. The rest is evicted later.
 
-A pod that is gone already is no error. Writing status.devices needs, since Kubernetes 1.36, the verb
+A pod that is already gone is no error. Writing status.devices needs, since Kubernetes 1.36, the verb
 `associated-node:update` on `resourceclaims/driver` of koordra.io, with a token bound to a pod of this node.
 """
 
@@ -51,7 +51,7 @@ def utc_now() -> str:
 
 
 class ApiReporter:
-    """Writes to the API of one cluster as the hook of one node. Raises ApiError when it should be asked again."""
+    """Writes to the API as the hook of one node. Raises ApiError if the call should be repeated."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ApiReporter:
             "reportingComponent": COMPONENT,
             "reportingInstance": self._node,
         }
-        with contextlib.suppress(Conflict, NotFound):  # told before, or the namespace is gone
+        with contextlib.suppress(Conflict, NotFound):  # reported before, or the namespace is gone
             self._client.create(kinds.EVENTS, body, namespace=container.namespace)
 
     def _condition(self, finding: Finding, device: GrantedDevice, *, status: str, reason: str) -> None:
@@ -177,7 +177,7 @@ class ApiReporter:
 def with_condition(
     claim: Object, device: GrantedDevice, *, pool: str, condition: dict[str, Any]
 ) -> Object | None:
-    """The claim with the condition on its device; None when it says so already or is no longer that claim."""
+    """The claim with the condition on its device; None if it has it already or is no longer that claim."""
     metadata, status = claim.get("metadata") or {}, claim.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     key = {"driver": names.DRIVER, "pool": pool, "device": device.device}

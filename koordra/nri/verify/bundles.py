@@ -1,17 +1,17 @@
-"""What the containers of this node really have, read where the runtime and the kernel keep it.
+"""The running containers of this node, read from the runtime's bundles and the kernel.
 
     <bundles>/<container id>/config.json      the OCI spec that was given to runc: variables, nodes, mounts, device rules
     <bundles>/<container id>/init.pid         the container's first process
     <cgroups>/devices/<its cgroup>/devices.list    what the kernel lets it open (cgroup version 1)
     <proc>/<pid>/net/dev                      the network interfaces of its pod
 
-containerd keeps the bundles in /run/containerd/io.containerd.runtime.v2.task/k8s.io, and has one for every container
-that has been started and not ended, whoever started it: also one that no plugin heard of.
+containerd keeps the bundles in /run/containerd/io.containerd.runtime.v2.task/k8s.io, and has one for every
+container that has been started and not ended, also for one that no plugin was asked about.
 
-The kernel's list is believed where it says something, and is that of the container's own cgroup: an `init.pid` may outlive
-its process, and its number be another container's. A container whose spec opens everything but some devices is one that
-the list says nothing of (version 1 then prints `a *:* rwm` and no exceptions), and there is no list in version 2, where a
-program decides: there the rules of the spec stand for what runc made of them. A spec does not change; it is read once.
+The kernel's list is used if it is that of the container's own cgroup (an `init.pid` may outlive its process,
+and its number may be another container's) and is conclusive. It is not for a container whose spec allows
+everything except some devices (version 1 then prints `a *:* rwm` without exceptions), and version 2 has none,
+since a BPF program decides: then the rules of the spec are used. A spec does not change; it is read once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _EVERYTHING: Final = (DeviceRule(True),)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A container as it runs. `rules` of the container are the kernel's where `from_kernel`, else the spec's."""
+    """A container as it runs. `rules` of the container are the kernel's where `from_kernel`, else the
+    spec's."""
 
     container: Container
     pid: int | None = None
@@ -73,7 +74,8 @@ class Bundles:
                 yield self._running(bundle, container)
 
     def exists(self, container_id: str) -> bool:
-        """Whether the container's bundle is still there: the runtime takes it away before it forgets the container."""
+        """Whether the container's bundle is still there: the runtime removes it before it forgets the
+        container."""
         return (self._folder / container_id / "config.json").exists()
 
     def since(self, container_id: str) -> float | None:
@@ -84,7 +86,7 @@ class Bundles:
             return None
 
     def interfaces(self, running: Running) -> frozenset[str] | None:
-        """The network interfaces that the container has; None where that cannot be told."""
+        """The network interfaces that the container has; None if unknown."""
         if running.pid is None:
             return None
         process = self._proc / str(running.pid)
@@ -102,7 +104,7 @@ class Bundles:
         try:
             spec = json.loads((bundle / "config.json").read_bytes())
         except (OSError, ValueError):
-            return None  # just being made, or just gone
+            return None  # being created, or just gone
         container = None if is_sandbox(spec) else container_of_spec(bundle.name, spec)
         self._specs[bundle.name] = container
         return container
@@ -118,7 +120,7 @@ class Bundles:
         return Running(replace(container, rules=rules), pid, from_kernel=True)
 
     def _kernel_rules(self, pid: int, container_id: str) -> tuple[DeviceRule, ...] | None:
-        """What the kernel lets the container's cgroup open; None where that cannot be told."""
+        """The device rules of the container's cgroup in the kernel; None if unknown."""
         with contextlib.suppress(OSError, ValueError):
             for line in (self._proc / str(pid) / "cgroup").read_text(errors="surrogateescape").split("\n"):
                 _, controllers, path = line.split(":", 2)

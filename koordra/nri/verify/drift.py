@@ -1,9 +1,9 @@
-"""What a running container has, compared with what it should have. Pure.
+"""Drift: differences between what a running container has and what it was granted. Pure.
 
-A runtime that gets no answer in time, or has no hook registered, creates the container all the same. So nothing
-that the hook decides is certain until it was looked at afterwards. What is compared, and how bad a difference is:
+A runtime that gets no answer in time, or has no hook registered, creates the container all the same. So the
+hook's decisions are verified afterwards. The kinds of drift, and their severity:
 
-    HookMissed      a marker shows a nonce: the container came by its devices rightly, but no hook saw it     breach
+    HookMissed      a marker shows a nonce: its devices were granted, but no hook adjusted it                 breach
     ForgedMarker    a marker that no hook and no CDI edit of this node set                                    breach
     EnvChanged      a variable that the hook pinned has another value                                         breach
     ForeignDevice   it can open a GPU or NIC that it does not hold                                            breach
@@ -14,15 +14,15 @@ that the hook decides is certain until it was looked at afterwards. What is comp
     NotLimited      the limiter of its claim says that it does not enforce
     LimitMissing    locked memory is still limited, though its RDMA device needs it
     NotAdjusted     NVIDIA_VISIBLE_DEVICES is not `void`; it was created while no hook was registered
-    Unverified      no hook remembers it, and the record of its claim cannot be read: what it holds is not known
+    Unverified      it is not in the ledger, and the record of its claim cannot be read: its grants are unknown
 
-A breach is reported to the API and may be answered by eviction. A lack is reported too and never answered by eviction: the
-container has nothing that is not its own, and a successor may fare no better. The rest is counted and logged. Containers that
-run since before koordra came are NotAdjusted, which is why that alone is no breach.
+A breach is reported to the API and may lead to eviction. A lack is reported too and never leads to eviction:
+the container has nothing that is not its own, and its successor may lack the same. The rest is counted and
+logged. Containers older than koordra's installation are NotAdjusted, which therefore is no breach.
 
-InterfaceMissing is a NIC that was taken out of the pod (by hand, by a network plugin, with the card), that the pod renamed,
-or that is in another pod of the same claim. Interfaces are looked up by the name that Prepare planned; whether an RDMA link is
-in the namespace too is not seen from outside.
+InterfaceMissing is a NIC that was removed from the pod (by hand, by a network plugin, with the card), that
+the pod renamed, or that is in another pod of the same claim. Interfaces are looked up by the name that
+Prepare planned; the host cannot see whether an RDMA link is in the namespace too.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference. `devices` are those that it is about: all of the container's but for one that concerns a single one."""
+    """One difference. `devices` are those that it is about: all of the container's but for one that concerns
+    a single one."""
 
     kind: str
     message: str
@@ -72,8 +73,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Interfaces:
-    """What the node knows of the network interfaces of one container: those that it has, those that each claim's pod is to
-    have, and where they are; claims by uid. `problems`: what could not be read."""
+    """The network interfaces of one container: those that it has, those planned for each claim's pod, and
+    where they are attached; claims by uid. `problems`: records that could not be read."""
 
     there: frozenset[str]
     planned: Mapping[str, ClaimNetwork]
@@ -83,8 +84,9 @@ class Interfaces:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the node knows of one container: its entry in the ledger, its claims by marker, and the uids of those whose
-    limiter does not enforce. `interfaces` is None where no claim of the container has any, or they cannot be seen."""
+    """What the node knows of one container: its entry in the ledger, its claims by marker, and the uids of
+    those whose limiter does not enforce. `interfaces` is None where no claim of the container has any, or
+    they cannot be seen."""
 
     granted: Granted | None = None
     claims: Mapping[str, PreparedClaim] | None = None
@@ -108,7 +110,7 @@ def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
         ]
         numbers, devices = known.granted.numbers, known.granted.devices
     else:
-        found, numbers, devices = _unseen(running, known)
+        found, numbers, devices = _unknown_to_hook(running, known)
     if known.interfaces is not None:
         found += _interfaces(running, known.interfaces, devices)
     if known.guarded is not None:
@@ -166,7 +168,8 @@ def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevic
         where = known.attached.get(device.claim_uid)
         pod = running.container.pod_uid
         elsewhere = where is not None and bool(pod) and where.pod != pod
-        # One of that name in a pod that the claim's network is not in is another: a network plugin's, or the program's own.
+        # An interface of that name in a pod without the claim's network is another's: a network plugin's, or
+        # the program's own.
         if interface is None or (interface in known.there and not elsewhere):
             continue
         if where is None:
@@ -185,8 +188,11 @@ def _interfaces(running: Running, known: Interfaces, devices: tuple[GrantedDevic
 _Numbers = frozenset[tuple[str, int, int]]
 
 
-def _unseen(running: Running, known: Known) -> tuple[list[Drift], _Numbers, tuple[GrantedDevice, ...]]:
-    """A container that no hook remembers: it holds what its nonces prove, and no hook has said `granted`."""
+def _unknown_to_hook(
+    running: Running, known: Known
+) -> tuple[list[Drift], _Numbers, tuple[GrantedDevice, ...]]:
+    """A container that is not in the ledger: it holds what its nonces prove, and no hook has set
+    `granted`."""
     container = running.container
     env = dict(container.env)
     markers = [name for name in env if name.startswith(MARKER_PREFIX)]

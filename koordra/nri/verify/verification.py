@@ -1,19 +1,19 @@
-"""The loop that looks at running containers: after the start, when the runtime has synchronized, soon after a
+"""The loop that verifies running containers: at start, when the runtime has synchronized, soon after a
 container with devices was created, and every minute.
 
-    bundles, cgroups, network namespaces ──> what runs ──┐
-    ledger, prepared claims, their networks, guarded nodes ──> verify.drift_of ──> metrics, log, reporter
+    bundles, cgroups, network namespaces ──> running containers ──┐
+    ledger, prepared claims, their networks, guarded nodes ──> drift.drift_of ──> metrics, log, reporter
 
-Before a difference is believed the container is looked for again: one that ends while it is being looked at is none. An
-interface that is missing is looked for a second time, since its way into or out of the pod takes a moment. A
-difference is told once, when it appears, and once more when it is gone. What the reporter could not deliver is
-told again in the next round. Nothing here delays the creation of a container: the loop has a thread of its own.
+A difference counts only if the container still exists afterwards. A missing interface is checked twice, since
+its move into or out of the pod takes a moment. A difference is reported once when it appears and once when it
+is gone; a report that fails is retried in the next round. The loop has a thread of its own, so it never
+delays the creation of a container.
 
     koordra_nri_drift{kind}                containers with such a difference now
     koordra_nri_drift_found_total{kind}    differences that appeared
-    koordra_nri_verified_containers        containers that the last round looked at
-    koordra_nri_last_verification_seconds  when it ended (Unix time)
-    koordra_nri_verification_seconds       how long a round takes
+    koordra_nri_verified_containers        containers of the last round
+    koordra_nri_last_verification_seconds  end of the last round (Unix time)
+    koordra_nri_verification_seconds       duration of a round
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from koordra.nri.verify.drift import KINDS, LACKS, Drift, Interfaces, Known, dri
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
-"""From the creation of a container to the look at it: it has to be started first."""
-BREATH_S: Final = 0.0005
-"""Rest before each container, in which the threads that answer the runtime go first."""
+"""Seconds from the creation of a container to its verification: it has to start first."""
+YIELD_S: Final = 0.0005
+"""Seconds of sleep before each container, in which threads that answer the runtime go first."""
 
 Enforcing = Callable[[str], bool | None]
-"""What the limiter of a claim (by uid) says of itself: it enforces, it does not, or (None) that is not known: no limiter, or
-no process yet."""
+"""Whether the limiter of a claim (by uid) enforces its limits; None if unknown: no limiter, or no process
+yet."""
 
 log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A difference, and the container that has it. `earlier`: it is older than koordra's first hook on this node."""
+    """A difference, and the container that has it. `earlier`: it is older than koordra's first hook on this
+    node."""
 
     container: Container
     drift: Drift
@@ -65,15 +66,15 @@ class Finding:
 
 
 class Reporter(Protocol):
-    """Tells others. Raises ApiError when it could not; it is then asked again."""
+    """Reports findings. Raises ApiError if it failed; the call is then repeated."""
 
     def found(self, finding: Finding, /) -> None: ...
 
     def gone(self, finding: Finding, /) -> None: ...
 
 
-class Unreported:
-    """A reporter for a hook without access to the API: the log and the metrics say it all."""
+class NullReporter:
+    """The reporter of a hook without access to the API, which has only log and metrics."""
 
     def found(self, _finding: Finding, /) -> None: ...
 
@@ -81,8 +82,8 @@ class Unreported:
 
 
 class Verification:
-    """The loop. `exempt` are the operator's namespaces; their containers are not looked at. `since` is the Unix time from
-    which on the node has had a hook."""
+    """The loop. `exempt` are the operator's namespaces; their containers are not verified. `since` is the
+    Unix time from which on the node has had a hook."""
 
     def __init__(
         self,
@@ -105,21 +106,21 @@ class Verification:
         self._bundles = bundles
         self._exempt = exempt
         self._private = private
-        self._reporter: Reporter = reporter or Unreported()
+        self._reporter: Reporter = reporter or NullReporter()
         self._clock = clock
         self._due = threading.Event()
-        self._told: dict[tuple[str, str], Finding] = {}
-        self._untold: dict[tuple[str, str], Finding] = {}
+        self._reported: dict[tuple[str, str], Finding] = {}
+        self._pending: dict[tuple[str, str], Finding] = {}
         self._instruments = _Instruments(metrics)
 
-    def soon(self) -> None:
-        """Look again shortly; called when something was created or the runtime came back."""
+    def wake(self) -> None:
+        """Verify soon: a container was created, or the runtime came back."""
         self._due.set()
 
     def run(self, stop: threading.Event, *, period: float = PERIOD_S, settle: float = SETTLE_S) -> None:
-        """Look until `stop`."""
+        """Verify until `stop`."""
         while not stop.is_set():
-            self.once()
+            self.sync()
             deadline = time.monotonic() + period
             while not stop.is_set() and not self._due.is_set() and time.monotonic() < deadline:
                 self._due.wait(min(0.5, period))
@@ -127,8 +128,8 @@ class Verification:
                 stop.wait(settle)
                 self._due.clear()
 
-    def once(self) -> tuple[Finding, ...]:
-        """One round: every difference there is now."""
+    def sync(self) -> tuple[Finding, ...]:
+        """One round; returns every difference."""
         started = time.monotonic()
         self._since = min(self._since, self._clock())  # a clock that was set back
         guarded = self._guarded()
@@ -138,32 +139,33 @@ class Verification:
             if running.container.namespace in self._exempt:
                 continue
             count += 1
-            time.sleep(BREATH_S)
-            for finding in self._certain(running, guarded):
+            time.sleep(YIELD_S)
+            for finding in self._verify(running, guarded):
                 findings[finding.key] = finding
         self._ledger.flush()
-        self._tell(findings)
+        self._report(findings)
         self._instruments.round(
             findings, containers=count, seconds=time.monotonic() - started, at=self._clock()
         )
         return tuple(findings.values())
 
-    def _certain(self, running: Running, guarded: DeviceGuard | None) -> tuple[Finding, ...]:
-        """What one container differs in. One that cannot be looked at, whatever it has done for that, keeps no other from being
-        looked at, and what was found of it before stays."""
+    def _verify(self, running: Running, guarded: DeviceGuard | None) -> tuple[Finding, ...]:
+        """The differences of one container. A container that cannot be verified, whatever its tenant did,
+        does not stop the others, and its earlier findings stay."""
         try:
             return tuple(self._findings(running, guarded))
         except Exception as error:
             log.exception("container_not_verified", container=running.container.id)
-            before = {**self._told, **self._untold}
-            why = f"{running.container}: it cannot be looked at: {type(error).__name__}"
+            before = {**self._reported, **self._pending}
+            why = f"{running.container}: it cannot be verified: {type(error).__name__}"
             return (
                 *(found for found in before.values() if found.container.id == running.container.id),
                 Finding(running.container, Drift("Unverified", why)),
             )
 
     def _findings(self, running: Running, guarded: DeviceGuard | None) -> Iterator[Finding]:
-        """What one container differs in; nothing if it ended meanwhile, since the ledger may have forgotten it first."""
+        """The differences of one container; none if it ended meanwhile, since the ledger may have dropped it
+        first."""
         found = drift_of(running, self._known(running, guarded))
         if any(drift.kind in LACKS for drift in found):
             again = drift_of(running, self._known(running, guarded))
@@ -207,7 +209,7 @@ class Verification:
         )
 
     def _interfaces(self, running: Running, claims: Iterable[str]) -> Interfaces | None:
-        """None where there is nothing to compare; only containers with a claim that has a network are looked into."""
+        """The container's interfaces; None for a container without a claim that has a network."""
         planned: dict[str, ClaimNetwork] = {}
         attached: dict[str, AttachedNetwork] = {}
         problems: list[str] = []
@@ -224,38 +226,38 @@ class Verification:
         there = self._bundles.interfaces(running) if planned or problems else None
         return None if there is None else Interfaces(there, planned, attached, tuple(problems))
 
-    def _tell(self, findings: Mapping[tuple[str, str], Finding]) -> None:
+    def _report(self, findings: Mapping[tuple[str, str], Finding]) -> None:
         for key, finding in findings.items():
-            if key in self._told:
+            if key in self._reported:
                 continue
-            if key not in self._untold:
+            if key not in self._pending:
                 self._instruments.appeared(finding)
                 level = log.error if finding.drift.reported else log.info
                 level("container_drifted", kind=finding.drift.kind, message=finding.drift.message)
-            self._untold[key] = finding
-        for key in self._untold.keys() - findings.keys():
-            del self._untold[key]
-        for key, finding in list(self._untold.items()):
+            self._pending[key] = finding
+        for key in self._pending.keys() - findings.keys():
+            del self._pending[key]
+        for key, finding in list(self._pending.items()):
             if self._delivered(self._reporter.found, finding):
-                self._told[key] = self._untold.pop(key)
-        for key in self._told.keys() - findings.keys():
-            if self._delivered(self._reporter.gone, _over(self._told[key], findings.values())):
-                del self._told[key]
+                self._reported[key] = self._pending.pop(key)
+        for key in self._reported.keys() - findings.keys():
+            if self._delivered(self._reporter.gone, _resolved(self._reported[key], findings.values())):
+                del self._reported[key]
 
-    def _delivered(self, tell: Callable[[Finding], None], finding: Finding) -> bool:
+    def _delivered(self, report: Callable[[Finding], None], finding: Finding) -> bool:
         if not finding.drift.reported:
             return True
         try:
-            tell(finding)
+            report(finding)
         except ApiError as error:
             log.warning("drift_not_reported", kind=finding.drift.kind, error=str(error))
             return False
         return True
 
 
-def _over(finding: Finding, others: Iterable[Finding]) -> Finding:
-    """The finding, of those of its devices for which nothing else of its sort is left: a condition is one per device, and
-    stays False as long as any container differs, or the same one in other words."""
+def _resolved(finding: Finding, others: Iterable[Finding]) -> Finding:
+    """The finding without devices that another finding of its sort still names: there is one condition per
+    device, and it stays False as long as any container differs."""
     left = {
         device
         for other in others
@@ -274,13 +276,11 @@ class _Instruments:
             "koordra_nri_drift", "Differences between what containers have and should have.", ["kind"]
         )
         self._found = metrics.counter("koordra_nri_drift_found", "Differences that appeared.", ["kind"])
-        self._containers = metrics.gauge(
-            "koordra_nri_verified_containers", "Containers that the last round looked at."
-        )
+        self._containers = metrics.gauge("koordra_nri_verified_containers", "Containers of the last round.")
         self._at = metrics.gauge(
-            "koordra_nri_last_verification_seconds", "Unix time of the end of the last round."
+            "koordra_nri_last_verification_seconds", "End of the last round, as Unix time."
         )
-        self._seconds = metrics.histogram("koordra_nri_verification_seconds", "How long a round takes.")
+        self._seconds = metrics.histogram("koordra_nri_verification_seconds", "Duration of a round.")
         for kind in KINDS:
             self._now.labels(kind).set(0)
 

@@ -35,8 +35,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def running(folder: Path, machine_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPlugin]:
-    monkeypatch.setattr(driver, "LOOK_AROUND", 0.1)
-    monkeypatch.setattr(driver, "LOOK_AT_FILES", 0.5)
+    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
+    monkeypatch.setattr(driver, "FILE_CHECK_INTERVAL", 0.5)
     with RunningPlugin(folder, machine_root).serving() as plugin:
         yield plugin
 
@@ -127,7 +127,7 @@ def test_lost_files_of_a_prepared_claim_are_written_again(
     assert file.read_bytes() == before
 
 
-def test_what_is_in_the_way_of_one_look_around_is_not_in_the_way_of_the_others(
+def test_a_failed_check_does_not_stop_the_others(
     running: RunningPlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record of a pod's network that cannot be read: the claims' files come back all the same."""
@@ -136,7 +136,7 @@ def test_what_is_in_the_way_of_one_look_around_is_not_in_the_way_of_the_others(
     def unreadable() -> None:
         raise CheckpointError("network/attached cannot be read")
 
-    monkeypatch.setattr(running.driver, "_look_at_networks", unreadable)
+    monkeypatch.setattr(running.driver, "_sync_networks", unreadable)
     file = running.paths.cdi_file(uid(1))
     file.unlink()
     assert wait_for(file.exists)
@@ -183,7 +183,7 @@ class WatcherThatEnds:
 def test_a_plugin_that_no_longer_sees_its_machine_ends(
     folder: Path, machine_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "LOOK_AROUND", 0.1)
+    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
     end = threading.Event()
     made = WatcherThatEnds(machine_root, end)
     plugin = RunningPlugin(folder, machine_root, watcher=lambda _: made)  # type: ignore[arg-type, return-value]

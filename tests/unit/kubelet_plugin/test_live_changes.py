@@ -17,9 +17,9 @@ import pytest
 from koordra.api.objects import Object
 from koordra.kubelet_plugin import driver
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.watch.change_probe import look
+from koordra.kubelet_plugin.discovery.watch.change_probe import probe
 from koordra.kubelet_plugin.discovery.watch.events import Event, XidReported
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, Rhythm
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.inventory import InventorySource
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.topology.presets import write_machine
@@ -27,7 +27,9 @@ from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, NIC_0, NODE
 from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
 
-QUICK = Rhythm(settle=0.02, longest=0.2, glance=0.05, between_glances=0.02, recheck=0.05, stop_within=0.05)
+QUICK = WatchTiming(
+    settle=0.02, settle_limit=0.2, probe=0.05, between_probes=0.02, recheck=0.05, stop_within=0.05
+)
 BUS_ID = "0000:0f:00.0"
 
 
@@ -112,7 +114,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], LiveNode]]:
-    monkeypatch.setattr(driver, "Publisher", partial(Publisher, calm=0.05))
+    monkeypatch.setattr(driver, "Publisher", partial(Publisher, settle=0.05))
     with ExitStack() as stack:
 
         def started(root: Path) -> LiveNode:
@@ -120,7 +122,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], LiveNode
 
             def watcher(below: Path) -> MachineWatcher:
                 return MachineWatcher(
-                    read=lambda: discover(below), glance=lambda: look(below), sources=[xids], rhythm=QUICK
+                    read=lambda: discover(below), probe=lambda: probe(below), sources=[xids], rhythm=QUICK
                 )
 
             # Short, for the sockets.

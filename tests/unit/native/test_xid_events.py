@@ -15,13 +15,13 @@ import json, pathlib, sys, threading, time
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
 from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
-from koordra.kubelet_plugin.discovery.watch.change_probe import look
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, Rhythm
+from koordra.kubelet_plugin.discovery.watch.change_probe import probe
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.discovery.watch import gpu_health as health
 
 root, control, machine = (pathlib.Path(argument) for argument in sys.argv[1:4])
 steps = json.loads(sys.argv[4])
-health.BELIEVED_AFTER = 0.2
+health.RECOVERY_TRUSTED_AFTER = 0.2
 xids = XidEvents(try_again=0.1, wait_ms=100)
 xids.start()
 told, stop = [], threading.Event()
@@ -33,8 +33,8 @@ def read():
 def hear(found):
     told.append([[*gpu.faults] if gpu.publishable else None for gpu in found.machine.gpus])
 
-watcher = MachineWatcher(read=read, glance=lambda: look(root), sources=[xids],
-                         rhythm=Rhythm(settle=0.05, longest=0.5, glance=0.2, recheck=0.2, stop_within=0.05))
+watcher = MachineWatcher(read=read, probe=lambda: probe(root), sources=[xids],
+                         rhythm=WatchTiming(settle=0.05, settle_limit=0.5, probe=0.2, recheck=0.2, stop_within=0.05))
 thread = threading.Thread(target=lambda: watcher.run(stop, hear))
 thread.start()
 reached = []

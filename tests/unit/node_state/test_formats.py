@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.kubelet_plugin.claims.recovery import recovered
+from koordra.kubelet_plugin.claims.recovery import recover_record
 from koordra.node_state import claim_network, device_guard, layout, prepared_claim
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind
@@ -84,7 +84,7 @@ def test_the_plugin_finds_what_an_earlier_hook_and_plugin_wrote(state: Path) -> 
     )
     (attached,) = claim_network.read_attached(state, Disk(), uid=UID)
     assert dict(attached.devices[0].before)["present"] == "ens1"
-    record = recovered(UID, layout.prepared_file(state, UID).read_bytes(), pool="node-a", boot_id="b")
+    record = recover_record(UID, layout.prepared_file(state, UID).read_bytes(), pool="node-a", boot_id="b")
     assert record is not None
     assert (record.state, record.nonce, len(record.devices)) == (
         State.RECOVERED,

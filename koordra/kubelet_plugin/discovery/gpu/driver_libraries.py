@@ -1,13 +1,15 @@
-"""The NVIDIA driver's user-space files that a CUDA program in a container needs, found on the host and mounted read-only.
+"""The NVIDIA driver's user-space files that CUDA programs in containers need, mounted read-only from the
+host.
 
-A CUDA image brings the toolkit, never the driver: libcuda.so.1 and its companions must be of exactly the loaded driver's
-version. They are found through the host's ld cache, where every library of the driver ends in `.so.<driver version>`, or,
-where there is no cache, in the well-known library folders.
+A CUDA image contains the toolkit, never the driver: libcuda.so.1 and its companions must be of exactly the
+loaded driver's version. They are found through the host's ld cache, where every library of the driver ends in
+`.so.<driver version>`, or, without a cache, in the well-known library folders.
 
-Each file is mounted under its own name and under every name the cache has for it (`libcuda.so.1` is what programs load,
-`libnvidia-gpucomp.so.<version>` what the driver itself loads), in both folders that a container's loader searches without a
-cache: Debian's multi-arch folder and /usr/lib64. So neither LD_LIBRARY_PATH is touched, which would replace the image's
-own, nor a hook needed that runs ldconfig. Nothing is mounted when the machine has no driver.
+Each file is mounted under its own name and under every name the cache has for it (`libcuda.so.1` is what
+programs load, `libnvidia-gpucomp.so.<version>` what the driver itself loads), in both folders that a
+container's loader searches without a cache: Debian's multi-arch folder and /usr/lib64. So LD_LIBRARY_PATH,
+which would replace the image's own, is not set, and no hook has to run ldconfig. Nothing is mounted if the
+machine has no driver.
 
 Everything is read below a root path; links are followed as if that root were `/`.
 """
@@ -33,15 +35,17 @@ _CACHE_MAGIC: Final = b"glibc-ld.so.cache1.1"
 _CACHE_HEADER: Final = 48
 _CACHE_ENTRY: Final = struct.Struct("=iIIIQ")
 _WORD_SIZE_64: Final = frozenset({0x0300, 0x0A00})
-"""Architecture bits of an entry's flags: x86-64 and AArch64; other words of an x86-64 cache are 32-bit libraries."""
+"""Architecture bits of an entry's flags: x86-64 and AArch64; other words of an x86-64 cache are 32-bit
+libraries."""
 
 _MOST_LINKS: Final = 16
 
 
 def driver_files(root: Path, driver_version: str | None, *, on_host: Path | None = None) -> tuple[Mount, ...]:
-    """The mounts of the driver at `root`, sorted by container path; empty where no driver of that version is found.
+    """The mounts of the driver at `root`, sorted by container path; empty where no driver of that version is
+    found.
 
-    `on_host` is what the root is called on the host, whose paths mounts name; the root itself where it has no other name.
+    `on_host` is the root's path on the host, which mounts must use; by default the root itself.
     """
     host = on_host or root
     if driver_version is None or not _VERSION.fullmatch(driver_version):
@@ -84,8 +88,8 @@ def _library_names(root: Path, folders: Iterable[str]) -> Iterator[tuple[str, st
 def cached_libraries(cache: bytes) -> list[tuple[str, str]]:
     """(soname, path) of the 64-bit libraries in an ld.so.cache; nothing for bytes that are not one.
 
-    Source: glibc elf/cache.c and sysdeps/generic/dl-cache.h. The format of glibc 2.32 and later starts with the magic;
-    before that an old table comes first, and offsets count from the new header all the same.
+    Source: glibc elf/cache.c and sysdeps/generic/dl-cache.h. The format of glibc 2.32 and later starts with
+    the magic; before that an old table comes first, and offsets count from the new header all the same.
     """
     start = cache.find(_CACHE_MAGIC)
     if start < 0 or len(cache) < start + _CACHE_HEADER:
@@ -115,7 +119,8 @@ def _listed(root: Path, folder: str) -> list[str]:
 
 
 def _resolved(root: Path, path: str) -> str | None:
-    """The path with every link followed inside the root; None where something is missing or links go in circles."""
+    """The path with every link followed inside the root; None where something is missing or links go in
+    circles."""
     parts = [part for part in path.split("/") if part]
     real = PurePosixPath("/")
     links = 0
@@ -148,7 +153,8 @@ def _on_host(root: Path, path: str) -> str:
 
 
 def nvml_library(root: Path) -> Path | None:
-    """The driver's libnvidia-ml.so.1 below `root`, with which this process can ask the driver; None where there is none."""
+    """The driver's libnvidia-ml.so.1 below `root`, with which this process can ask the driver; None where
+    there is none."""
     folder = _MULTIARCH.get(platform.machine(), f"{platform.machine()}-linux-gnu")
     for name, path in _library_names(root, (f"/usr/lib/{folder}", "/usr/lib64")):
         real = _resolved(root, path) if name == "libnvidia-ml.so.1" else None

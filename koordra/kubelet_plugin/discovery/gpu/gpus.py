@@ -1,9 +1,9 @@
-"""GPUs: what sysfs, NVML and /proc say, put together.
+"""GPUs, merged from sysfs, NVML and /proc.
 
-sysfs says where a card sits, NVML (or, lacking it, /proc/driver/nvidia) says who it is. A card is offered only if both
-are known and nothing contradicts: two sources with different UUIDs, two cards with one UUID or one minor, a device node
-whose minor is not the card's, or a MIG mode that could not be read are disputes, and a disputed card is offered to
-nobody, whole or in parts.
+sysfs gives a card's place, NVML (or, without it, /proc/driver/nvidia) its identity. A card is offered only if
+both are known and consistent: two sources with different UUIDs, two cards with one UUID or one minor, a
+device node whose minor is not the card's, or a MIG mode that could not be read are disputes, and a disputed
+card is not offered, whole or in parts.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _gpu(
 
 
 def _node(root: MachineRoot, subject: str, minor: int | None) -> tuple[DeviceNode | None, list[Problem]]:
-    """/dev/nvidia<minor>, if it is that card's: the driver gives card N the device minor N."""
+    """/dev/nvidia<minor>, if its number is the card's: the driver gives card N the device minor N."""
     if minor is None:
         return None, []
     path = f"/dev/nvidia{minor}"
@@ -172,7 +172,7 @@ def _graphics_nodes(root: MachineRoot, function: PciFunction) -> tuple[DeviceNod
 
 
 def _without_duplicates(found: list[Gpu]) -> tuple[list[Gpu], list[Problem]]:
-    """Marks every card whose identity another card claims too."""
+    """The cards, with a dispute on each whose identity another card claims too."""
     counts: dict[str, Counter[object]] = {
         "uuid": Counter(gpu.uuid for gpu in found if gpu.uuid is not None),
         "minor": Counter(gpu.minor for gpu in found if gpu.minor is not None),

@@ -1,13 +1,13 @@
-"""The capability nodes of MIG: which ``/dev/nvidia-caps/nvidia-capM`` opens which instance.
+"""Capability nodes of MIG instances: ``/dev/nvidia-caps/nvidia-capM``.
 
-A process may use an instance if it can open the node of the GPU instance and that of the compute instance. Their
-major is that of "nvidia-caps" in /proc/devices; their minors the driver tells in two places, which must agree:
+A process may use an instance if it can open the node of the GPU instance and that of the compute instance.
+Their major is that of "nvidia-caps" in /proc/devices; their minors are in two places, which must agree:
 
     /proc/driver/nvidia-caps/mig-minors                         gpu0/gi1/access 12
     /proc/driver/nvidia/capabilities/gpu0/mig/gi1/access        DeviceFileMinor: 12
 
-(the number after "gpu" is the card's minor). The nodes themselves are made on demand and need not exist on the host;
-where one exists, it must carry these numbers.
+(the number after "gpu" is the card's minor). The nodes are created on demand and need not exist on the host;
+one that exists must have these numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CAP = re.compile(r"nvidia-cap[0-9]{1,7}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the driver says about its capability nodes: their major, and minors by path (``gpu0/gi1/access``)."""
+    """The driver's capability nodes: their major, and minors by path (``gpu0/gi1/access``)."""
 
     major: int | None
     minors: dict[str, int]
@@ -103,7 +103,7 @@ def without_conflicts(gpus: list[Gpu]) -> tuple[list[Gpu], list[Problem]]:
 
 
 def _claims(gpu: Gpu, instance: MigInstance) -> Iterator[object]:
-    """What no second instance may have."""
+    """The keys that must be unique to an instance."""
     if instance.uuid:
         yield instance.uuid
     yield from (node.path for node in instance.nodes)
@@ -133,7 +133,7 @@ def _node(root: MachineRoot, capability: str, known: Capabilities) -> DeviceNode
 
 
 def gpu_management_nodes(root: MachineRoot, gpus: list[Gpu]) -> tuple[DeviceNode, ...]:
-    """Nodes that nobody is given: the right to partition cards and to watch all instances, NVSwitches."""
+    """Nodes that no container gets: to partition cards, to monitor all instances, NVSwitches."""
     given = {node.path for gpu in gpus for instance in gpu.mig_instances for node in instance.nodes}
     paths = [f"/{_CAPS}/{name}" for name in root.names(_CAPS) if _CAP.fullmatch(name)]
     paths += [

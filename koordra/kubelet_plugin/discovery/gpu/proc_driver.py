@@ -1,8 +1,8 @@
-"""What the NVIDIA kernel driver says about itself under /proc/driver/nvidia.
+"""The NVIDIA kernel driver's /proc/driver/nvidia.
 
-It names each card (UUID, minor, model) and the driver version, and works where the library is missing. It does not
-tell the size of the memory, so a card that only /proc knows can be shown but not shared out. Where the library speaks
-too, the two must agree on who is who.
+It has each card's UUID, minor and model and the driver version, also where the library is missing. It lacks
+the size of the memory, so a card known only from /proc can be shown but not offered. Where the library
+answers too, the two must agree.
 """
 
 from __future__ import annotations

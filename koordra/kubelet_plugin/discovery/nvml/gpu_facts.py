@@ -1,4 +1,4 @@
-"""What a source says about the GPUs of a machine: plain facts, before they are put together with sysfs."""
+"""The facts that a source reports about GPUs, before they are merged with sysfs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NVML_BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU as its source describes it; None where it gave no (credible) answer.
+    """One GPU as its source describes it; None where it gave no credible answer.
 
-    ``mig_instances`` come without their device nodes, which sysfs knows. ``peers`` are bus ids. ``faults`` are reasons
-    to place nothing on the card (``GpuLost``, ``NeedsReset``). ``recovered`` is True where the driver itself says that
-    the card needs no recovery, None where it does not say. ``doubtful`` names what must be known before the card is
-    offered, and could not be read: a card whose MIG mode is unknown is not offered whole.
+    ``mig_instances`` lack their device nodes, which are read from sysfs. ``peers`` are bus ids. ``faults``
+    are reasons to place nothing on the card (``GpuLost``, ``NeedsReset``). ``recovered`` is True if the
+    driver reports that the card needs no recovery, None if it does not report that. ``doubtful`` names
+    required facts that could not be read: a card whose MIG mode is unknown is not offered whole.
     """
 
     bus_id: str
@@ -53,7 +53,7 @@ class NvmlFacts:
 
 
 class GpuFactsSource(Protocol):
-    """Anything that can describe the GPUs of a machine."""
+    """A source of the GPUs of a machine."""
 
     def read(self) -> NvmlFacts:
         """All GPUs now. Never raises; what cannot be read is in ``problems``."""

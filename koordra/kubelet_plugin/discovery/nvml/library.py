@@ -1,14 +1,14 @@
-"""What NVML says about the GPUs: the only module that loads the NVIDIA management library.
+"""GPU facts from NVML; the only module that loads the NVIDIA management library.
 
 A GPU fact comes from one of three sources behind one small protocol, :class:`GpuFactsSource`:
 
-* :class:`NvmlLibrary`, the real library through ``nvidia-ml-py`` (which loads it when first asked, so that machines
-  without GPUs need neither library nor driver);
-* :class:`RecordedNvml`, a file ``nvml.json`` beside a captured or made-up machine, in the format of ``recorded``;
-* nothing at all: discovery then falls back to /proc/driver/nvidia, which knows identities but not sizes.
+* :class:`NvmlLibrary`, the real library through ``nvidia-ml-py`` (which loads it when first asked, so that
+  machines without GPUs need neither library nor driver);
+* :class:`RecordedNvml`, a file ``nvml.json`` beside a captured or made-up machine, in the format of
+  ``recorded``;
+* none: discovery then falls back to /proc/driver/nvidia, which has identities but not sizes.
 
-NVMLError never leaves this package; ``nvml_query`` says how single calls may fail, ``nvml_mig`` reads partitions,
-``nvml_links`` what joins the cards, ``nvml_events`` waits for Xids.
+NVMLError never leaves this package; ``query`` says how single calls may fail.
 """
 
 from __future__ import annotations
@@ -68,13 +68,14 @@ def session() -> Iterator[Any]:
     try:
         yield pynvml
     finally:
-        # What was asked is answered; there is nothing left to lose.
+        # All answers have been read.
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
 
 class NvmlLibrary:
-    """The real library. Initialised and shut down for every reading, so that a driver can be reloaded in between."""
+    """The real library. Initialised and shut down in every reading, so that a driver can be reloaded in
+    between."""
 
     def read(self) -> NvmlFacts:
         try:
@@ -138,7 +139,7 @@ def _gpu(card: CardQuery, reachable: tuple[str, ...] | None) -> GpuFacts:
 
 
 def _recovered(card: CardQuery) -> bool | None:
-    """Whether the driver says that the card needs nothing (drivers since R560): no reset, no reboot."""
+    """Whether the driver reports that the card needs neither reset nor reboot (drivers since R560)."""
     values = card.ask("recoveryAction", card.nvml.nvmlDeviceGetFieldValues, [_RECOVERY_ACTION])
     if not values or values[0].nvmlReturn != card.nvml.NVML_SUCCESS:
         return None

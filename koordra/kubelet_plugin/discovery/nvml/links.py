@@ -1,4 +1,4 @@
-"""What joins the GPUs, as NVML tells it: NVLinks, peer access, the fabric."""
+"""Connections of the GPUs from NVML: NVLinks, peer access, the fabric."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def peers(cards: Sequence[CardQuery]) -> dict[str, tuple[str, ...]]:
 
 
 def _status(one: CardQuery, other: CardQuery, index: int) -> int | None:
-    """Asked without blame: when one of two cards is lost, both are named, and its own calls say which it is."""
+    """A lost card is not reported here: the call names both cards, and the card's own calls tell which it
+    is."""
     nvml = one.nvml
     status: int | None = one.query.ask(
         f"GPU {one.bus_id}",

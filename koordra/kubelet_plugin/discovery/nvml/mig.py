@@ -1,7 +1,7 @@
-"""MIG as NVML tells it: the mode of a card, the instances it has and those it could have.
+"""MIG from NVML: the mode of a card, its instances and its profiles.
 
-Only an instance that is one thing is taken: a GPU instance with exactly one compute instance that covers it. A GPU
-instance cut further shares its memory between its parts without a limit, so its parts are reported and left out.
+Only a GPU instance with exactly one compute instance that covers it is taken. The compute instances of a GPU
+instance that is divided further share its memory without a limit, so they are reported and left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_PLACEMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class MigFacts:
-    """``enabled`` None where the card has no MIG; ``unknown`` where it may have it and did not answer."""
+    """``enabled`` is None if the card has no MIG; ``unknown`` if it may have MIG and did not answer."""
 
     enabled: bool | None = None
     unknown: bool = False
@@ -45,7 +45,8 @@ def mig_facts(card: CardQuery) -> MigFacts:
 
 
 def _profiles(card: CardQuery) -> tuple[MigProfile, ...]:
-    """What the card can be cut into. Profiles that the product lacks answer "invalid argument" or "not supported"."""
+    """The card's MIG profiles. Profiles that the product lacks answer "invalid argument" or "not
+    supported"."""
     nvml = card.nvml
     quiet = (nvml.NVML_ERROR_INVALID_ARGUMENT,)
     found: dict[int, MigProfile] = {}

@@ -1,8 +1,8 @@
-"""Asking NVML one thing at a time.
+"""Single NVML calls and their failures.
 
-NVML fails call by call: a card that fell off the bus still has an index, a virtual machine knows no NVLink, an old
-driver knows no MIG profiles by name. Each call is therefore asked on its own; what it cannot answer becomes None and,
-where it is not simply unsupported, a reported problem.
+NVML fails call by call: a card that fell off the bus still has an index, a virtual machine has no NVLink, an
+old driver no MIG profile names. Each call is therefore guarded on its own; a failed one returns None and,
+unless it is just unsupported, reports a problem.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REMEDY = "check dmesg for Xid errors and nvidia-smi -q"
 
 @dataclass
 class NvmlQuery:
-    """One reading: the library (a module with pynvml's functions), and what went wrong so far."""
+    """One reading: the library (a module with pynvml's functions), and the problems so far."""
 
     nvml: Any
     problems: list[Problem] = field(default_factory=list)
@@ -34,7 +34,7 @@ class NvmlQuery:
     ) -> Any:
         """The answer, or None. ``quiet`` are error codes that are answers too, besides "not supported".
 
-        ``failed`` hears of every other code.
+        ``failed`` is called with every other code.
         """
         nvml = self.nvml
         try:
@@ -59,7 +59,7 @@ class NvmlQuery:
 
 @dataclass
 class CardQuery:
-    """Questions about one card; collects the faults that the answers show."""
+    """Calls about one card; collects the faults that the answers show."""
 
     query: NvmlQuery
     bus_id: str
@@ -80,7 +80,7 @@ class CardQuery:
     ) -> Any:
         """``call(handle, *arguments)``."""
 
-        def hear(code: int) -> None:
+        def on_error(code: int) -> None:
             fault = {
                 self.nvml.NVML_ERROR_GPU_IS_LOST: "GpuLost",
                 self.nvml.NVML_ERROR_RESET_REQUIRED: "NeedsReset",
@@ -91,7 +91,7 @@ class CardQuery:
                 failed(code)
 
         return self.query.ask(
-            f"GPU {self.bus_id}", name, lambda: call(self.handle, *arguments), quiet=quiet, failed=hear
+            f"GPU {self.bus_id}", name, lambda: call(self.handle, *arguments), quiet=quiet, failed=on_error
         )
 
     def problem(self, name: str, problem: str, remedy: str) -> None:

@@ -14,9 +14,8 @@
                                  "uuid": "MIG-..."}],
                "errors": {"memory": "GPU is lost"}}]}
 
-What is not there is unknown. ``errors`` holds the calls that fail on this card, with NVML's text: their facts are then
-left out and reported, as with the real library. The file is read as leniently as the library answers: what is garbled
-is a problem, not a crash.
+An absent field is unknown. ``errors`` holds the calls that fail on this card, with NVML's text: their facts
+are left out and reported, as with the real library. Garbled content becomes a problem, not a crash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Network interfaces of NICs, and which of several is the NIC's own."""
+"""Network interfaces of a NIC, and its own one among several."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def interfaces(root: MachineRoot, directory: str) -> list[str]:
 
 
 def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
-    """The network interface of the first port, None where several could be meant.
+    """The network interface of the first port; None if it is ambiguous.
 
-    RoCE names it beside the port's first GID. Otherwise it is the function's only interface, but for those that are not
-    its own or not of its first port: a NIC in switchdev mode shows representors of its VFs, which carry a physical port
-    name like pf0vf3; IPoIB the interfaces of further partitions, which name a parent; a function with two ports has a
-    second one, numbered in dev_port.
+    RoCE names it beside the port's first GID. Otherwise it is the function's only interface, not counting
+    those that are not its own or not of its first port: a NIC in switchdev mode shows representors of its
+    VFs, which carry a physical port name like pf0vf3; IPoIB the interfaces of further partitions, which name
+    a parent; a function with two ports has a second one, numbered in dev_port.
     """
     named = root.line(f"{base}/ports/1/gid_attrs/ndevs/0")
     if named and _NETDEV.fullmatch(named):

@@ -1,17 +1,17 @@
 """RDMA devices of any vendor, from /sys/class/infiniband and its neighbours.
 
-A NIC is a PCI function with an InfiniBand device of its own (RoCE, InfiniBand, iWARP and EFA alike). Software devices
-(rxe, siw), which sit on no PCI function, are left to others; sub-functions, which sit on an auxiliary device of one, are
-in ``sub_functions``. A virtual function is recognised by its ``physfn`` link; its number is that of the ``virtfnN`` link
-by which the physical function points back.
+A NIC is a PCI function with an InfiniBand device of its own (RoCE, InfiniBand, iWARP and EFA alike). Software
+devices (rxe, siw), which sit on no PCI function, are ignored; sub-functions, which sit on an auxiliary device
+of one, are in ``subfunctions``. A virtual function is recognised by its ``physfn`` link; its number is that
+of the ``virtfnN`` link by which the physical function points back.
 
-The verbs node of ``mlx5_0`` is the ``uverbsN`` whose ``ibdev`` says ``mlx5_0``; N is a matter of probing order and is
-never derived from the name. The node under /dev must carry the numbers that sysfs gives for it: a stale node under the
-right name would hand a tenant somebody else's device.
+The verbs node of ``mlx5_0`` is the ``uverbsN`` whose ``ibdev`` says ``mlx5_0``; N is a matter of probing
+order and is never derived from the name. The node under /dev must carry the numbers that sysfs gives for it:
+a stale node under the right name would give a tenant another tenant's device.
 
-Who a NIC is, its node GUID says. Drivers that have none to give (EFA) leave it at zero; then the interface identifier of
-the port's first GID, which comes from the card's MAC address, stands in. Not for a virtual function: there zero means that
-nobody has set it up yet.
+A NIC is identified by its node GUID. Drivers without one (EFA) leave it zero; then the interface identifier
+of the port's first GID, which derives from the card's MAC address, is used. For a virtual function zero means
+that it is not set up yet.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def rdma_nics(
 
 
 def _astray(root: MachineRoot, functions: Iterable[PciFunction], nodes: CharacterDevices) -> list[Problem]:
-    """RDMA devices that are announced and lead nowhere. Those that lead to no PCI function are not astray."""
+    """Problems of RDMA devices whose sysfs entry is missing or dangling."""
     listed = root.names(_CLASS)
     lost = [
         name

@@ -1,8 +1,8 @@
 """Sub-functions of NICs: devices on the auxiliary bus that have no PCI function of their own.
 
-``/sys/bus/auxiliary/devices/mlx5_core.sf.2`` links to ``.../0000:0c:00.0/mlx5_core.sf.2``: the function that it is part
-of is the one above it. It may have a network interface and an InfiniBand device with nodes of its own, through which
-its holder reaches the NIC, so it is part of what is guarded. It is not offered.
+``/sys/bus/auxiliary/devices/mlx5_core.sf.2`` links to ``.../0000:0c:00.0/mlx5_core.sf.2``: the function that
+it is part of is the one above it. It may have a network interface and an InfiniBand device with nodes of its
+own, through which its holder reaches the NIC, so it is part of what is guarded. It is not offered.
 """
 
 from __future__ import annotations

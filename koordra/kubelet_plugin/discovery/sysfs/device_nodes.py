@@ -1,8 +1,8 @@
-"""Character device nodes and the numbers behind them.
+"""Character device nodes and their numbers.
 
-Numbers are always read, never assumed: /dev/nvidia-uvm, /dev/nvidia-caps, rdma_cm and all uverbs above the 32nd have
-numbers that change from boot to boot. On the real machine only a real character device counts. In the picture of a
-machine that was made without the right to mknod, a regular file with the text ``c MAJOR:MINOR`` stands for one.
+Numbers are always read, never assumed: those of /dev/nvidia-uvm, /dev/nvidia-caps, rdma_cm and all uverbs
+above the 32nd change from boot to boot. On the real machine only a character device counts. In a captured
+machine, made without the right to mknod, a regular file with the text ``c MAJOR:MINOR`` stands for one.
 """
 
 from __future__ import annotations

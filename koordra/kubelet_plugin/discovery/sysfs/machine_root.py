@@ -1,8 +1,8 @@
-"""Reading a machine through a directory that stands for ``/``.
+"""Reads a machine below a directory that stands for ``/``.
 
-The tree may be the kernel's own, a captured one or a made-up one, and files in it may be missing, empty, binary,
-unreadable, looping links, pipes, or vanish between listing and reading. Every read therefore answers with the value
-or with ``None``, never with an exception and never by waiting; whether a missing value matters is for the caller to say.
+The tree may be the kernel's own, a captured one or a made-up one, and files in it may be missing, empty,
+binary, unreadable, looping links, pipes, or vanish between listing and reading. Every read therefore returns
+the value or ``None`` and never raises or blocks; the caller decides whether a missing value matters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _MOST = 64 * 1024
-"""No kernel file that discovery reads is longer; what is longer is not one of them."""
+"""Bytes of the longest kernel file that discovery reads."""
 
 _INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|[0-9]+)", re.ASCII)
 
@@ -27,12 +27,12 @@ class MachineRoot:
 
     @property
     def is_real(self) -> bool:
-        """Whether this is the machine itself rather than a picture of one."""
+        """Whether this is the machine itself rather than a captured one."""
         return os.path.abspath(self.directory) == "/"  # noqa: PTH100  resolving could loop
 
     def data(self, path: str, *, most: int = _MOST) -> bytes | None:
-        """Up to ``most`` bytes of a file. Kernel attributes come in one read; longer listings of /proc, for which a
-        caller asks for more than 64 KiB, come page by page."""
+        """Up to ``most`` bytes of a file. Kernel attributes come in one read; longer listings of /proc, for
+        which a caller asks for more than 64 KiB, come page by page."""
         with _opened(self._at(path)) as descriptor:
             if descriptor is None:
                 return None
@@ -49,7 +49,8 @@ class MachineRoot:
             return found
 
     def text(self, path: str, *, most: int = _MOST) -> str | None:
-        """A file's text without surrounding blanks; None unless it is printable ASCII with at least one character."""
+        """A file's text without surrounding blanks; None unless it is printable ASCII with at least one
+        character."""
         found = self.data(path, most=most)
         if found is None:
             return None
@@ -88,7 +89,7 @@ class MachineRoot:
             return None
 
     def status(self, path: str) -> os.stat_result | None:
-        """lstat: links are not followed, so that a picture of a machine never answers with this machine's devices."""
+        """lstat: links are not followed, so that a captured machine never shows this machine's devices."""
         try:
             return os.lstat(self._at(path))
         except (OSError, ValueError):
@@ -101,7 +102,7 @@ class MachineRoot:
 @contextmanager
 def _opened(path: str) -> Iterator[int | None]:
     try:
-        # O_NONBLOCK: a named pipe in a picture of a machine must not hold up its node.
+        # O_NONBLOCK: a named pipe in a captured machine must not block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         yield None

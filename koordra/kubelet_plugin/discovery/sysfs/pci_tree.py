@@ -1,15 +1,15 @@
 """The PCI tree, NUMA nodes and sockets, from sysfs.
 
-The tree is in the links: ``/sys/bus/pci/devices/0000:0f:00.0`` points to
-``../../../devices/pci0000:07/0000:07:01.0/0000:08:00.0/.../0000:0f:00.0``, host bridge first, every bridge on the way,
-the device last. Only the text of the link is used, so a link that loops or leads nowhere costs nothing.
+The tree is encoded in the links: ``/sys/bus/pci/devices/0000:0f:00.0`` points to
+``../../../devices/pci0000:07/0000:07:01.0/0000:08:00.0/.../0000:0f:00.0``, host bridge first, then every
+bridge, then the device. Only the text of the link is used, so a link that loops or dangles does no harm.
 
-A PCIe switch shows as an upstream port with downstream ports below it. Which bridge is which is written in the PCIe
-capability of its configuration space (device/port type: 4 root port, 5 upstream, 6 downstream), of which only the
-first 64 bytes are readable without privileges. A bridge that shows all of its capabilities and not this one is a
-conventional one, of an emulator. Where they cannot be read the place decides: below a host bridge sits a root port, below
-that an upstream port, then upstream and downstream alternate, since every link of a tree has two ends. A switch that was
-found so is marked as inferred.
+A PCIe switch is an upstream port with downstream ports below it. A bridge's kind is in the PCIe capability of
+its configuration space (device/port type: 4 root port, 5 upstream, 6 downstream), of which only the first 64
+bytes are readable without privileges. A bridge with a complete capability list that lacks this one is a
+conventional one, of an emulator. If the capabilities cannot be read, the kind is inferred from the place:
+below a host bridge is a root port, below that an upstream port, then downstream and upstream alternate, since
+every link has two ends. Such a switch is marked as inferred.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PORT_TYPES = {4: BridgeKind.ROOT_PORT, 5: BridgeKind.UPSTREAM, 6: BridgeKind.DO
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One PCI function. ``directory`` is its place below the root; numbers are None where sysfs does not tell."""
+    """One PCI function. ``directory`` is its place below the root; numbers are None if sysfs lacks them."""
 
     bus_id: str
     path: tuple[str, ...]
@@ -85,7 +85,8 @@ def pci_functions(root: MachineRoot) -> tuple[list[PciFunction], list[Problem]]:
 
 
 def _steps(link: str | None, bus_id: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """What lies between /sys/devices and the host bridge (empty but in some VMs), and host bridge .. device."""
+    """The path from /sys/devices to the host bridge (empty except in some VMs), and from there to the
+    device."""
     parts = (link or "").split("/")
     if "devices" not in parts or parts[-1] != bus_id:
         return None
@@ -118,7 +119,8 @@ def bridges(root: MachineRoot, functions: Iterable[PciFunction]) -> dict[str, Br
 
 
 def _kind_by_capability(config: bytes | None) -> BridgeKind | None:
-    """Device/port type from the PCIe capability; None where it cannot be read (PCI Express base spec 7.5.3.2)."""
+    """Device/port type from the PCIe capability; None where it cannot be read (PCI Express base spec
+    7.5.3.2)."""
     if config is None or len(config) <= 0x40 or config[:2] == b"\xff\xff":
         return None
     if not config[0x06] & _HAS_CAPABILITIES:
@@ -149,10 +151,10 @@ def locate(
     bridges: Mapping[str, Bridge],
     numa_nodes: tuple[NumaNode, ...],
 ) -> tuple[Location, frozenset[str]]:
-    """Where a function sits, and which of that was concluded rather than read.
+    """The location of a function, and the fields of it that were inferred rather than read.
 
-    numa_node is -1 where firmware says nothing. On a machine with a single NUMA node there is only one answer then; a
-    number that is no node's is none, since it is the list of nodes that may be incomplete.
+    numa_node is -1 if the firmware does not set it; on a machine with a single NUMA node that node is
+    inferred. A number that is no known node's counts as unknown, since the list of nodes may be incomplete.
     """
     numa = root.integer(f"{function.directory}/numa_node")
     inferred: frozenset[str] = frozenset()

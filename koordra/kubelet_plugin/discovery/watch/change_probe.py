@@ -1,8 +1,8 @@
-"""A cheap look at everything that changes without a full reading: equal looks, equal machines, near enough.
+"""A cheap fingerprint of everything that can change without an event.
 
-It stands in where no event tells: states of InfiniBand ports, MIG instances (made by an ioctl), device nodes (made by
-udev or nvidia-modprobe), a reloaded driver. Some milliseconds on a machine with 16 NICs and 128 virtual functions, so it
-can be taken every few seconds.
+It covers states of InfiniBand ports, MIG instances (created by an ioctl), device nodes (created by udev or
+nvidia-modprobe) and a reloaded driver. It takes some milliseconds on a machine with 16 NICs and 128 virtual
+functions, so it can be taken every few seconds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _RDMA = "sys/class/infiniband"
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 
-def look(directory: Path) -> Hashable:
-    """What can be seen at a glance of the machine below ``directory``."""
+def probe(directory: Path) -> Hashable:
+    """The fingerprint of the machine below ``directory``; equal for machines that read alike."""
     root = MachineRoot(directory)
     recorded = root.status(FILE)
     return (
@@ -56,6 +56,6 @@ def _nodes(root: MachineRoot) -> list[tuple[str, int, int]]:
     for path in paths:
         status = root.status(path)
         if status is not None:
-            # A picture's stand-in tells its numbers by its text, so a rewritten one shows by its time.
+            # A stand-in of a captured machine has its numbers in its text, so its time shows a change.
             found.append((path, status.st_rdev, 0 if status.st_rdev else status.st_mtime_ns))
     return found

@@ -1,6 +1,6 @@
-"""What a machine may announce, and who announces it.
+"""Events of a machine, and their sources.
 
-An event never says what the machine is, only that it is worth looking: the watcher then reads, and what it reads counts.
+An event only says that the machine may have changed: the watcher then reads it, and the reading counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class HardwareChanged:
 
 @dataclass(frozen=True, slots=True)
 class PortsMayHaveChanged:
-    """A network link changed somewhere: look at the ports, which is cheap."""
+    """A network link changed somewhere: probe the ports, which is cheap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ Event = HardwareChanged | PortsMayHaveChanged | XidReported
 
 
 class EventSource(Protocol):
-    """Something that can be waited for with select."""
+    """A source of events that select can wait for."""
 
     def fileno(self) -> int:
-        """Readable when there is something to take."""
+        """Readable when there are events."""
         ...
 
     def take(self) -> Sequence[Event]:
-        """What was announced since the last call; never waits, never raises."""
+        """The events since the last call; never waits, never raises."""
         ...
 
     def close(self) -> None: ...

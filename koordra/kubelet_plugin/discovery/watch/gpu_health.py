@@ -1,12 +1,13 @@
-"""Which GPUs are out of order, from the Xids that were heard and from what a reading shows.
+"""Which GPUs are faulty, from Xids and from readings.
 
-An Xid that an application causes by itself (a bad pointer, its own end) says nothing about the card. Any other makes the
-card faulty until one of these shows that it is not:
+An Xid that an application causes (a bad pointer, its own end) says nothing about the card. Any other makes
+the card faulty until one of these shows that it has recovered:
 
-* the driver says that the card needs no recovery, some seconds after the Xid (drivers since R560 say so);
-* the card went away, or its driver did, and it came back whole.
+* the driver reports that the card needs no recovery, some seconds after the Xid (drivers since R560 report
+  it);
+* the card, or its driver, went away and came back whole.
 
-Pure: a ledger is a value, each step gives the next one.
+Pure: the faults are a value, each step returns the next one.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.topology.machine import Gpu
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Graphics exception, page fault, stopped channel, preemptive clean-up, video exception, context switch timeout: the
-application's doing (NVIDIA, "Xid Errors", and the list that NVIDIA's device plugin ignores)."""
+"""Graphics exception, page fault, stopped channel, preemptive clean-up, video exception, context switch
+timeout: caused by applications (NVIDIA, "Xid Errors", and the list that NVIDIA's device plugin ignores)."""
 
-BELIEVED_AFTER = 5.0
-"""Seconds after an Xid before the driver's word that nothing is needed is taken for it."""
+RECOVERY_TRUSTED_AFTER = 5.0
+"""Seconds after an Xid from which on the driver's report that no recovery is needed counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``away`` tells that the card has not been whole since."""
+    """``away``: a reading since then lacked the card, or its identity."""
 
     xid: int
-    heard_at: float
+    observed_at: float
     away: bool = False
 
 
-Ledger = Mapping[str, Fault]
-"""Bus id -> the fault that was last heard of the card."""
+Faults = Mapping[str, Fault]
+"""Bus id -> the card's last fault."""
 
 
-def heard(
-    ledger: Ledger, bus_id: str, xid: int, *, now: float, ignored: frozenset[int] = APPLICATION_XIDS
-) -> Ledger:
-    """After an Xid."""
+def with_xid(
+    faults: Faults, bus_id: str, xid: int, *, now: float, ignored: frozenset[int] = APPLICATION_XIDS
+) -> Faults:
+    """The faults after an Xid."""
     if xid in ignored:
-        return ledger
-    return {**ledger, bus_id: Fault(xid=xid, heard_at=now)}
+        return faults
+    return {**faults, bus_id: Fault(xid=xid, observed_at=now)}
 
 
-def settled(ledger: Ledger, found: Discovery, *, now: float) -> Ledger:
-    """After a reading: without the faults that it shows to be over."""
+def after_reading(faults: Faults, found: Discovery, *, now: float) -> Faults:
+    """The faults after a reading, without those that it shows to be over."""
     gpus = {gpu.location.bus_id: gpu for gpu in found.machine.gpus}
     after: dict[str, Fault] = {}
-    for bus_id, fault in ledger.items():
+    for bus_id, fault in faults.items():
         gpu = gpus.get(bus_id)
         if gpu is None or not gpu.certain:
             after[bus_id] = replace(fault, away=True)
@@ -62,17 +63,17 @@ def settled(ledger: Ledger, found: Discovery, *, now: float) -> Ledger:
 
 def _over(fault: Fault, gpu: Gpu, *, now: float) -> bool:
     if gpu.recovered is not None:
-        return gpu.recovered and now - fault.heard_at >= BELIEVED_AFTER
+        return gpu.recovered and now - fault.observed_at >= RECOVERY_TRUSTED_AFTER
     return fault.away
 
 
-def applied(ledger: Ledger, found: Discovery) -> Discovery:
-    """The reading with the faults in it."""
-    if not ledger:
+def with_faults(faults: Faults, found: Discovery) -> Discovery:
+    """The reading with the faults on its GPUs."""
+    if not faults:
         return found
     gpus = tuple(
-        replace(gpu, faults=(*gpu.faults, f"Xid{ledger[gpu.location.bus_id].xid}"))
-        if gpu.location.bus_id in ledger
+        replace(gpu, faults=(*gpu.faults, f"Xid{faults[gpu.location.bus_id].xid}"))
+        if gpu.location.bus_id in faults
         else gpu
         for gpu in found.machine.gpus
     )

@@ -1,11 +1,11 @@
-"""The kernel's announcements: uevents of devices, and changes of network links.
+"""Events of the kernel: uevents of devices, and changes of network links.
 
-Both are plain netlink sockets. A uevent is ``action@/devices/...`` and then ``KEY=value`` strings, all ended by NUL
-(lib/kobject_uevent.c); the kernel sends it to multicast group 1, udev repeats it on group 2. Only messages that come from
-the kernel (port id 0) count. A virtual machine host announces thousands of network pairs and block devices; what is of no
-interest is dropped here, so that it costs a few microseconds each.
+Both are plain netlink sockets. A uevent is ``action@/devices/...`` and then ``KEY=value`` strings, all ended
+by NUL (lib/kobject_uevent.c); the kernel sends it to multicast group 1, udev repeats it on group 2. Only
+messages of the kernel (port id 0) count. A virtual machine host announces thousands of network pairs and
+block devices; irrelevant events are dropped here, at a few microseconds each.
 
-Messages can be lost when they come too fast (ENOBUFS). That is an event too: anything may have changed.
+Messages that come too fast are lost (ENOBUFS). That is an event too: anything may have changed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _NetlinkSource:
                 break
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
-                    # Closed, it is not selected any more; the glances go on.
+                    # Closed, it is not selected any more; probes continue.
                     log.warning("event_source_failed", source=type(self).__name__, error=str(error))
                     self._socket.close()
                     break
@@ -77,7 +77,8 @@ class _NetlinkSource:
 
 
 class Uevents(_NetlinkSource):
-    """Devices that come, go, are renamed, or get another driver. Raises OSError where the kernel gives no socket."""
+    """Devices that come, go, are renamed, or get another driver. Raises OSError where the kernel gives no
+    socket."""
 
     def __init__(self) -> None:
         super().__init__(_NETLINK_KOBJECT_UEVENT, _KERNEL_GROUP, uevent, HardwareChanged("events were lost"))

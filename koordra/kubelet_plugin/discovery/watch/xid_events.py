@@ -1,8 +1,8 @@
-"""Xids from the NVML event set, by a thread of its own, since NVML waits by blocking.
+"""Xids from the NVML event set, in a thread of its own, since NVML blocks while it waits.
 
-An open NVML keeps the list of GPUs it saw first, and keeps the kernel module from being reloaded. So the session is closed
-for every reading of the machine (``paused``) and opened again after it; an Xid that falls into that second is not heard,
-but its traces (a lost card, the driver's recovery action) are what the reading finds.
+An open NVML keeps the list of GPUs it saw first, and keeps the kernel module from being reloaded. So the
+session is closed for every reading of the machine (``paused``) and opened again after it; an Xid in that
+second is missed, but the reading finds its traces (a lost card, the driver's recovery action).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class XidEvents:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Without an NVML session of ours; waits for it to be closed, but not for ever."""
+        """Hold the NVML session closed; waits a bounded time for it to close."""
         with self._wake:
             self._pauses += 1
             if not self._wake.wait_for(lambda: not self._open, timeout=_RELEASE_WITHIN):
@@ -100,7 +100,7 @@ class XidEvents:
                     self._wake.wait_for(self._closed.is_set, timeout=self._try_again)
 
     def _listen(self) -> bool:
-        """Until a pause or the end; False where the library gave up before."""
+        """Wait for events until a pause or `close`; False if the library failed before."""
         try:
             with session() as nvml:
                 return self._wait(nvml)
@@ -116,25 +116,27 @@ class XidEvents:
                 while cards and not self._closed.is_set() and not self._pauses:
                     event = _next(nvml, events, cards, self._wait_ms)
                     if event is not None:
-                        self._tell(event)
+                        self._emit(event)
             finally:
                 with contextlib.suppress(nvml.NVMLError):
                     nvml.nvmlEventSetFree(events)
         except (nvml.NVMLError, ValueError, TypeError, AttributeError) as error:
             log.warning("xid_events_failed", error=str(error))
-            # A lost card, an unloaded driver or a garbled answer ends the waiting: worth a look, and another try later.
-            self._tell(HardwareChanged(f"NVML: {error}"))
+            # A lost card, an unloaded driver or a garbled answer ends the wait: read the machine, and retry
+            # later.
+            self._emit(HardwareChanged(f"NVML: {error}"))
             return False
         return bool(cards)
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         self._events.append(event)
         with contextlib.suppress(BlockingIOError):
             os.write(self._writable, b"!")
 
 
 def _register(nvml: Any, events: Any) -> dict[int | None, str]:
-    """Handle -> bus id of the cards that report Xids; one that cannot is left out, the others still report."""
+    """Handle -> bus id of the cards that report Xids; one that cannot is left out, the others still
+    report."""
     cards: dict[int | None, str] = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -142,7 +144,7 @@ def _register(nvml: Any, events: Any) -> dict[int | None, str]:
             bus_id = normal_bus_id(text(nvml.nvmlDeviceGetPciInfo(handle).busId) or "")
             nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError as error:
-            log.debug("xid_events_not_of", index=index, error=str(error))
+            log.debug("xid_events_not_registered", index=index, error=str(error))
             continue
         if bus_id:
             cards[_address(handle)] = bus_id

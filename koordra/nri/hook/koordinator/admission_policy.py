@@ -1,10 +1,10 @@
 """The admission policy without which Koordinator mode does not start.
 
-The annotation `device-allocated` decides what a container may open, and any author of a pod can write annotations. So a
-ValidatingAdmissionPolicy lets only the configured scheduler's ServiceAccount set, change or remove it: on pods, on
-bindings (whose annotations the API server copies to the pod), and on every subresource through which metadata can be
-written. `policy` is what deploy/kustomize/nri/koordinator ships; `unprotected` compares the cluster's
-objects with them, and says what is missing.
+The annotation `device-allocated` decides what a container may open, and any author of a pod can write
+annotations. So a ValidatingAdmissionPolicy lets only the configured scheduler's ServiceAccount set, change or
+remove it: on pods, on bindings (whose annotations the API server copies to the pod), and on every subresource
+through which metadata can be written. `policy` is what deploy/kustomize/nri/koordinator ships; `unprotected`
+compares the cluster's objects with them, and says what is missing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Pods that Koordinator's scheduler placed: its annotation, as what a container holds. Pure but for `NodeDevices`.
+"""The devices that a pod holds by Koordinator's device-allocated annotation. Pure except `NodeDevices`.
 
     scheduling.koordinator.sh/device-allocated:
       {"gpu":  [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "11520Mi",
                  "koordinator.sh/gpu-memory-ratio": "50"}, "id": "GPU-<uuid>"}],
        "rdma": [{"minor": 1, "resources": {...}, "id": "0000:1f:00.0", "extension": {"vfs": [{"minor": 0, "busID": "..."}]}}]}
 
-This replaces koordlet's `gpu` and `rdma` hooks and the runtime proxy. All containers of the pod hold the devices, as
-there. A GPU is taken by its UUID and must have the minor that the annotation says; a NIC by its bus id, or by those of
-its virtual functions. What this node does not have, or has otherwise, is a refusal: the scheduler's picture is wrong.
+This replaces koordlet's `gpu` and `rdma` hooks and the runtime proxy. All containers of the pod hold the
+devices, as there. A GPU is identified by its UUID and must have the annotation's minor; a NIC by its bus id,
+or by those of its virtual functions. A mismatch with this node is refused: the scheduler's view is wrong.
 
     koordlet                                       here
     NVIDIA_VISIBLE_DEVICES = minors                = UUIDs (minors change when a driver is loaded anew)
@@ -52,7 +52,7 @@ _BUS_ID: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class NodeDevices:
-    """What the machine below `root` says of its devices; read when asked, since drivers come and go."""
+    """The devices of the machine below `root`; read on each call, since drivers come and go."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -99,10 +99,11 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def annotated(
+def granted_by_annotation(
     container: Container, *, guarded: DeviceGuard | None, node: NodeDevices
 ) -> Annotated | Refusal | None:
-    """What the container holds by its pod's annotation; None where there is none or it names nothing of ours."""
+    """What the container holds by its pod's annotation; None where there is none or it names nothing of
+    ours."""
     text = (container.pod_annotations or {}).get(ANNOTATION)
     if not text:
         return None
@@ -237,7 +238,7 @@ def _hami_core(
         env.append(("CUDA_DEVICE_MEMORY_LIMIT", str(int(parse(str(resources[_MEMORY]))))))
     if _CORE in resources:
         env.append(("CUDA_DEVICE_SM_LIMIT", str(int(parse(str(resources[_CORE]))))))
-    # koordlet mounts the library writable: whoever is root in one container would write into those of all others.
+    # Read-only, unlike koordlet's mount: root in one container could change the library of all others.
     mounts = (
         Mount(HAMI_LIBRARY, HAMI_LIBRARY, bind=True, read_only=True),
         Mount(HAMI_LOCKS, HAMI_LOCKS, bind=True),
@@ -246,10 +247,11 @@ def _hami_core(
 
 
 def koordlet_traces(container: Container, devices: tuple[PreparedDevice, ...]) -> tuple[str, ...]:
-    """What koordlet's own hooks, running before ours, have set already: names of variables, paths of nodes.
+    """Variables and device nodes that koordlet's own hooks, running before ours, have set.
 
-    Its GPU hook writes the minors into NVIDIA_VISIBLE_DEVICES, its RDMA hook adds nodes without rules of their own. Both
-    are taken over, since the runtime refuses a container for which two plugins set the same thing; the operator is told.
+    Its GPU hook writes the minors into NVIDIA_VISIBLE_DEVICES, its RDMA hook adds nodes without rules of
+    their own. Both are taken over, since the runtime fails a container for which two plugins set the same
+    field; the operator is warned.
     """
     traces = []
     visible = dict(container.env).get(VISIBLE_DEVICES, "")

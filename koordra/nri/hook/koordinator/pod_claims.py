@@ -1,8 +1,9 @@
-"""Whether a pod holds devices by claims of koordra's: asked in Koordinator mode only, before an annotation is believed.
+"""Whether a pod holds devices by claims of koordra's. Used in Koordinator mode only, before an annotation is
+trusted.
 
-A container without a marker may be the first of a pod whose next one holds a claim, and the runtime tells a plugin nothing of
-claims. So the API is asked, once a pod, and only for pods with the annotation. When it does not answer the container is
-refused, and the kubelet tries again.
+A container without a marker may be the first of a pod whose next one holds a claim, and the runtime does not
+report claims. So the API is asked, once per pod, and only for pods with the annotation. If it does not
+answer, the container is refused and the kubelet retries.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ class PodClaims(Protocol):
     """Knows the claims of this node's pods."""
 
     def of_koordra(self, *, namespace: str, pod: str, uid: str) -> bool:
-        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError when that cannot be told."""
+        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError if that is
+        unknown."""
 
 
 class ApiPodClaims:
-    """Asks the API server. What a pod's claims are does not change once it runs on a node."""
+    """Asks the API server. A pod's claims do not change once it runs on a node."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client

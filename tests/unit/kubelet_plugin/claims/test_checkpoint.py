@@ -14,7 +14,7 @@ from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, decode, encode, intact_claims
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
-from koordra.kubelet_plugin.claims.recovery import recovered
+from koordra.kubelet_plugin.claims.recovery import recover_record
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
@@ -146,7 +146,7 @@ def test_a_downgrade_by_one_version_and_the_way_back(record: ClaimRecord) -> Non
     older = decode(encode(Checkpoint((record,))), versions={"v1": 1})
     (seen,) = older.claims
     assert seen.ref == record.ref
-    assert [device.asked for device in seen.devices] == [device.asked for device in record.devices]
+    assert [device.allocated for device in seen.devices] == [device.allocated for device in record.devices]
     assert [device.nodes for device in seen.devices] == [device.nodes for device in record.devices]
     assert (seen.state is State.STARTED) is (record.state is State.STARTED)
     assert decode(encode(older, versions={"v1": 1})) == older
@@ -282,7 +282,7 @@ def test_a_wiped_state_directory_does_not_pass_for_a_clean_start(node: PluginNod
 
 @given(st.binary(max_size=300))
 def test_any_bytes_in_place_of_a_record_for_the_hook_are_no_claim(data: bytes) -> None:
-    assert recovered(uid(1), data, pool="node-a", boot_id="b") is None
+    assert recover_record(uid(1), data, pool="node-a", boot_id="b") is None
 
 
 def test_files_that_somebody_removed_come_back(node: PluginNode) -> None:

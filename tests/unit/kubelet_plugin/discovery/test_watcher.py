@@ -19,21 +19,23 @@ from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.discovery.watch import gpu_health
-from koordra.kubelet_plugin.discovery.watch.change_probe import look
+from koordra.kubelet_plugin.discovery.watch.change_probe import probe
 from koordra.kubelet_plugin.discovery.watch.events import (
     Event,
     HardwareChanged,
     PortsMayHaveChanged,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, Rhythm
+from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_generation
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.machines import catalogue
 
-QUICK = Rhythm(settle=0.02, longest=0.2, glance=0.05, between_glances=0.02, recheck=0.05, stop_within=0.05)
-DEAF = replace(QUICK, glance=600.0, recheck=600.0)
+QUICK = WatchTiming(
+    settle=0.02, settle_limit=0.2, probe=0.05, between_probes=0.02, recheck=0.05, stop_within=0.05
+)
+DEAF = replace(QUICK, probe=600.0, recheck=600.0)
 GPU0, NIC0 = "0000:0f:00.0", "0000:0c:00.0"
 
 
@@ -66,7 +68,7 @@ class Announcer:
 class Watch:
     """A watcher of a made-up machine in a thread, and everything that it told."""
 
-    def __init__(self, root: Path, rhythm: Rhythm = QUICK) -> None:
+    def __init__(self, root: Path, rhythm: WatchTiming = QUICK) -> None:
         self.root = root
         self.source = Announcer()
         self.told: list[Discovery] = []
@@ -74,7 +76,7 @@ class Watch:
         self.refusals = 0
         self.stop = threading.Event()
         self.watcher = MachineWatcher(
-            read=self._read, glance=lambda: look(root), sources=[self.source], rhythm=rhythm
+            read=self._read, probe=lambda: probe(root), sources=[self.source], rhythm=rhythm
         )
         self.thread = threading.Thread(target=lambda: self.watcher.run(self.stop, self._hear))
         self.thread.start()
@@ -116,7 +118,7 @@ def root(tmp_path: Path) -> Path:
 def watching() -> Iterator[Callable[..., Watch]]:
     started: list[Watch] = []
 
-    def start(root: Path, rhythm: Rhythm = QUICK) -> Watch:
+    def start(root: Path, rhythm: WatchTiming = QUICK) -> Watch:
         made = Watch(root, rhythm)
         started.append(made)
         made.until(lambda _: True)
@@ -161,7 +163,7 @@ def test_the_first_reading_is_told_and_nothing_after_it(root: Path, watching: Ca
 
 
 def test_a_burst_is_one_reading(root: Path, watching: Callable[..., Watch]) -> None:
-    watch = watching(root, replace(DEAF, settle=0.3, longest=5.0))
+    watch = watching(root, replace(DEAF, settle=0.3, settle_limit=5.0))
     for number in range(20):
         watch.source.say(HardwareChanged(f"vf {number}"))
     deadline = time.monotonic() + 5.0
@@ -172,7 +174,7 @@ def test_a_burst_is_one_reading(root: Path, watching: Callable[..., Watch]) -> N
 
 
 def test_a_storm_does_not_put_a_reading_off_for_ever(root: Path, watching: Callable[..., Watch]) -> None:
-    watch = watching(root, replace(DEAF, settle=0.2, longest=0.3))
+    watch = watching(root, replace(DEAF, settle=0.2, settle_limit=0.3))
     deadline = time.monotonic() + 5.0
     while watch.readings < 2 and time.monotonic() < deadline:
         watch.source.say(HardwareChanged("storm"))
@@ -218,7 +220,7 @@ def test_virtual_functions_appear(root: Path, watching: Callable[..., Watch]) ->
 
 
 def test_an_xid_is_told_from_the_last_reading(root: Path, watching: Callable[..., Watch]) -> None:
-    watch = watching(root, replace(DEAF, settle=600.0, longest=600.0))
+    watch = watching(root, replace(DEAF, settle=600.0, settle_limit=600.0))
     watch.source.say(XidReported(GPU0, 79))
     told = watch.next(lambda found: found.machine.gpus[0].faults)
     assert taints(told, "gpu-0000-0f-00-0") == ["Xid79"]
@@ -313,38 +315,38 @@ class TestFaults:
         )
 
     def test_a_fault_stays_while_nothing_speaks_against_it(self) -> None:
-        ledger = gpu_health.heard({}, GPU0, 48, now=0.0)
-        assert gpu_health.settled(ledger, self.FOUND, now=1e6) == ledger
-        assert gpu_health.applied(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
+        ledger = gpu_health.with_xid({}, GPU0, 48, now=0.0)
+        assert gpu_health.after_reading(ledger, self.FOUND, now=1e6) == ledger
+        assert gpu_health.with_faults(ledger, self.FOUND).machine.gpus[0].faults == ("Xid48",)
 
     def test_the_drivers_word_counts_after_a_while(self) -> None:
-        ledger = gpu_health.heard({}, GPU0, 48, now=0.0)
-        assert gpu_health.settled(ledger, self.found(recovered=True), now=1.0)
-        assert not gpu_health.settled(ledger, self.found(recovered=True), now=6.0)
-        assert gpu_health.settled(ledger, self.found(recovered=False), now=1e6)
+        ledger = gpu_health.with_xid({}, GPU0, 48, now=0.0)
+        assert gpu_health.after_reading(ledger, self.found(recovered=True), now=1.0)
+        assert not gpu_health.after_reading(ledger, self.found(recovered=True), now=6.0)
+        assert gpu_health.after_reading(ledger, self.found(recovered=False), now=1e6)
 
     def test_a_card_that_was_away_and_is_whole_again_is_well(self) -> None:
-        ledger = gpu_health.heard({}, GPU0, 79, now=0.0)
-        ledger = gpu_health.settled(ledger, self.found(uuid=None), now=1.0)
+        ledger = gpu_health.with_xid({}, GPU0, 79, now=0.0)
+        ledger = gpu_health.after_reading(ledger, self.found(uuid=None), now=1.0)
         assert ledger[GPU0].away
-        assert not gpu_health.settled(ledger, self.FOUND, now=2.0)
+        assert not gpu_health.after_reading(ledger, self.FOUND, now=2.0)
 
     def test_a_card_that_left_the_tree_was_away(self) -> None:
-        ledger = gpu_health.heard({}, GPU0, 79, now=0.0)
+        ledger = gpu_health.with_xid({}, GPU0, 79, now=0.0)
         gone = replace(self.FOUND, machine=replace(self.FOUND.machine, gpus=self.FOUND.machine.gpus[1:]))
-        ledger = gpu_health.settled(ledger, gone, now=1.0)
-        assert gpu_health.applied(ledger, gone) == gone
-        assert not gpu_health.settled(ledger, self.FOUND, now=2.0)
+        ledger = gpu_health.after_reading(ledger, gone, now=1.0)
+        assert gpu_health.with_faults(ledger, gone) == gone
+        assert not gpu_health.after_reading(ledger, self.FOUND, now=2.0)
 
 
 def test_a_glance_at_a_large_machine_costs_less_than_a_500th_of_a_core(tmp_path: Path) -> None:
     MachineWriter(tmp_path).write(large())
-    look(tmp_path)
+    probe(tmp_path)
     started = time.process_time()
     for _ in range(5):
-        look(tmp_path)
+        probe(tmp_path)
     spent = (time.process_time() - started) / 5
-    assert spent / Rhythm().glance < 0.002
+    assert spent / WatchTiming().probe < 0.002
 
 
 def large() -> Any:

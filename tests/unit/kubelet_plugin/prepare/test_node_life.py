@@ -33,7 +33,7 @@ from tests.unit.kubelet_plugin.running_plugin import RunningPlugin, wait_for
 
 @pytest.fixture
 def running(machine_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPlugin]:
-    monkeypatch.setattr(driver, "LOOK_AROUND", 0.1)
+    monkeypatch.setattr(driver, "CHECK_INTERVAL", 0.1)
     monkeypatch.setattr(claim_audit, "_BETWEEN", 0.01)
     with (
         tempfile.TemporaryDirectory(prefix="k") as folder,

@@ -10,7 +10,7 @@ import pytest
 from koordra.api import names
 from koordra.api.objects import Object
 from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.publish.allocation_mode import WINDOW, ModeSwitch
+from koordra.kubelet_plugin.publish.allocation_mode import WINDOW, AllocationModeChange
 from koordra.kubelet_plugin.publish.device_attributes import Mode
 from koordra.kubelet_plugin.publish.publisher import Publisher
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
@@ -33,8 +33,8 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        switch = ModeSwitch(self.state, disk=Disk(), clock=lambda: self.now)
-        self.publisher = Publisher(self.api, node=NODE, build=self._slices, switch=switch)
+        switch = AllocationModeChange(self.state, disk=Disk(), clock=lambda: self.now)
+        self.publisher = Publisher(self.api, node=NODE, build=self._slices, mode_change=switch)
 
     def _slices(self, node: Object, generation: int) -> list[Object]:
         return build_slices(
@@ -169,7 +169,7 @@ def test_what_another_instance_has_ended_is_not_begun_again(node: Node) -> None:
         node.api,
         node=NODE,
         build=node._slices,
-        switch=ModeSwitch(node.state, disk=Disk(), clock=lambda: node.now, window=0.0),
+        mode_change=AllocationModeChange(node.state, disk=Disk(), clock=lambda: node.now, window=0.0),
     )
     node.confirm(node.generation())
     other.sync()

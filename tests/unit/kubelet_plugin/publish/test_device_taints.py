@@ -15,14 +15,14 @@ from koordra.api.kinds import Kind
 from koordra.cli.cluster.cordon_device import command
 from koordra.errors import ApiUnreachable, InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
-from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, known_to_kubelet, look
+from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, find_held, known_to_kubelet
 from koordra.kubelet_plugin.publish.device_taints import (
     Cordon,
     Taint,
     cordons_of,
     held_taints,
-    laid_over,
     merged,
+    with_taints,
 )
 from koordra.node_state.claim_ref import ClaimRef
 from tests.fakes.node_claims import GPU_0, GPU_1, FakeClaims, claim, gpu, uid
@@ -77,7 +77,7 @@ def test_a_held_part_holds_its_whole_and_a_held_whole_its_parts() -> None:
     assert held_taints([record(1, "nic-y", admin=True)], offered=offered) == {}
 
 
-def test_taints_are_laid_over_slices_and_nothing_else_changes() -> None:
+def test_taints_are_with_taints_slices_and_nothing_else_changes() -> None:
     slices: list[dict[str, Any]] = [
         {
             "spec": {
@@ -88,7 +88,7 @@ def test_taints_are_laid_over_slices_and_nothing_else_changes() -> None:
     ]
     cordon = {"a": (Cordon("a", reason="x").taint,)}
     held = {"a": (Taint("koordra.io/held", uid(1)),)}
-    first, second = laid_over(slices, merged(cordon, held))
+    first, second = with_taints(slices, merged(cordon, held))
     assert [taint["key"] for taint in first["spec"]["devices"][0]["taints"]] == [
         "k",
         "koordra.io/cordoned",
@@ -96,7 +96,7 @@ def test_taints_are_laid_over_slices_and_nothing_else_changes() -> None:
     ]
     assert first["spec"]["devices"][1] == {"name": "b"}
     assert second is slices[1]
-    assert laid_over(slices, {}) == slices
+    assert with_taints(slices, {}) == slices
     assert slices[0]["spec"]["devices"][0]["taints"] == [{"key": "k", "effect": "NoSchedule"}]
 
 
@@ -126,7 +126,7 @@ def test_what_makes_a_claim_held(node: PluginNode, change: str, held: bool) -> N
             claims.put(claim(1, gpu("gpu", GPU_1)))
         case "no answer":
             claims.away = ApiUnreachable("connection refused")
-    found = look(node.plugin().records(), claims, before=Findings())
+    found = find_held(node.plugin().records(), claims, before=Findings())
     assert bool(found.held) is held
     assert bool(found.unsure) is (change == "no answer")
 
@@ -135,7 +135,7 @@ def test_a_server_that_is_away_changes_nothing() -> None:
     claims = FakeClaims()
     claims.away = ApiUnreachable("connection refused")
     before = Findings(held=(record(1, GPU_0),))
-    assert look([record(1, GPU_0), record(2, GPU_1)], claims, before=before).held == before.held
+    assert find_held([record(1, GPU_0), record(2, GPU_1)], claims, before=before).held == before.held
 
 
 class Auditing:
@@ -149,7 +149,7 @@ class Auditing:
             node.plugin(),
             node.claims,
             kubelet_claims=self.kubelet,
-            told=lambda held: self.told.append([each.ref.uid for each in held]),
+            on_change=lambda held: self.told.append([each.ref.uid for each in held]),
             patience=60.0,
             clock=lambda: self.now,
         )
@@ -274,4 +274,4 @@ def test_records_are_told_apart_by_boot(node: PluginNode, tmp_path: Path) -> Non
     node.plugin().prepare(ref_of(claim(1)))
     node.claims.claims.clear()
     node.inventory = replace(node.inventory, machine=replace(node.inventory.machine, boot_id="next"))
-    assert look(node.plugin().records(), node.claims, before=Findings()).held == ()
+    assert find_held(node.plugin().records(), node.claims, before=Findings()).held == ()

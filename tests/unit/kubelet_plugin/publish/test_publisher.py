@@ -29,7 +29,7 @@ class Published:
         self.publisher = self.restarted()
 
     def restarted(self) -> Publisher:
-        return Publisher(self.api, node=NODE, build=self.slices, retry=0.05, calm=0.05)
+        return Publisher(self.api, node=NODE, build=self.slices, retry=0.05, settle=0.05)
 
     def slices(self, node: Object, generation: int) -> list[Object]:
         machine = replace(self.machine, gpus=self.machine.gpus[: self.gpus])

@@ -56,11 +56,11 @@ def test_a_held_device_that_is_gone_is_not_forgotten(discovery: Discovery) -> No
 
 def test_a_stream_tells_at_once_at_every_change_and_now_and_then() -> None:
     feed = HealthFeed(clock=lambda: 1700000000.5)
-    feed.tell((WELL,))
+    feed.publish((WELL,))
     stream = feed.follow(lambda: True, repeat=0.05)
     assert next(stream) == ((WELL,), 1700000000)
     assert next(stream) == ((WELL,), 1700000000)  # nothing new: repeated
-    feed.tell((ILL,))
+    feed.publish((ILL,))
     assert next(stream) == ((ILL,), 1700000000)
     feed.close()
     assert list(stream) == []
@@ -107,13 +107,13 @@ def test_the_kubelet_follows_a_stream(served: tuple[HealthFeed, SocketServer], v
 
         thread = threading.Thread(target=listen)
         thread.start()
-        feed.tell((WELL,))
+        feed.publish((WELL,))
         (device,) = heard.get(timeout=20).devices
         assert (device.device.pool_name, device.device.device_name) == ("node-a", "gpu-a")
         assert device.health == messages.HEALTHY
         assert device.last_updated_time > 1_700_000_000
         assert device.health_check_timeout_seconds == 30
-        feed.tell((ILL,))
+        feed.publish((ILL,))
         (device,) = heard.get(timeout=20).devices
         assert (device.health, device.message) == (messages.UNHEALTHY, "Xid79")
         # The server ends: streams end with it, long before the grace is over.
@@ -124,7 +124,7 @@ def test_the_kubelet_follows_a_stream(served: tuple[HealthFeed, SocketServer], v
 
 def test_streams_leave_threads_for_prepare(served: tuple[HealthFeed, SocketServer]) -> None:
     feed, server = served
-    feed.tell((WELL,))
+    feed.publish((WELL,))
     with grpc.insecure_channel(f"unix://{server.path}") as channel:
         stub = drahealth_v1_pb2_grpc.DRAResourceHealthStub(channel)
         request = drahealth_v1_pb2.NodeWatchResourcesRequest()

@@ -132,7 +132,7 @@ def test_a_card_and_a_nic_are_given_by_the_annotation(node: KoordinatorNode) -> 
     assert {GPU0.path, "/dev/nvidiactl", VERBS0.path, RDMA_CM.path} <= paths
     assert "/dev/nvidia1" not in paths
     assert [limit.type for limit in adjust.rlimits] == ["RLIMIT_MEMLOCK"]
-    assert node.metrics.value("koordra_nri_adjusted_total", {"holds": "devices"}) == 1
+    assert node.metrics.value("koordra_nri_adjusted_total", {"devices": "granted"}) == 1
 
 
 @pytest.mark.parametrize(

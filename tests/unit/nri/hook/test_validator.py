@@ -16,7 +16,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.ledger import GrantedDevice, Ledger
 from koordra.nri.hook.plugin import Hook, Settings
-from koordra.nri.transport.instrumentation import LATE, REGISTERED, Counted
+from koordra.nri.transport.instrumentation import LATE, REGISTERED, MetricsObserver
 from koordra.nri.transport.ttrpc import Call
 from koordra.nri.verify.api_reporter import ApiReporter, with_condition
 from koordra.nri.verify.drift import Drift
@@ -231,7 +231,7 @@ def test_what_is_gone_is_left_alone() -> None:
 
 def test_counting() -> None:
     metrics = Metrics()
-    counted = Counted(metrics)
+    counted = MetricsObserver(metrics)
     assert not counted.ready
     counted.registration(REGISTERED)
     counted.connected(True)

@@ -98,7 +98,7 @@ class Machine:
     def missing(self) -> list[str]:
         return [
             found.drift.message
-            for found in self.verification.once()
+            for found in self.verification.sync()
             if found.drift.kind == "InterfaceMissing"
         ]
 
@@ -109,7 +109,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_an_interface_that_is_taken_away_is_told_and_one_that_is_back_too(machine: Machine) -> None:
-    assert machine.verification.once() == ()
+    assert machine.verification.sync() == ()
     machine.interfaces(DEV.replace(" rail0:", " rail1:"))
     (message,) = machine.missing()
     assert message.startswith(
@@ -137,9 +137,9 @@ def test_whose_pod_has_it_and_that_nobody_has_it_are_said(machine: Machine) -> N
 
 def test_a_container_that_no_hook_saw_is_looked_into_by_its_markers(tmp_path: Path) -> None:
     machine = Machine(tmp_path, granted=None)
-    assert [found.drift.kind for found in machine.verification.once()] == ["HookMissed"]
+    assert [found.drift.kind for found in machine.verification.sync()] == ["HookMissed"]
     machine.interfaces("\n\n    lo: 0\n")
-    assert sorted(found.drift.kind for found in machine.verification.once()) == [
+    assert sorted(found.drift.kind for found in machine.verification.sync()) == [
         "HookMissed",
         "InterfaceMissing",
     ]
@@ -206,14 +206,14 @@ def test_names_of_any_bytes_are_no_hindrance(machine: Machine) -> None:
     dev.write_bytes(DEV.encode() + b" \xff\xfe\x1crail1: 0 0\n")
     cgroup = machine.folder / "node" / "proc" / "7" / "cgroup"
     cgroup.write_bytes(b"0::/k8s.io/c1/\xff\n")
-    assert machine.verification.once() == ()
+    assert machine.verification.sync() == ()
     dev.write_bytes(b"\n\n \xff: 0\n")
     assert len(machine.missing()) == 1
     # Nor does what the kernel lets the container open go by unseen.
     cgroup.write_bytes(b"4:devices:/c1/\xff\n")
     devices = machine.folder / "node" / "cgroup" / "devices" / "c1" / os.fsdecode(b"\xff")
     write(devices / "devices.list", "a *:* rwm\n")
-    assert "ForeignDevice" in {found.drift.kind for found in machine.verification.once()}
+    assert "ForeignDevice" in {found.drift.kind for found in machine.verification.sync()}
 
 
 def test_the_condition_stays_false_while_the_reason_changes(machine: Machine) -> None:
@@ -246,7 +246,7 @@ def test_a_container_that_cannot_be_looked_at_keeps_no_other_from_being_looked_a
         return seen(running)
 
     monkeypatch.setattr(machine.node.bundles, "interfaces", odd)
-    found = {(each.container.id, each.drift.kind) for each in machine.verification.once()}
+    found = {(each.container.id, each.drift.kind) for each in machine.verification.sync()}
     assert found >= {("c0", "Unverified"), ("c1", "Unverified"), ("c1", "InterfaceMissing")}
     assert ("c2", "ForgedMarker") in found
     assert machine.told.gone_kinds == []
@@ -260,7 +260,7 @@ def test_an_unusable_record_is_unverified(machine: Machine, broken: str | dict[s
     file = network_file(machine.state, UID)
     document = json.loads(file.read_text())
     write(file, broken if isinstance(broken, str) else {**document, **broken})
-    (finding,) = machine.verification.once()
+    (finding,) = machine.verification.sync()
     assert (finding.drift.kind, finding.drift.reported) == ("Unverified", False)
     assert "its network interfaces cannot be verified" in finding.drift.message
 

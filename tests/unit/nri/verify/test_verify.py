@@ -241,11 +241,11 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
     node.run("exempt", exempt, pid=4)
 
     told.away = True
-    assert sorted(finding.drift.kind for finding in verification.once()) == ["ForeignDevice", "NotAdjusted"]
+    assert sorted(finding.drift.kind for finding in verification.sync()) == ["ForeignDevice", "NotAdjusted"]
     assert told.found_kinds == []
     told.away = False
-    verification.once()
-    verification.once()
+    verification.sync()
+    verification.sync()
     assert told.found_kinds == ["ForeignDevice"]
     assert metrics.value("koordra_nri_drift", {"kind": "ForeignDevice"}) == 1
     assert metrics.value("koordra_nri_drift_found_total", {"kind": "ForeignDevice"}) == 1
@@ -254,7 +254,7 @@ def test_a_breach_is_told_once_kept_while_the_api_is_away_and_taken_back(tmp_pat
     (tmp_path / "node" / "bundles" / "bad" / "config.json").unlink()
     (tmp_path / "node" / "bundles" / "bad" / "init.pid").unlink()
     (tmp_path / "node" / "bundles" / "bad").rmdir()
-    verification.once()
+    verification.sync()
     assert told.gone_kinds == ["ForeignDevice"]
     assert metrics.value("koordra_nri_drift", {"kind": "ForeignDevice"}) == 0
 
@@ -266,12 +266,12 @@ def test_the_ledger_forgets_what_the_runtime_no_longer_has(
     ledger.add("old", GRANTED)
     ledger.add("../escape", GRANTED)
     assert ledger.get("../escape") is None
-    ledger.keep(["other"])
+    ledger.retain(["other"])
     assert ledger.get("old") == GRANTED  # it may be being created right now
     again = Ledger(tmp_path)
     assert again.get("old") == GRANTED
     assert again.holds_claim("u")
-    again.keep(["other"])
+    again.retain(["other"])
     assert again.get("old") is None
     assert not again.holds_claim("u")
 
@@ -319,14 +319,14 @@ def test_a_container_that_ends_while_it_is_looked_at_is_no_forger(
     ledger.add("c1", replace(GRANTED, env=((MARKER, "granted"),), numbers=frozenset()))
     verification = verification_of(tmp_path, node, ledger, told)
     node.run("c1", spec(env=[f"{MARKER}=granted"]))
-    assert verification.once() == ()
+    assert verification.sync() == ()
 
     def removed(_seconds: float) -> None:
         (tmp_path / "node" / "bundles" / "c1" / "config.json").unlink()
         ledger.remove("c1")
 
     monkeypatch.setattr("koordra.nri.verify.verification.time.sleep", removed)
-    assert verification.once() == ()
+    assert verification.sync() == ()
     assert told.found_kinds == []
 
 
@@ -335,7 +335,7 @@ def test_an_entry_is_kept_while_the_bundle_is_there_though_the_runtime_does_not_
 ) -> None:
     Ledger(tmp_path).add("c1", GRANTED)
     again = Ledger(tmp_path, runs=lambda name: name == "c1")
-    again.keep([])
+    again.retain([])
     assert again.get("c1") == GRANTED
 
 
@@ -357,7 +357,7 @@ def test_a_container_older_than_the_first_hook_is_marked_so(tmp_path: Path) -> N
     node.run("old", spec(devices=[{"allow": True, "access": "rwm"}]), pid=1)
     node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=2)
     os.utime(tmp_path / "node" / "bundles" / "old" / "config.json", (1000, 1000))
-    findings = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=2000).once()
+    findings = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=2000).sync()
     earlier = {finding.container.id: finding.earlier for finding in findings}
     assert earlier == {"old": True, "new": False}
 
@@ -367,7 +367,7 @@ def test_a_clock_that_was_set_back_makes_no_container_older_than_the_hook(tmp_pa
     node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=1)
     verification = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=4e9, clock=lambda: 3000.0)
     os.utime(tmp_path / "node" / "bundles" / "new" / "config.json", (3100, 3100))
-    findings = verification.once()
+    findings = verification.sync()
     assert findings
     assert not any(finding.earlier for finding in findings)
 
@@ -376,7 +376,7 @@ def test_an_unreadable_record_makes_no_forger(tmp_path: Path) -> None:
     node, told = FakeNode(tmp_path / "node"), Told()
     write(tmp_path / "prepared" / f"{UID}.json", json.dumps({"schema": "koordra.io/prepared/v2"}))
     node.run("c1", spec(env=[f"{MARKER}={NONCE}"]))
-    (finding,) = verification_of(tmp_path, node, Ledger(tmp_path), told).once()
+    (finding,) = verification_of(tmp_path, node, Ledger(tmp_path), told).sync()
     assert (finding.drift.kind, finding.drift.breach) == ("Unverified", False)
     assert told.found_kinds == []
 
