@@ -301,7 +301,7 @@ def _kept_isolation(record: ClaimRecord, device: DeviceRecord, before: ClaimReco
     starts."""
     if before is None or before.boot_id != record.boot_id or before.state is not State.COMPLETED:
         return None
-    return next((known.isolation for known in before.devices if known.given == device.given), None)
+    return next((known.isolation for known in before.devices if known.assignment == device.assignment), None)
 
 
 def _isolation(record: ClaimRecord, device: DeviceRecord, config: Configuration, *, node: NodeView) -> str:
