@@ -19,9 +19,9 @@ Only requests with one alternative, a fixed count and no admin access take part;
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
+from koordra.allocator.capacity import nano
 from koordra.allocator.constraints import Values
 from koordra.allocator.inventory import GPU, NIC
 from koordra.allocator.joint import Rule, Tally
@@ -206,28 +206,26 @@ def _keep_affordable(state: NodeState, left: Candidates, rooms: Mapping[int, int
         free = sum(rooms[device] for device in candidates if device not in takes)
         needed = max(0, places - free)
         paying = sorted(takes.values())
-        cheapest = sum(paying[:needed], Decimal(0))
+        cheapest = sum(paying[:needed])
         for device, amount in takes.items():
-            spared = min(amount, paying[min(needed, len(paying)) - 1]) if needed else Decimal(0)
-            if cheapest - spared + amount > state.counters[pool].get(counter, Decimal(0)):
+            spared = min(amount, paying[min(needed, len(paying)) - 1]) if needed else 0
+            if cheapest - spared + amount > state.counters[pool].get(counter, 0):
                 dear.add(device)
     if dear:
         lists = {id(devices): [d for d in devices if d not in dear] for devices in left.values()}
         left.update({wanted: lists[id(devices)] for wanted, devices in left.items()})
 
 
-def _takers(
-    state: NodeState, candidates: Iterable[int]
-) -> dict[tuple[int, tuple[str, str]], dict[int, Decimal]]:
+def _takers(state: NodeState, candidates: Iterable[int]) -> dict[tuple[int, tuple[str, str]], dict[int, int]]:
     """Per pool and counter: the dedicated candidates that take of it, and how much."""
-    found: dict[tuple[int, tuple[str, str]], dict[int, Decimal]] = {}
+    found: dict[tuple[int, tuple[str, str]], dict[int, int]] = {}
     for device in candidates:
         if state.shared[device]:
             continue
         for set_name, counters in state.devices[device].device.consumes_counters.items():
             for name, amount in counters.items():
                 if amount > 0:
-                    found.setdefault((state.pool_of[device], (set_name, name)), {})[device] = amount
+                    found.setdefault((state.pool_of[device], (set_name, name)), {})[device] = nano(amount)
     return found
 
 
@@ -264,11 +262,10 @@ def _places_on(state: NodeState, device: int, wanting: Sequence[Wanted]) -> int:
     """How many of the requests the device can serve at most, each taking no more than the least anyone asks."""
     if not state.shared[device]:
         return 1
-    demands = [demand.amounts for wanted in wanting if (demand := state.demand(wanted, device)) is not None]
+    demands = [demand.nano for wanted in wanting if (demand := state.demand(wanted, device)) is not None]
     places = MAX_RESULTS * len(wanting)
-    for name, capacity in state.devices[device].device.capacity.items():
-        least = min((amounts.get(name, Decimal(0)) for amounts in demands), default=Decimal(0))
+    for name in state.capacity[device]:
+        least = min((amounts.get(name, 0) for amounts in demands), default=0)
         if least > 0:
-            free = capacity.value - state.used[device].get(name, Decimal(0))
-            places = min(places, int(free // least))
+            places = min(places, state.room(device, name) // least)
     return places

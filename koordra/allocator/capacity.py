@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import cached_property, lru_cache
 from typing import Final
 
 from koordra.allocator.reasons import figure
@@ -27,17 +28,36 @@ _BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 _DECIMAL: Final = ("E", "P", "T", "G", "M", "k")
 
 
-@dataclass(frozen=True, slots=True)
+_NANO: Final = 10**9
+
+
+@lru_cache(maxsize=1 << 16)
+def nano(amount: Decimal) -> int:
+    """The amount in units of 10^-9, the finest that Kubernetes knows; what is finer is rounded up, as there."""
+    return int((amount * _NANO).to_integral_value(ROUND_CEILING))
+
+
+def in_units(amount: int) -> Decimal:
+    """An amount of `nano` as people write it."""
+    return Decimal(amount) / _NANO
+
+
+@dataclass(frozen=True)
 class Demand:
     """What one request takes of one device: amount and spelling by capacity name as the device publishes it."""
 
     amounts: Mapping[str, Decimal]
     spelled: Mapping[str, str] = field(default_factory=dict, hash=False, compare=False)
 
-    @property
+    @cached_property
+    def nano(self) -> Mapping[str, int]:
+        """The amounts as whole numbers (`nano`), for whoever adds and compares many."""
+        return {name: nano(amount) for name, amount in self.amounts.items()}
+
+    @cached_property
     def key(self) -> Hashable:
         """The amounts as a value that can be compared quickly."""
-        return tuple(sorted(self.amounts.items()))
+        return tuple(sorted(self.nano.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, NamedTuple
 
+from koordra.allocator.capacity import nano
 from koordra.allocator.inventory import GPU, Pool
 from koordra.allocator.node_state import NodeState
 from koordra.api import names
@@ -31,6 +32,7 @@ _DIGITS: Final = "0123456789"
 _READ: Final = "parts"
 
 Counters = Mapping[str, Decimal]
+Amounts = Mapping[str, int]
 
 
 def size_of(device: Device, takes: Counters, has: Counters) -> int:
@@ -69,7 +71,7 @@ def _is_cores(name: str) -> bool:
 
 
 class _Part(NamedTuple):
-    takes: Counters
+    takes: Amounts
     size: int
 
 
@@ -77,7 +79,7 @@ class _Card(NamedTuple):
     """`parts` that nobody has, by position of the device; `left` of the counters before the choice; sizes of what is possible, of all."""
 
     parts: Mapping[int, _Part]
-    left: Counters
+    left: Amounts
     possible: int
     every: int
 
@@ -129,7 +131,7 @@ class CutCards:
         return found
 
 
-def _possible(parts: Mapping[int, _Part], left: Counters) -> int:
+def _possible(parts: Mapping[int, _Part], left: Amounts) -> int:
     """The size of all parts that could be taken next, each alone."""
     return sum(
         part.size
@@ -155,5 +157,8 @@ def _read(pool: Pool) -> dict[str, dict[int, _Part]]:
         consumes = offered.device.consumes_counters
         if offered.kind == GPU and len(consumes) == 1 and not offered.device.allow_multiple_allocations:
             ((name, takes),) = consumes.items()
-            found.setdefault(name, {})[at] = _Part(takes, size_of(offered.device, takes, has.get(name, {})))
+            found.setdefault(name, {})[at] = _Part(
+                {counter: nano(amount) for counter, amount in takes.items()},
+                size_of(offered.device, takes, has.get(name, {})),
+            )
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
+from koordra.allocator.capacity import nano
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, figure
 from koordra.allocator.requests import Wanted
@@ -43,13 +44,13 @@ def device_reason(wanted: Wanted, device: int, state: NodeState, *, own_driver_o
         by = _in_use_by([holder] if holder else state.taken.sharers.get(offered.id, ()))
         return Miss(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{by}")
     for name, amount in sorted(verdict.demand.amounts.items()):
-        if amount > offered.device.capacity[name].value - state.used[device].get(name, Decimal(0)):
+        if nano(amount) > state.room(device, name):
             return _no_room(state, device, name, amount)
     if not (state.shared[device] and state.holders[device]):
         pool = state.pool_of[device]
         for set_name, counters in sorted(offered.device.consumes_counters.items()):
             for counter, amount in sorted(counters.items()):
-                available = max(state.counters[pool].get((set_name, counter), Decimal(0)), Decimal(0))
+                available = max(state.counters_left(device, (set_name, counter)), Decimal(0))
                 if amount > available:
                     total = state.pools[pool].counters.get((set_name, counter), Decimal(0))
                     free = f"free {figure(available)} of {figure(total)}"
@@ -60,7 +61,7 @@ def device_reason(wanted: Wanted, device: int, state: NodeState, *, own_driver_o
 
 def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Miss:
     total = state.devices[device].device.capacity[name].value
-    free = max(total - state.used[device].get(name, Decimal(0)), Decimal(0))
+    free = max(state.free(device, name), Decimal(0))
     detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
     if amount <= total:
         # Who asks for more than there is waits for nobody.

@@ -43,6 +43,13 @@ class Verdict:
 
 def judge(wanted: Wanted, offered: Offered, *, features: Features, own_driver_only: bool) -> Verdict:
     """The static verdict, clauses in upstream's order."""
+    return selected(wanted, offered, features=features) or admitted(
+        wanted, offered, features=features, own_driver_only=own_driver_only
+    )
+
+
+def selected(wanted: Wanted, offered: Offered, *, features: Features) -> Verdict | None:
+    """Why the selectors leave the device out; None where they do not. The same for all requests with these selectors."""
     if offered.device.binding_conditions and not features.binding_conditions:
         return Verdict(
             cause=Cause.FEATURE_DISABLED,
@@ -56,6 +63,11 @@ def judge(wanted: Wanted, offered: Offered, *, features: Features, own_driver_on
             failed = _selector(expression, facts, owner=owner, index=index)
             if failed is not None:
                 return replace(failed, of_class=owner == "selector")
+    return None
+
+
+def admitted(wanted: Wanted, offered: Offered, *, features: Features, own_driver_only: bool) -> Verdict:
+    """The verdict on a device that the selectors choose."""
     if not offered.here:
         return Verdict(
             cause=Cause.NODE_UNSUITABLE, detail="the device's own node selection leaves this node out"

@@ -22,7 +22,7 @@ Preferred climbs: the scope as written, then each wider one up to Node, then non
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,6 +72,19 @@ class Tally:
     def complete(self) -> bool:
         """Whether the rule holds with what is there; being together is seen to device by device."""
         return self.rule.pairing is Pairing.TOGETHER or not self.lacking
+
+    def lacks(self) -> Iterator[tuple[str, int]]:
+        """The classes whose GPUs lack NICs, and how many; being together lacks none."""
+        if self.rule.pairing is Pairing.TOGETHER:
+            return
+        for key, gpus in self.gpus.items():
+            needed = gpus if self.rule.pairing is Pairing.PER_DEVICE else min(gpus, 1)
+            if needed > self.nics.get(key, 0):
+                yield key, needed - self.nics.get(key, 0)
+
+    def spare(self) -> int:
+        """How many NICs are there for GPUs that are still to come."""
+        return sum(max(0, count - self.gpus.get(key, 0)) for key, count in self.nics.items())
 
     def add(self, offered: Offered) -> None:
         shares = self.shares.get(offered, 0)

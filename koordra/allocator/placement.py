@@ -25,13 +25,14 @@ from koordra.allocator.diagnosis import reasons_on_node
 from koordra.allocator.features import Features
 from koordra.allocator.inventory import GPU, NIC, Pool, Taken
 from koordra.allocator.joint import Member, Rule, members_of, rule_for, rungs
-from koordra.allocator.node_state import NodeState
+from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.relaxation import Told
 from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
 from koordra.allocator.search import BUDGET, Search
+from koordra.allocator.share_packing import fills_exactly, packed
 from koordra.allocator.solution import Outcome
 from koordra.api.opaque.parameters import PlacementPolicy
 
@@ -39,7 +40,9 @@ from koordra.api.opaque.parameters import PlacementPolicy
 @dataclass(slots=True)
 class NodeAnswer:
     """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out. `unsuited`: the
-    node itself is none for the pods, so that its devices were not looked at.
+    node itself is none for the pods, so that its devices were not looked at. `bound`: the node holds nothing that costs no more
+    than the ceiling that was given; it costs so much at least, if it fits, which was not found out. `short`: the budget ran out,
+    and it was not a whole one, since earlier nodes had used of it.
 
     `reasons` are worked out when they are asked for, which is only where no node fits.
     """
@@ -47,15 +50,26 @@ class NodeAnswer:
     offer: Offer | None = None
     reasons: Callable[[], list[Told]] = list
     exhausted: bool = False
+    short: bool = False
     error: ClaimRefused | None = None
     fits: bool = False
     unsuited: bool = False
+    bound: int | None = None
 
 
 _DEFAULT: Final = policy_of("koordra")
 
 _Tried = tuple[list[Rule], tuple[object, ...]]
 """The rules of the last rung that was tried on a node that did not fit, where only what is Required is left, and the node's form."""
+
+BEFORE_PACKING: Final = 500
+"""Placements that are tried before shares that have to fill their devices exactly are packed by amount."""
+
+_MOST_KEPT: Final = 128
+"""Nodes whose search is kept for a second question; others are looked into again."""
+
+SHARE_OF_BUDGET: Final = 2_000
+"""Placements that are tried on each node, also where earlier nodes have used the budget up."""
 
 
 @dataclass(slots=True)
@@ -86,7 +100,7 @@ class Placement:
     """A group of claims that is to be placed under one policy (None is first fit).
 
     `several`: more nodes than one will be asked, so that it is worth to remember what they said.
-    `budget`: placements tried on one node at most.
+    `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each.
     `guide`: asked where the policy is the default one; what it says counts where the claim is served as well by it.
     """
 
@@ -107,10 +121,11 @@ class Placement:
         self.guide = guide if self.policy == _DEFAULT else None
         self.features = features
         self.several = several
-        self.budget = budget
-        self.answered: dict[Hashable, _Tried | None] = {}
+        self.budget = self.left = budget
+        self.answered: dict[Hashable, _Tried | int | None] = {}
         self.last_tried: _Tried = ([], ())
         self.codes: dict[Hashable, int] = {}
+        self._kept: dict[str, tuple[NodeState, Search]] = {}
         self.known: dict[tuple[object, ...], Outcome | None] = {}
         self.together: dict[tuple[object, ...], list[Told]] = {}
 
@@ -122,29 +137,63 @@ class Placement:
         *,
         honors_partitions: bool,
         alike: Hashable = None,
+        ceiling: int | None = None,
+        verdicts: Verdicts | None = None,
     ) -> NodeAnswer:
-        """The best placement on the node, or why there is none. `alike`: equal for nodes with equal devices, of which equally much
-        is taken; None for a node that is like no other."""
+        """The best placement on the node, or why there is none. What costs more than the ceiling is not looked for.
+
+        `alike`: equal for nodes with equal devices, of which equally much is taken; None for a node that is like no other.
+        `verdicts`: what was found out about requests and devices on nodes that publish the same; what is found is added. A
+        node that was cut may be asked again with a higher ceiling; nothing may have been taken there in between.
+        """
         key = None if alike is None else (alike, honors_partitions)
 
         def state() -> NodeState:
-            return NodeState(pools, taken, self.features, honors_partitions=honors_partitions)
+            return self._look_into(name, pools, taken, honors_partitions=honors_partitions, verdicts=verdicts)
 
         if key is not None and key in self.answered:
             first = self.answered[key]
             if first is None:
                 return NodeAnswer(fits=True)
-            return NodeAnswer(reasons=lambda: self._told_again(name, state(), first))
+            if not isinstance(first, int):
+                return NodeAnswer(reasons=partial(self._told_of_state, name, state, first))
+            if ceiling is not None and first > ceiling:
+                return NodeAnswer(bound=first)
+        kept, left = self._kept.pop(name, None), self.left
+        looked_into = kept[0] if kept is not None else state()
         try:
-            answer = self._search(name, state())
+            answer = self._search(
+                name,
+                looked_into,
+                None if self.policy is None else ceiling,
+                begun=kept[1] if kept is not None else None,
+            )
         except ClaimRefused as error:
             reason = replace(error.reason, node=name)
             position = next(index for index, claim in enumerate(self.asked) if claim.claim.key == error.claim)
             told = [(position, reason)]
             return NodeAnswer(reasons=lambda: told, error=error)
+        answer.short = answer.exhausted and left < self.budget
         if key is not None and not answer.exhausted and answer.error is None:
-            self.answered[key] = None if answer.fits else self.last_tried
+            self.answered[key] = (
+                answer.bound if answer.bound is not None else None if answer.fits else self.last_tried
+            )
         return answer
+
+    def _look_into(
+        self,
+        name: str,
+        pools: Sequence[Pool],
+        taken: Taken,
+        *,
+        honors_partitions: bool,
+        verdicts: Verdicts | None,
+    ) -> NodeState:
+        known: Verdicts = {} if verdicts is None else verdicts
+        return NodeState(pools, taken, self.features, honors_partitions=honors_partitions, verdicts=known)
+
+    def _told_of_state(self, name: str, state: Callable[[], NodeState], tried: _Tried) -> list[Told]:
+        return self._told_again(name, state(), tried)
 
     def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[Told]:
         """The reasons of a node like one that did not fit."""
@@ -153,18 +202,32 @@ class Placement:
             name, self.asked, state, joint_rules=joint_rules, known=self.together, form=form
         )
 
-    def _search(self, name: str, state: NodeState) -> NodeAnswer:
+    def _search(
+        self, name: str, state: NodeState, ceiling: int | None, *, begun: Search | None = None
+    ) -> NodeAnswer:
         kinds = _kinds(self.asked, state)
         joints = members_of(self.asked, kinds, self.siblings)
         ladders = [rungs(joint) for joint, _ in joints]
-        climbs = itertools.product(*(range(len(ladder)) for ladder in ladders))
+        climbs = sorted(
+            itertools.product(*(range(len(ladder)) for ladder in ladders)),
+            key=lambda steps: (sum(steps), steps),
+        )
         tried: list[tuple[list[Rule], _Rung]] = []
-        for climb in sorted(climbs, key=lambda steps: (sum(steps), steps)):
+        for at, climb in enumerate(climbs):
+            left = None if ceiling is None else ceiling - RUNG * sum(climb)
+            if left is not None and left < 0 and at:
+                return NodeAnswer(bound=RUNG * sum(climb))
             joint_rules = [
                 rule_for(joint, members, ladder[step], kinds)
                 for (joint, members), ladder, step in zip(joints, ladders, climb, strict=True)
             ]
-            rung = self._rung(name, state, joint_rules, climb)
+            search = begun if begun is not None and not at else self._new_search(state, joint_rules)
+            rung = self._rung(name, search, joint_rules, climb, left)
+            if rung.outcome is not None and rung.outcome.bound is not None:
+                if at + 1 == len(climbs) or ceiling is None or RUNG * sum(climbs[at + 1]) > ceiling:
+                    return NodeAnswer(bound=rung.outcome.bound + RUNG * sum(climb))
+                # Only where this rung does not fit, a wider one counts.
+                rung = self._rung(name, self._new_search(state, joint_rules), joint_rules, climb, None)
             tried.append((joint_rules, rung))
             if rung.outcome is not None and rung.outcome.solution is not None:
                 if rung.repeated:
@@ -196,26 +259,70 @@ class Placement:
         return NodeAnswer(reasons=reasons, error=error)
 
     def _rung(
-        self, name: str, state: NodeState, joint_rules: Sequence[Rule], climb: tuple[int, ...]
+        self,
+        name: str,
+        search: Search,
+        joint_rules: Sequence[Rule],
+        climb: tuple[int, ...],
+        ceiling: int | None,
     ) -> _Rung:
         """Bounds, then the walk; or the answer of an earlier node of the same form."""
-        search = self._new_search(state, joint_rules)
+        search.ceiling, state = ceiling, search.state
         try:
             search.check_beforehand()
-            counted = self._count(search, state, joint_rules)
+            if search.counted is None:
+                search.counted = self._count(search, state, joint_rules)
+            counted = search.counted
             form: tuple[object, ...] = ()
+            if counted and ceiling is not None and (least := search.least(0)) is not None and least > ceiling:
+                if not sum(climb) and len(self._kept) < _MOST_KEPT:
+                    self._kept[name] = state, search
+                return _Rung(Outcome(None, bound=least), form)
             if self.policy is not None and self.several:
                 form = (climb, tuple(joint_rules), state.honors_partitions, search.start_form())
-                if form in self.known:
-                    return _Rung(self.known[form], form, repeated=True)
-            outcome = search.run() if counted else None
+                known = self.known.get(form)
+                if form in self.known and (known is None or _holds(known, ceiling)):
+                    return _Rung(known, form, repeated=True)
+            outcome = self._run(search, joint_rules) if counted else None
         finally:
             search.unwind()
+            self.left -= search.tried
         if self.guide is not None and outcome is not None and outcome.solution and not search.settled:
             outcome = self._guided(search, outcome, joint_rules)
         if form and search.forced_error is None:
             self.known[form] = outcome
         return _Rung(outcome, form, search.forced_error)
+
+    def _run(self, search: Search, joint_rules: Sequence[Rule]) -> Outcome | None:
+        """The walk; shares that have no room to spare are packed before it goes too far, and where it ran out of budget."""
+        exact = self.policy is not None and fills_exactly(search)
+        budget = search.budget
+        if exact:
+            search.budget = min(budget, BEFORE_PACKING)
+        outcome = search.run()
+        if not outcome.exhausted or outcome.solution is not None or self.policy is None:
+            return outcome
+        search.unwind()
+        shares = packed(search)
+        if shares is not None and shares.candidates is None:
+            return None
+        if shares is not None:
+            again = self._new_search(search.state, joint_rules)
+            again.candidates, again.ceiling = shares.candidates or {}, search.ceiling
+            try:
+                found = again.run()
+            finally:
+                again.unwind()
+            if found.solution is not None:
+                return found
+        if not exact or budget <= BEFORE_PACKING:
+            return outcome
+        again = self._new_search(search.state, joint_rules)
+        again.candidates, again.ceiling = search.candidates, search.ceiling
+        try:
+            return again.run()
+        finally:
+            again.unwind()
 
     def _new_search(self, state: NodeState, joint_rules: Sequence[Rule]) -> Search:
         return Search(
@@ -224,7 +331,7 @@ class Placement:
             joint_rules=joint_rules,
             objective=None if self.policy is None else Cost(state, self.policy),
             strict=self.policy is None,
-            budget=self.budget,
+            budget=max(self.left, min(self.budget, SHARE_OF_BUDGET)),
             codes=self.codes,
         )
 
@@ -256,19 +363,29 @@ class Placement:
         return enough(state, search.candidates)
 
 
+def _holds(known: Outcome, ceiling: int | None) -> bool:
+    """Whether what was found under another ceiling is all that there is to know under this one."""
+    return known.bound is None or (ceiling is not None and known.bound > ceiling)
+
+
 def _kinds(asked: Sequence[AskedClaim], state: NodeState) -> dict[Member, set[str]]:
     """What each request can get here: GPUs, NICs or both. Looked at only where a JointAllocation asks."""
     kinds: dict[Member, set[str]] = {}
     if not any(claim.joints for claim in asked):
         return kinds
+    of_kind: dict[tuple[object, bool], set[str]] = {}
     for claim in asked:
+        own = claim.own_driver_only
         for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
-            found = kinds.setdefault((wanted.claim, wanted.request), set())
-            for device, offered in enumerate(state.devices):
-                if offered.kind not in (GPU, NIC) or offered.kind in found:
-                    continue
-                if state.verdict(wanted, device, own_driver_only=claim.own_driver_only).demand is not None:
-                    found.add(offered.kind)
+            found = of_kind.get((wanted.kind, own))
+            if found is None:
+                found = of_kind[wanted.kind, own] = {
+                    offered.kind
+                    for device, offered in enumerate(state.devices)
+                    if offered.kind in (GPU, NIC)
+                    and state.verdict(wanted, device, own_driver_only=own).demand is not None
+                }
+            kinds.setdefault((wanted.claim, wanted.request), set()).update(found)
     return kinds
 
 

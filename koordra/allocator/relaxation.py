@@ -268,14 +268,15 @@ class Together:
         )
 
     def _takes_text(self, device: int) -> str:
-        offered, left = self.state.devices[device], self.state.counters[self.state.pool_of[device]]
+        offered = self.state.devices[device]
         takes = {
             (set_name, counter): amount
             for set_name, counters in offered.device.consumes_counters.items()
             for counter, amount in counters.items()
         }
-        most = max(sorted(takes), key=lambda one: takes[one] / (left.get(one) or Decimal(1)))
-        free = figure(left.get(most, Decimal(0)))
+        left = {counter: self.state.counters_left(device, counter) for counter in takes}
+        most = max(sorted(takes), key=lambda one: takes[one] / (left[one] or Decimal(1)))
+        free = figure(left[most])
         return (
             f"{offered.id.device} takes {figure(takes[most])} of {'/'.join(most)}, of which {free} are free"
         )
@@ -391,9 +392,8 @@ class Together:
                     for name, amount in demand.amounts.items() if demand else ():
                         asked[name] = asked.get(name, Decimal(0)) + amount * count
         for device in serving:
-            for name, capacity in self.state.devices[device].device.capacity.items():
-                left = capacity.value - self.state.used[device].get(name, Decimal(0))
-                free[name] = free.get(name, Decimal(0)) + left
+            for name in self.state.capacity[device]:
+                free[name] = free.get(name, Decimal(0)) + self.state.free(device, name)
         short = [name for name, amount in asked.items() if amount > free.get(name, Decimal(0))]
         figures = [
             f"{name}: requested {figure(asked[name])}, free {figure(free.get(name, Decimal(0)))}"

@@ -53,7 +53,8 @@ _DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 class Wanted:
     """One way to satisfy a request. `label` is the name results carry: `request` or `request/subrequest`.
 
-    Two that are of one `kind` ask the same of a device, so that what was found for one holds for the other.
+    Two that are of one `kind` ask the same of a device, so that what was found for one holds for the other. Of those with the
+    same `selectors` that is true of what these say.
     """
 
     claim: int
@@ -68,6 +69,7 @@ class Wanted:
     whole: frozenset[str] = frozenset()
     isolation: AskedIsolation = field(default_factory=AskedIsolation)
     kind: object = None
+    selectors: object = None
 
     @property
     def takes_all(self) -> bool:
@@ -206,6 +208,7 @@ def _alternative(
         whole=frozenset(whole),
         isolation=isolation,
         kind=_kind(spec, device_class, percent, frozenset(whole), isolation),
+        selectors=_one_of((device_class.name, device_class.selectors, spec.selectors)),
     )
 
 

@@ -27,20 +27,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from koordra.allocator.cut_cards import CutCards
+from koordra.allocator.fabric import Fabric
 from koordra.allocator.inventory import GPU, NIC
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.partial_choice import PartialChoice
+from koordra.allocator.remaining_supply import Side, Tail
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
 from koordra.topology.levels import Level, level_between
-
-if TYPE_CHECKING:
-    from koordra.allocator.fabric import Fabric
-    from koordra.allocator.node_state import NodeState
-from koordra.allocator.search import Search
 
 RUNG: Final = 10**11
 
@@ -79,16 +77,23 @@ COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (n
 _WHOLE: Final = (((names.ATTR_PCIE_SWITCH, names.STANDARD_PCIE_ROOT), 4), ((names.ATTR_NUMA_NODE,), 1))
 """Attributes of which the first that a GPU has names its group, and the weight of a broken group."""
 
+_MOST_COVERED: Final = 12
+"""Devices of which the sets that have enough room are gone through."""
+
 PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
 
 
 @dataclass(slots=True)
 class Before:
-    """The node as it was: which GPUs were free, the groups they form, and those of them that were whole."""
+    """The node as it was: its GPUs, the groups they form, and those of them that were whole.
 
+    `heaviest`: the weights of all whole groups that one card is in, at most.
+    """
+
+    gpus: Sequence[int]
     groups: Sequence[tuple[int, Sequence[frozenset[int]]]]
     whole: Sequence[tuple[int, frozenset[int]]]
-    gpu_total: Decimal
+    heaviest: int
 
     @classmethod
     def of(cls, state: NodeState) -> Before:
@@ -105,10 +110,12 @@ class Before:
             for members in state.fabric.partitions
             if len(members) in PARTITION_WEIGHTS
         ]
+        whole = [(weight, members) for weight, members in candidates if members <= free]
         return cls(
+            gpus=gpus,
             groups=[(weight, _grouped(state, gpus, (attribute,))) for attribute, weight in COMPACT],
-            whole=[(weight, members) for weight, members in candidates if members <= free],
-            gpu_total=Decimal(max(len(gpus), 1)),
+            whole=whole,
+            heaviest=max((sum(w for w, members in whole if card in members) for card in cards), default=0),
         )
 
 
@@ -124,108 +131,230 @@ def _grouped(state: NodeState, gpus: Sequence[int], attributes: Sequence[str]) -
 
 
 class Cost:
-    """The objective of one node under one policy; called at each complete choice."""
+    """The objective of one node under one policy: `cost(search)` of a complete choice, `bound` of a partial one."""
 
     def __init__(self, state: NodeState, policy: PlacementPolicy) -> None:
+        self.state = state
         self.before = Before.of(state)
         self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
         self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
+        self.aware = self.device is DevicePolicy.TOPOLOGY_AWARE
         self._cut = CutCards(state)
-        self._pairings: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        self._pairings: dict[tuple[object, ...], int] = {}
+        self._steps: dict[tuple[int, int], int] = {}
+        self._of_sets: dict[frozenset[int], tuple[int, int, int]] = {}
+        self._nearest: dict[tuple[int, frozenset[int]], int] = {}
+        self._least_further_of: dict[tuple[object, ...], int] = {}
+        self._least_of_sets: dict[tuple[object, ...], int] = {}
+        self._overdrawn = sum(min(0, self._left(device)) for device in range(len(state.devices)))
 
-    def __call__(self, search: Search) -> int:
-        placed = search.placed
-        devices = dict.fromkeys(entry.device for entry in placed)
-        gpus = [device for device in devices if search.state.devices[device].kind == GPU]
-        nics = [device for device in devices if search.state.devices[device].kind == NIC]
-        every = any(entry.wanted.takes_all for entry in placed)
-        # One step per request, however many devices it has.
-        chosen = {(entry.wanted.claim, entry.wanted.request): entry.wanted.index for entry in placed}
-        cost = sum(chosen.values()) * ALTERNATIVE
-        cost += self.near(search.state, gpus, nics, every=every)
-        if self.device is not DevicePolicy.SPREAD:
-            cost += self._broken(gpus) * BROKEN + self._cut.destroyed(gpus)
-        return cost + self._cards(search) + self._node(search)
+    def __call__(self, search: PartialChoice) -> int:
+        devices = dict.fromkeys([entry.device for entry in search.placed])
+        gpus = [device for device in devices if self.state.devices[device].kind == GPU]
+        nics = [device for device in devices if self.state.devices[device].kind == NIC]
+        every = any(entry.wanted.takes_all for entry in search.placed)
+        cost = self._alternatives(search) + sum(self._of_set(gpus))
+        cost += self._nearness(gpus, nics, every=every) * (NEARNESS if self.aware else 1)
+        return cost + self._cards(search) + self._left_of_node(self._used_of_node(search))
 
-    def near(self, state: NodeState, gpus: Sequence[int], nics: Sequence[int], *, every: bool = False) -> int:
+    def bound(
+        self,
+        search: PartialChoice,
+        gpus: Sequence[int],
+        others: Sequence[int],
+        *,
+        tail: Tail,
+        more_gpus: int,
+        more_others: int,
+    ) -> int:
+        """At most the cost of any completion. `gpus`, `others`: the devices chosen so far; at least so many more will be.
+
+        Each term by its own least: a step down stays, and so do pairs of GPUs and groups that they are spread over.
+        """
+        together, broken, destroyed = self._of_set(gpus)
+        if tail.gpus.most:
+            # The set may still become a partition, and the free rest of a broken group be taken.
+            together = self._least_together(gpus, tail.gpus.devices, more_gpus)
+            broken = max(0, broken - tail.gpus.most * self.before.heaviest * BROKEN)
+        cost = self._alternatives(search) + together + broken + destroyed + self._overdrawn
+        cost += self._least_nearness(gpus, others, tail, more_gpus) * (NEARNESS if self.aware else 1)
+        nearest = self._least_nearness([], others, tail, 1) * (NEARNESS if self.aware else 1)
+        cost += self._least_cards(search, gpus, tail.gpus, more_gpus, nearest)
+        cost += self._least_cards(search, others, tail.others, more_others, 0)
+        used = self._used_of_node(search)
+        spread = self.node is NodePolicy.SPREAD
+        return cost + self._left_of_node(used if spread else used + tail.gpus.parts)
+
+    def near(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
         """How near these devices are to each other: nothing else counts here, and nothing of what is in use."""
-        aware = self.device is DevicePolicy.TOPOLOGY_AWARE
-        found = self._nearness(state, gpus, nics, every=every) * (NEARNESS if aware else 1)
-        found += self._compactness(gpus) * (COMPACTNESS if aware else 1)
-        return found + _nvlink(state.fabric, gpus) * (NVLINK if aware else 1)
+        nearness = self._nearness(gpus, nics, every=False) * (NEARNESS if self.aware else 1)
+        return nearness + self._together(gpus, partition=True)
 
-    def _nearness(self, state: NodeState, gpus: Sequence[int], nics: Sequence[int], *, every: bool) -> int:
+    # --- terms ------------------------------------------------------------------------------------------------------------
+
+    def _alternatives(self, search: PartialChoice) -> int:
+        # One step per request, however many devices it has.
+        chosen = {(entry.wanted.claim, entry.wanted.request): entry.wanted.index for entry in search.placed}
+        return sum(chosen.values()) * ALTERNATIVE
+
+    def _nearness(self, gpus: Sequence[int], nics: Sequence[int], *, every: bool) -> int:
         if not gpus or not nics:
             return 0
-        key = (tuple(sorted(gpus)), tuple(sorted(nics)))
+        key = (tuple(sorted(gpus)), tuple(sorted(nics)), every)
         found = self._pairings.get(key)
         if found is None:
-            rows = [
-                [_steps(state.devices[gpu].plain, state.devices[nic].plain) for nic in nics] for gpu in gpus
-            ]
+            rows = [[self.steps(gpu, nic) for nic in nics] for gpu in gpus]
             found = sum(map(min, rows)) if every else least_sum(rows)
             self._pairings[key] = found
         return found
 
-    def _compactness(self, gpus: Sequence[int]) -> int:
-        if len(gpus) < 2:
-            return 0
-        held = set(gpus)
-        return sum(
-            weight * max(0, sum(not held.isdisjoint(members) for members in groups) - 1)
-            for weight, groups in self.before.groups
+    def _least_nearness(self, gpus: Sequence[int], others: Sequence[int], tail: Tail, more_gpus: int) -> int:
+        nics = tail.may_get
+        if not tail.brings_nic or not tail.nics:
+            chosen = frozenset(device for device in others if self.state.devices[device].kind == NIC)
+            if not chosen:
+                return 0
+            nics = nics if tail.nics else chosen
+        least = sum([self._nearest_of(gpu, nics) for gpu in gpus])
+        if more_gpus:
+            further = [self._nearest_of(gpu, nics) for gpu in tail.gpus.devices if gpu not in gpus]
+            least += more_gpus * min(further, default=0)
+        return least
+
+    def _nearest_of(self, gpu: int, nics: frozenset[int]) -> int:
+        found = self._nearest.get((gpu, nics))
+        if found is None:
+            found = self._nearest[gpu, nics] = min([self.steps(gpu, nic) for nic in nics])
+        return found
+
+    def steps(self, gpu: int, nic: int) -> int:
+        """PIX 1, PXB 2, PHB 3, NODE 4, SYS 5."""
+        found = self._steps.get((gpu, nic))
+        if found is None:
+            level = level_between(self.state.devices[gpu].plain, self.state.devices[nic].plain)
+            found = self._steps[gpu, nic] = max(0, level.value) // 10
+        return found
+
+    def _of_set(self, gpus: Sequence[int]) -> tuple[int, int, int]:
+        """What the GPUs cost as a set: how near they are to each other, broken groups, destroyed places."""
+        key = frozenset(gpus)
+        found = self._of_sets.get(key)
+        if found is None:
+            together = self._together(gpus, partition=True)
+            keeps = self.device is not DevicePolicy.SPREAD
+            found = self._of_sets[key] = (
+                together,
+                self._broken(key) * BROKEN if keeps else 0,
+                self._cut.destroyed(gpus) if keeps else 0,
+            )
+        return found
+
+    def _together(self, gpus: Sequence[int], *, partition: bool) -> int:
+        nvlink = _nvlink(self.state.fabric, gpus, partition=partition)
+        return self._compactness(gpus) * (COMPACTNESS if self.aware else 1) + nvlink * (
+            NVLINK if self.aware else 1
         )
 
-    def _broken(self, gpus: Sequence[int]) -> int:
+    def _least_together(self, gpus: Sequence[int], candidates: frozenset[int], more: int) -> int:
+        """How near the GPUs and so many further ones are to each other at best."""
+        key = (frozenset(gpus), candidates, more)
+        found = self._least_of_sets.get(key)
+        if found is None:
+            nvlink = _nvlink(self.state.fabric, gpus, partition=False)
+            spread = self._compactness(gpus, candidates - key[0], more)
+            found = spread * (COMPACTNESS if self.aware else 1) + nvlink * (NVLINK if self.aware else 1)
+        self._least_of_sets[key] = found
+        return found
+
+    def _compactness(
+        self, gpus: Sequence[int], candidates: frozenset[int] = frozenset(), more: int = 0
+    ) -> int:
+        """Groups that the GPUs are spread over; with `more` of the candidates, which go where they open the fewest."""
+        if len(gpus) + more < 2:
+            return 0
         held = set(gpus)
+        found = 0
+        for weight, groups in self.before.groups:
+            closed = [members for members in groups if held.isdisjoint(members)]
+            count = len(groups) - len(closed)
+            if more:
+                left = more - len(candidates.difference(*closed))
+                for size in sorted([len(members & candidates) for members in closed], reverse=True):
+                    if left > 0:
+                        left, count = left - size, count + 1
+            found += weight * max(0, count - 1)
+        return found
+
+    def _broken(self, held: frozenset[int]) -> int:
         return sum(weight * len(members - held) for weight, members in self.before.whole if held & members)
 
-    def _cards(self, search: Search) -> int:
+    def _cards(self, search: PartialChoice) -> int:
         """Thousandths left of each shared device that the group uses; spreading, what each share finds used, its own included."""
         shared = [entry.device for entry in search.placed if entry.shared]
         if self.device is DevicePolicy.SPREAD:
-            return sum(int(1000 * _used_share(search.state, device)) for device in shared)
-        return sum(int(1000 * (1 - _used_share(search.state, device))) for device in set(shared))
+            return sum([1000 * self.state.parts[device] // self.state.whole for device in shared])
+        return sum([self._left(device) for device in set(shared)])
 
-    def _node(self, search: Search) -> int:
-        state = search.state
-        used = Decimal(0)
-        for device, offered in enumerate(state.devices):
-            if offered.kind == GPU:
-                taken = state.busy[device] or bool(search.allocating.get(device))
-                used += Decimal(1) if taken else _used_share(state, device)
-        share = used / self.before.gpu_total
-        return int(1000 * share) if self.node is NodePolicy.SPREAD else int(1000 * (1 - share))
+    def _least_cards(
+        self, search: PartialChoice, chosen: Sequence[int], side: Side, more: int, penalty: int
+    ) -> int:
+        """The same at least: what the chosen devices leave less all that may still be taken, and the fullest of those to come."""
+        if self.device is DevicePolicy.SPREAD:
+            held = [entry.device for entry in search.placed if entry.shared and entry.device in chosen]
+            return sum([1000 * self.state.parts[device] // self.state.whole for device in held])
+        shared = [device for device in chosen if self.state.shared[device]]
+        left = sum([max(0, self._left(device)) for device in shared])
+        if more > side.unshared:
+            left += self._least_further(side, shared, more - side.unshared, penalty)
+        return max(0, left - side.thousandths)
+
+    def _least_further(self, side: Side, chosen: Sequence[int], more: int, penalty: int) -> int:
+        """What further devices leave at least before anything is taken of them: so many, with the room that is lacking.
+
+        `penalty`: what each device beyond that number costs.
+        """
+        key = (
+            id(side),
+            more,
+            *[(device, self.state.holders[device], self.state.parts[device]) for device in chosen],
+        )
+        found = self._least_further_of.get(key)
+        if found is None:
+            free = sorted((max(0, self._left(device)), device) for device in side.shared.difference(chosen))
+            found = sum(left for left, _ in free[:more])
+            if len(free) <= _MOST_COVERED:
+                found = max(found, side.least_cover(self.state, chosen, free, more=more, penalty=penalty))
+            self._least_further_of[key] = found
+        return found
+
+    def _left(self, device: int) -> int:
+        return _thousandths(self.state.whole - self.state.parts[device], self.state.whole)
+
+    def _used_of_node(self, search: PartialChoice) -> int:
+        parts, busy, held = self.state.parts, self.state.busy, search.allocating
+        whole = self.state.whole
+        return sum([whole if busy[gpu] or held.get(gpu) else parts[gpu] for gpu in self.before.gpus])
+
+    def _left_of_node(self, used: int) -> int:
+        total = self.state.whole * max(len(self.before.gpus), 1)
+        return _thousandths(used if self.node is NodePolicy.SPREAD else total - used, total)
 
 
-def _nvlink(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """What the GPUs lack in NVLink, in halves of 10^5; nothing on a node without NVLink."""
+def _thousandths(part: int, whole: int) -> int:
+    """Rounded towards zero: where more was given out than is published now, less than nothing is left."""
+    return 1000 * part // whole if part >= 0 else -(1000 * -part // whole)
+
+
+def _nvlink(fabric: Fabric, gpus: Sequence[int], *, partition: bool) -> int:
+    """What the GPUs lack in NVLink, in halves of 10^5; nothing on a node without NVLink. `partition`: being none counts."""
     cards = sorted({device for device in gpus if device in fabric.place})
     if len(cards) < 2:
         return 0
     links = [fabric.between(a, b) for position, a in enumerate(cards) for b in cards[:position]]
     total = sum(fabric.widest - count if count else UNLINKED for count in links)
-    if len(cards) in fabric.sizes and frozenset(cards) not in fabric.partitions:
+    if partition and len(cards) in fabric.sizes and frozenset(cards) not in fabric.partitions:
         total += UNLINKED
     return total
-
-
-def _used_share(state: NodeState, device: int) -> Decimal:
-    """The largest used part of any capacity that measures the device (not the number of sharers)."""
-    used = state.used[device]
-    if not used:
-        return Decimal(0)
-    capacity = state.devices[device].device.capacity
-    parts = [
-        used.get(name, Decimal(0)) / entry.value
-        for name, entry in capacity.items()
-        if entry.value > 0 and name.rpartition("/")[2] != names.CAPACITY_SLOTS
-    ]
-    return max(parts, default=Decimal(0))
-
-
-def _steps(gpu: Mapping[str, Any], nic: Mapping[str, Any]) -> int:
-    return max(0, level_between(gpu, nic).value) // 10
 
 
 def least_sum(costs: Sequence[Sequence[int]]) -> int:

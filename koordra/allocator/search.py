@@ -22,7 +22,10 @@ What keeps it fast. None of this loses a solution:
    NVLink fabric are demanded (`fabric.py`), a branch stops when a claim's cards fit into none.
 
 Scored policies. The walk goes on after the first solution; every complete choice is given to the objective, which depends
-only on the final state up to symmetry, so entering each state once still sees the best one. Requests that constraints tie
+only on the final state up to symmetry, so entering each state once still sees the best one. At request boundaries a branch
+ends when whatever completes it costs no less than the best so far, or more than the ceiling (`lower_bound.py`); the first of
+equals is the answer as it would be without bounds. What was cut off for the ceiling is told as a bound, never as "does not
+fit": that is proved without one. Requests that constraints tie
 together are then placed next to each other, which keeps the number of states small; results are put back in order.
 
 The budget counts placements tried. Exhausted without a solution, the answer is "undecided"; exhausted with one, the
@@ -32,7 +35,7 @@ best so far is the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from dataclasses import dataclass
 from typing import Final
 
 from koordra.allocator import constraints as rules
@@ -40,13 +43,15 @@ from koordra.allocator.capacity import Demand
 from koordra.allocator.device_tree import Orbits
 from koordra.allocator.inventory import GPU
 from koordra.allocator.joint import Member, Rule, Tally
+from koordra.allocator.lower_bound import LowerBound
 from koordra.allocator.node_state import NodeState
+from koordra.allocator.partial_choice import PartialChoice
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
+from koordra.allocator.remaining_supply import cards_after, nics_after
 from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.score import Cost
 from koordra.allocator.solution import Outcome, Placed, Position
 from koordra.allocator.symmetry import Symmetry
-from koordra.allocator.to_come import cards_after, nics_after
-from koordra.allocator.walking_order import walking_order
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 
@@ -59,11 +64,37 @@ REFINEMENT: Final = 30_000
 _PATIENCE: Final = 16
 """Dead ends before first fit starts to remember states: the plain cases never pay for it."""
 
-Objective = Callable[["Search"], int]
+
+@dataclass(slots=True)
+class _Best:
+    """The best placement so far. Only what costs less than `limit` is of interest; what was cut off costs `cut` at least."""
+
+    limit: int | None
+    placed: tuple[Placed, ...] | None = None
+    cut: int | None = None
+
+    def may_improve(self, least: int) -> bool:
+        """Whether a placement that costs at least so much is of interest; if not, that is noted."""
+        if self.limit is None or least < self.limit:
+            return True
+        self.cut = least if self.cut is None else min(self.cut, least)
+        return False
+
+    def offer(self, placed: Sequence[Placed], cost: int) -> None:
+        if self.may_improve(cost):
+            self.placed, self.limit = tuple(placed), cost
+
+    def outcome(self, *, exhausted: bool = False, tried: int = 0) -> Outcome:
+        if self.placed is None:
+            return Outcome(None, exhausted=exhausted, tried=tried, bound=None if exhausted else self.cut)
+        assert self.limit is not None
+        return Outcome(self.placed, self.limit, exhausted=exhausted, tried=tried)
 
 
-class Search:
+class Search(PartialChoice):
     """One walk over one node for one group of claims.
+
+    `ceiling`: only placements that cost no more are of interest. `counted`: what counting said (`bounds.enough`), once it has.
 
     `strict`: selector errors end it, as upstream does. `settled`: all complete choices cost the same (`bounds.settled`).
     `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
@@ -75,7 +106,7 @@ class Search:
         state: NodeState,
         *,
         joint_rules: Sequence[Rule] = (),
-        objective: Objective | None = None,
+        objective: Cost | None = None,
         strict: bool = True,
         in_any_order: bool = False,
         without_constraints: frozenset[tuple[int, int]] = frozenset(),
@@ -85,55 +116,46 @@ class Search:
         budget: int = BUDGET,
         codes: dict[Hashable, int] | None = None,
     ) -> None:
-        self.claims = claims
+        super().__init__(
+            claims,
+            state,
+            joint_rules=joint_rules,
+            candidates=candidates or {},
+            scored=objective is not None,
+            tied=objective is not None or in_any_order,
+            without_constraints=without_constraints,
+            without_partitions=without_partitions,
+        )
         self.settled = False
-        self.state = state
         self.objective = objective
+        self.ceiling: int | None = None
+        self.counted: bool | None = None
         self.strict = strict
         self.in_any_order = in_any_order
         self.without_counters = without_counters
         self.budget = budget
         self.tried = 0
-        self.constraints = [
-            tuple(
-                constraint
-                for index, constraint in enumerate(claim.constraints)
-                if (position, index) not in without_constraints
-            )
-            for position, claim in enumerate(claims)
-        ]
-        self.requests = walking_order(claims, tied=objective is not None or in_any_order)
-        self.candidates = candidates or {}
-        self.tallies = [Tally(rule) for rule in joint_rules if rule.scope is not None]
         self.nics_after = nics_after(self.requests, claims, state, self.tallies)
-        self.demanded = None if without_partitions else state.demanded_of(claims)
         self.cards_after = (
             cards_after(self.requests, claims, state, self.demanded.cards)
             if self.demanded is not None
             else []
         )
-        self.constraint_states: list[list[rules.State]] = [[() for _ in found] for found in self.constraints]
-        self.placed: list[Placed] = []
-        self.per_claim = [0] * len(claims)
-        self.allocating: dict[int, list[int]] = {}
         self.by_request: dict[tuple[Member, int], int] = {}
         self.all_devices: dict[Wanted, list[int]] = {}
         self.symmetry: Symmetry | None = None
         self.codes: dict[Hashable, int] = {} if codes is None else codes
         self._orbits: Orbits | None = None
-        self.used_before = list(state.used)
-        self.shares_before = list(state.holders)
-        self.counters_before = [dict(left) for left in state.counters]
         self.forced_error: ClaimRefused | None = None
         self.too_many: int | None = None
         self._stack: list[Generator[Position, None, None]] = []
+        self._lower_bound: LowerBound | None = None
 
     # --- the walk ---------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         """The first solution, or with an objective the one of least cost. Raises ClaimRefused where upstream errs."""
-        best: tuple[Placed, ...] | None = None
-        cost = 0
+        best = _Best(None if self.ceiling is None or self.objective is None else self.ceiling + 1)
         entered: set[tuple[object, ...]] = set()
         dead_ends = 0
         limit = self.budget
@@ -142,12 +164,14 @@ class Search:
         self.check_beforehand()
         if start.request >= len(self.requests):
             return Outcome((), self.objective(self) if self.objective else 0)
+        if best.limit is not None and self._is_cut(start, best):
+            return best.outcome()
         stack = self._stack
         stack.append(self._moves(start))
         while stack:
             following = next(stack[-1], None)
             if self.tried > limit:
-                return Outcome(best, cost, exhausted=True, tried=self.tried)
+                return best.outcome(exhausted=True, tried=self.tried)
             if following is None:
                 stack.pop()
                 dead_ends += 1
@@ -156,16 +180,17 @@ class Search:
                 if not self._holds():
                     dead_ends += 1
                     continue
-                found = tuple(self.placed)
                 if self.objective is None:
-                    return Outcome(found, tried=self.tried)
-                price = self.objective(self)
-                if self.settled:
-                    return Outcome(found, price, tried=self.tried)
-                if best is None:
+                    return Outcome(tuple(self.placed), tried=self.tried)
+                if best.placed is None:
                     limit = min(limit, self.tried + REFINEMENT)
-                if best is None or price < cost:
-                    best, cost = found, price
+                best.offer(self.placed, self.objective(self))
+                if self.settled:
+                    break
+                continue
+            bounded = following.alternative is None and (best.limit is not None or dead_ends > _PATIENCE)
+            if bounded and self._is_cut(following, best):
+                dead_ends += 1
                 continue
             fresh = following.alternative is not None or self.requests[following.request][2].prioritized
             if fresh and (thorough or dead_ends > _PATIENCE):
@@ -176,7 +201,20 @@ class Search:
             else:
                 self._orbits = None
             stack.append(self._moves(following))
-        return Outcome(best, cost, tried=self.tried)
+        return best.outcome(tried=self.tried)
+
+    def _is_cut(self, at: Position, best: _Best) -> bool:
+        """Whether nothing from this request boundary on fits, or is of interest."""
+        least = self.least(at.request)
+        return least is None or not best.may_improve(least)
+
+    def least(self, request: int) -> int | None:
+        """What any completion costs at least when this request is the next to be served; None where there is none."""
+        if self.objective is None:
+            return 0
+        if self._lower_bound is None:
+            self._lower_bound = LowerBound(self, self.objective)
+        return self._lower_bound.at(request) if self._lower_bound.usable else 0
 
     def _holds(self) -> bool:
         """Whether a complete choice meets what bounds along the way only kept possible."""
@@ -328,7 +366,7 @@ class Search:
         device: int,
         demand: Demand,
         *,
-        counted: dict[tuple[str, str], Decimal],
+        counted: dict[tuple[str, str], int],
         new_states: list[rules.State],
         tallies: Sequence[Tally],
     ) -> Callable[[], None]:
@@ -336,17 +374,18 @@ class Search:
         shared, offered = state.shared[device], state.devices[device]
         counters = state.counters[state.pool_of[device]]
         old_states = self.constraint_states[claim]
-        old_used = state.used[device]
+        old_used, old_part = state.used[device], state.parts[device]
         self.constraint_states[claim] = new_states
         self.placed.append(Placed(wanted, device, demand if shared else Demand({}), shared))
         self.per_claim[claim] += 1
         for name, amount in counted.items():
             counters[name] -= amount
         if shared and not wanted.spec.admin_access:
-            state.used[device] = {
-                **old_used,
-                **{name: old_used.get(name, Decimal(0)) + amount for name, amount in demand.amounts.items()},
-            }
+            used = dict(old_used)
+            for capacity, amount in demand.nano.items():
+                used[capacity] = used.get(capacity, 0) + amount
+            state.used[device] = used
+            state.parts[device] = state.part(device, used)
             state.holders[device] += 1
         elif not shared:
             self.allocating.setdefault(device, []).append(claim)
@@ -365,7 +404,7 @@ class Search:
             for tally in tallies:
                 tally.remove(offered)
             if shared and not wanted.spec.admin_access:
-                state.used[device] = old_used
+                state.used[device], state.parts[device] = old_used, old_part
                 state.holders[device] -= 1
             elif not shared:
                 self.allocating[device].pop()
@@ -387,10 +426,6 @@ class Search:
                     return None
                 states[index] = after
         return states
-
-    def values_of(self, claim: int, index: int, device: int) -> rules.Values:
-        """The device's values under one constraint."""
-        return self.state.values(rules.attribute_of(self.constraints[claim][index]), device)
 
     def _all_of(self, wanted: Wanted) -> list[int]:
         """The devices of an `All` request: all that match and could hold the demand when idle."""

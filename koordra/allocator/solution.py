@@ -29,9 +29,13 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """`solution` None with `exhausted` false is a proof that nothing fits."""
+    """`solution` None with neither `exhausted` nor `bound` is a proof that nothing fits.
+
+    `bound`: what there may be costs that much at least, which is above the ceiling that was asked for.
+    """
 
     solution: tuple[Placed, ...] | None
     cost: int = 0
     exhausted: bool = False
     tried: int = 0
+    bound: int | None = None

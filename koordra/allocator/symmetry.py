@@ -25,16 +25,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from koordra.allocator import constraints as rules
 from koordra.allocator.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
+from koordra.allocator.partial_choice import PartialChoice
+from koordra.allocator.solution import Position
 from koordra.api import names
 from koordra.api.opaque.parameters import Pairing
-
-if TYPE_CHECKING:
-    from koordra.allocator.search import Search
-    from koordra.allocator.solution import Position
 
 _LEVELS: Final = (
     names.ATTR_SOCKET,
@@ -53,7 +51,7 @@ _Columns = list[tuple[str, Column]]
 class Symmetry:
     """Static part of the labels and the tree of one node for one group of claims."""
 
-    def __init__(self, search: Search, codes: dict[Hashable, int]) -> None:
+    def __init__(self, search: PartialChoice, codes: dict[Hashable, int]) -> None:
         self.devices = search.state.devices
         self.codes = codes
         self.pinned: dict[int, Hashable] = {}
@@ -74,7 +72,7 @@ class Symmetry:
         self.like, self.first = self._alike(search)
         self._joinable: dict[tuple[int, int, rules.State], list[bool]] = {}
 
-    def form(self, search: Search, at: Position) -> tuple[Form, Orbits]:
+    def form(self, search: PartialChoice, at: Position) -> tuple[Form, Orbits]:
         """The canonical form of the walk's present state, and each device's orbit."""
         open_constraints = [
             (claim, index)
@@ -104,7 +102,7 @@ class Symmetry:
         return (tuple(search.per_claim), folded), orbits
 
     def _holders(
-        self, search: Search, at: Position, open_constraints: list[tuple[int, int]]
+        self, search: PartialChoice, at: Position, open_constraints: list[tuple[int, int]]
     ) -> dict[int, list[tuple[int, int]]]:
         """Who holds each device that the walk has placed."""
         holders: dict[int, list[tuple[int, int]]] = {}
@@ -126,7 +124,7 @@ class Symmetry:
 
     # --- the tree ---------------------------------------------------------------------------------------------------
 
-    def _columns(self, search: Search) -> tuple[_Columns, set[str]]:
+    def _columns(self, search: PartialChoice) -> tuple[_Columns, set[str]]:
         """The levels of the tree, and the attribute names whose values do not nest."""
         loose: set[str] = set()
         kept: _Columns = []
@@ -153,13 +151,13 @@ class Symmetry:
         self.pinned = self._pinned_cards(search, columns)
         return columns, loose
 
-    def _pinned_cards(self, search: Search, columns: _Columns | None) -> dict[int, Hashable]:
+    def _pinned_cards(self, search: PartialChoice, columns: _Columns | None) -> dict[int, Hashable]:
         """Put the sets of NVLink and its partitions into the tree; returns what is to be in the cards' labels for it.
 
         Only a score and demanded partitions look at NVLink.
         """
         fabric = search.state.fabric
-        if not fabric.cards or (search.objective is None and search.demanded is None):
+        if not fabric.cards or (not search.scored and search.demanded is None):
             return {}
         groups = fabric.groups()
         if columns is not None and groups is not None and all(self._inserted(g, columns) for g in groups):
@@ -211,7 +209,7 @@ class Symmetry:
 
     # --- labels -----------------------------------------------------------------------------------------------------
 
-    def _statics(self, search: Search) -> list[int]:
+    def _statics(self, search: PartialChoice) -> list[int]:
         """Per device everything that does not change during the walk."""
         serving: list[tuple[Any, int, bool]] = []
         for claim, _, request in search.requests:
@@ -222,7 +220,7 @@ class Symmetry:
 
     def _static(
         self,
-        search: Search,
+        search: PartialChoice,
         device: int,
         serving: list[tuple[Any, int, bool]],
         left: dict[Any, set[int]],
@@ -247,7 +245,7 @@ class Symmetry:
                 self.pinned.get(device),
                 state.busy[device],
                 state.shared[device] and (search.shares_before[device], _amounts(search.used_before[device])),
-                tuple(sorted((name, entry.value) for name, entry in offered.device.capacity.items())),
+                tuple(sorted(state.capacity[device].items())),
                 tuple(serves),
                 tuple(values[device] for values in self.values),
                 str(offered.plain.get(names.ATTR_TYPE)),
@@ -259,7 +257,7 @@ class Symmetry:
             )
         )
 
-    def _alike(self, search: Search) -> tuple[list[int], list[int]]:
+    def _alike(self, search: PartialChoice) -> tuple[list[int], list[int]]:
         """Devices that have the same label while the walk has not touched them: a number per device, and the first of each."""
         numbers: dict[Hashable, int] = {}
         first: list[int] = []
@@ -279,12 +277,12 @@ class Symmetry:
             like.append(number)
         return like, first
 
-    def _used(self, search: Search, device: int) -> Hashable:
+    def _used(self, search: PartialChoice, device: int) -> Hashable:
         if search.state.shared[device]:
             return (search.state.holders[device], _amounts(search.state.used[device]))
         return len(search.allocating.get(device, ()))
 
-    def _who_could_join(self, search: Search, claim: int, index: int) -> list[bool]:
+    def _who_could_join(self, search: PartialChoice, claim: int, index: int) -> list[bool]:
         """For the first device of each kind, whether the constraint would accept it now."""
         state = search.constraint_states[claim][index]
         found = self._joinable.get((claim, index, state))
@@ -297,7 +295,7 @@ class Symmetry:
             self._joinable[claim, index, state] = found
         return found
 
-    def _last_use(self, search: Search) -> list[list[int]]:
+    def _last_use(self, search: PartialChoice) -> list[list[int]]:
         """Per constraint: the last request in walking order that it covers."""
         positions = {(claim, index): at for at, (claim, index, _) in enumerate(search.requests)}
         return [

@@ -324,8 +324,12 @@ class Engine:
         known = results.get(where, version, ceiling)
         if known is not None:
             return known
+        short = False
         try:
-            answer = self._search(question, info, self.index.taken, placement=placement, several=False)
+            answer = self._search(
+                question, info, self.index.taken, placement=placement, several=False, ceiling=ceiling
+            )
+            short = answer.short
         except KoordraError:
             raise
         except Exception:
@@ -334,7 +338,8 @@ class Engine:
             found = Result(defect=traceback.format_exc(), generation=version)
         else:
             found = result_of(answer, generation=version, epoch=self.order.epoch)
-        results.keep(where, found)
+        if not short:
+            results.keep(where, found)
         return found
 
     def _search(
@@ -346,10 +351,19 @@ class Engine:
         placement: Placement | None = None,
         several: bool,
         alike: Hashable = None,
+        ceiling: int | None = None,
     ) -> NodeAnswer:
         asking = placement or self._placement(question, several=several)
+        of = info.devices.node_class
+        alone = self._where(question, info) is info
         return asking.on_node(
-            info.name, info.pools, taken, honors_partitions=info.devices.honors_partitions, alike=alike
+            info.name,
+            info.pools,
+            taken,
+            honors_partitions=info.devices.honors_partitions,
+            alike=alike,
+            ceiling=ceiling,
+            verdicts=None if of is None or alone else question.request_class.verdicts_of(of),
         )
 
     def _placement(self, question: Question, *, several: bool = False) -> Placement:

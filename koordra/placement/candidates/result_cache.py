@@ -80,7 +80,7 @@ def given_of(offer: Offer) -> tuple[Given, ...]:
 def result_of(answer: NodeAnswer, *, generation: int, epoch: int) -> Result:
     if answer.offer is not None:
         return Result(answer.offer.cost, given_of(answer.offer), generation=generation, epoch=epoch)
-    return Result(undecided=answer.exhausted, generation=generation)
+    return Result(bound=answer.bound, undecided=answer.exhausted, generation=generation)
 
 
 def offer_of(

@@ -304,7 +304,7 @@ def _near(state: NodeState, cost: Cost, sets: Sequence[Sets], bit: Mapping[int, 
     alike: dict[tuple[int, ...], list[int]] = {}
     for device in bit:
         if state.devices[device].kind == NIC:
-            levels = tuple(cost.near(state, [card], [device]) for card in cards)
+            levels = tuple(cost.near([card], [device]) for card in cards)
             alike.setdefault(levels, []).append(device)
     groups = list(alike.values())
     known: dict[tuple[int, ...], int] = {}
@@ -320,7 +320,7 @@ def _near(state: NodeState, cost: Cost, sets: Sequence[Sets], bit: Mapping[int, 
             if kind not in known:
                 held, *counts = kind
                 nics = [group[0] for group, count in zip(groups, counts, strict=True) for _ in range(count)]
-                known[kind] = cost.near(state, [card for card in cards if held & bit[card]], nics)
+                known[kind] = cost.near([card for card in cards if held & bit[card]], nics)
             costs.append(known[kind])
         found.append(np.array(costs, dtype=np.int64)[which.reshape(-1)])
     return found

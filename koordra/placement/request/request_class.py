@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.allocator.features import Features
+from koordra.allocator.node_state import Verdicts
 from koordra.allocator.predicates import requests_of
 from koordra.allocator.requests import AskedClaim
 from koordra.api import objects
@@ -20,7 +21,10 @@ from koordra.cel.selectors import names_read_by
 from koordra.placement.candidates.candidate_list import CandidateList
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
+from koordra.placement.node_class import NodeClass
 from koordra.placement.request.groups import Group, claim_keys, siblings_in
+
+_MOST_NODE_CLASSES: Final = 64
 
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
@@ -35,6 +39,13 @@ class RequestClass:
     bound: CostBound
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
+    _verdicts: dict[NodeClass, Verdicts] = field(default_factory=dict)
+
+    def verdicts_of(self, node_class: NodeClass) -> Verdicts:
+        """What was found out about the requests and the devices that nodes of the class publish."""
+        if node_class not in self._verdicts and len(self._verdicts) >= _MOST_NODE_CLASSES:
+            self._verdicts.clear()
+        return self._verdicts.setdefault(node_class, {})
 
     def reads_any_of(self, identities: set[str]) -> bool:
         """Whether some selector reads what node classes do not keep by value."""

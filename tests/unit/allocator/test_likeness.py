@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.placement import NodeAnswer, Placement
+from koordra.allocator.placement import Placement
 from koordra.placement import PlanError, plan, read_inventory
 from tests.unit.allocator.machines import (
     allocated,
@@ -29,13 +29,13 @@ Dict = dict[str, Any]
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that were looked into."""
     nodes: list[str] = []
-    search = Placement._search
+    look_into = Placement._look_into
 
-    def noted(placement: Placement, name: str, state: NodeState) -> NodeAnswer:
+    def noted(placement: Placement, name: str, *pools: Any, **options: Any) -> NodeState:
         nodes.append(name)
-        return search(placement, name, state)
+        return look_into(placement, name, *pools, **options)
 
-    monkeypatch.setattr(Placement, "_search", noted)
+    monkeypatch.setattr(Placement, "_look_into", noted)
     return nodes
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import sub
 
 from koordra.allocator.inventory import GPU
 from koordra.allocator.joint import Tally
 from koordra.allocator.node_state import NodeState
+from koordra.allocator.packing import Sums
 from koordra.allocator.requests import AskedClaim, Wanted
 from koordra.allocator.walking_order import Entry
 from koordra.api.claims import MAX_RESULTS
@@ -65,3 +68,67 @@ def _range(wanted: Wanted) -> tuple[int, int]:
 def _may_have(wanted: Wanted, devices: Iterable[int], claims: Sequence[AskedClaim], state: NodeState) -> bool:
     own = claims[wanted.claim].own_driver_only
     return any(state.verdict(wanted, device, own_driver_only=own).demand is not None for device in devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the open requests take of GPUs, or of all other devices.
+
+    `most`: devices given to them at most, each share counted. `unshared`: the least number of those that nobody else can have.
+    `distinct`: the most that one request surely gets, all different. `devices`: what can serve them, and which of it is `shared`.
+    `thousandths`, `parts`: what they take of devices at most, the latter in the units of `NodeState.parts`. `sums`: by capacity,
+    what they take of shared devices.
+    """
+
+    most: int = 0
+    unshared: int = 0
+    distinct: int = 0
+    devices: frozenset[int] = frozenset()
+    shared: frozenset[int] = frozenset()
+    thousandths: int = 0
+    parts: int = 0
+    sums: tuple[tuple[str, Sums], ...] = ()
+
+    def least_cover(
+        self,
+        state: NodeState,
+        chosen: Sequence[int],
+        free: Sequence[tuple[int, int]],
+        *,
+        more: int,
+        penalty: int,
+    ) -> int:
+        """The least sum of at least `more` of the values in `free`, whose devices have the room that `chosen` lack.
+
+        `free` is sorted; each one beyond `more` costs the penalty too. 0 where no set has the room.
+        """
+        lacking = [
+            sums.least - sum([sums.usable(state.room(d, name)) for d in chosen]) for name, sums in self.sums
+        ]
+        rooms = [[sums.usable(state.room(d, name)) for name, sums in self.sums] for _, d in free]
+        best: int | None = None
+
+        def extend(start: int, total: int, count: int, lacking: Sequence[int]) -> None:
+            nonlocal best
+            if best is not None and total >= best:
+                return
+            if count >= more and max(lacking, default=0) <= 0:
+                best = total
+                return
+            for at in range(start, len(free)):
+                extra = penalty if count >= more else 0
+                extend(at + 1, total + free[at][0] + extra, count + 1, list(map(sub, lacking, rooms[at])))
+
+        extend(0, 0, 0, lacking)
+        return best or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The open requests. `brings_nic`: they surely get a NIC; `nics`: NICs that they may get; `may_get`: that any request may."""
+
+    gpus: Side
+    others: Side
+    brings_nic: bool
+    nics: frozenset[int]
+    may_get: frozenset[int]

@@ -1,0 +1,259 @@
+"""What a partial choice costs at least, whatever serves the requests that are still open.
+
+Asked at request boundaries only: there it is known what is chosen and what remains. What remains is summed up once per
+position in the search order (`remaining_supply.Tail`), separately for GPUs and for everything else:
+
+    how many devices at least       rooms and amounts: subset sums of what remains (`packing.py`) against what is free
+    how much at most                so that what the chosen devices leave free is not counted too high
+    the least distance              of any GPU that may come to any NIC that may serve it
+
+`score.Cost.bound` makes a cost of it, term by term, never above the cost of any completion (Land and Doig, "An automatic
+method of solving discrete programming problems", 1960). Where amounts cannot fit however they are divided, there is no
+completion, and the answer is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koordra.allocator.inventory import GPU, NIC
+from koordra.allocator.joint import Tally
+from koordra.allocator.packing import Sums
+from koordra.allocator.partial_choice import PartialChoice
+from koordra.allocator.remaining_supply import Side, Tail
+from koordra.allocator.requests import Wanted
+from koordra.allocator.score import Cost
+from koordra.api.opaque.parameters import Pairing
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One alternative: how many devices it needs, and what it takes of each that may serve it.
+
+    None: the device is taken as a whole, or (admin access) nothing of it.
+    """
+
+    count: int
+    takes: Mapping[int, Mapping[str, int] | None]
+    admin: bool
+
+    def surely(self, devices: Collection[int]) -> int:
+        """How many of these devices it gets at least."""
+        return self.count if len(devices) == len(self.takes) else 0
+
+
+class LowerBound:
+    """Bounds for one search; made when the first is asked for.
+
+    Not `usable` where upstream may end with an error on the way, which a branch that is not entered would hide: a selector that
+    fails, `All`.
+    """
+
+    def __init__(self, search: PartialChoice, cost: Cost) -> None:
+        self._search, self._cost = search, cost
+        self.usable = not any(
+            wanted.takes_all for _, _, request in search.requests for wanted in request.alternatives
+        )
+        state = search.state
+        self._is_gpu = [offered.kind == GPU for offered in state.devices]
+        self._shared = state.shared
+        self._is_nic = [offered.kind == NIC for offered in state.devices]
+        options = [
+            [self._option(wanted) for wanted in request.alternatives] for _, _, request in search.requests
+        ]
+        self._nics = frozenset(
+            device for found in options for option in found for device in option.takes if self._is_nic[device]
+        )
+        paired = {
+            (claim, index)
+            for (claim, index, _), found in zip(search.requests, options, strict=True)
+            if any(
+                self._is_gpu[device] or self._is_nic[device] for option in found for device in option.takes
+            )
+        }
+        self._pairs_all = [
+            tally.rule.pairing is Pairing.PER_DEVICE and paired <= tally.rule.members
+            for tally in search.tallies
+        ]
+        self._tails = self._tails_of(options) if self.usable else []
+
+    def at(self, request: int) -> int | None:
+        """The least that any completion costs, when this request is the next to be served; None where there is none."""
+        search, tail = self._search, self._tails[request]
+        devices = dict.fromkeys(placed.device for placed in search.placed)
+        gpus = [device for device in devices if self._is_gpu[device]]
+        others = [device for device in devices if not self._is_gpu[device]]
+        more_gpus = self._further(tail.gpus, gpus)
+        if more_gpus is None:
+            return None
+        lacking = 0
+        for tally, pairs_all in zip(search.tallies, self._pairs_all, strict=True):
+            missing = self._missing(tally, tail, others)
+            if missing is None:
+                return None
+            # Further GPUs have to have NICs of their own, too: at least those that no GPU has yet are there for them.
+            lacking = max(lacking, missing + max(0, more_gpus - tally.spare()) if pairs_all else missing)
+        more_others = self._further(tail.others, others)
+        if more_others is None:
+            return None
+        return self._cost.bound(
+            search,
+            gpus,
+            others,
+            tail=tail,
+            more_gpus=more_gpus,
+            more_others=max(lacking, more_others),
+        )
+
+    def _missing(self, tally: Tally, tail: Tail, others: list[int]) -> int | None:
+        """How many NICs a JointAllocation still lacks, at least; None where it cannot get them.
+
+        Where a class has no more NICs than it lacks, these are as good as chosen: they are put to `others`.
+        """
+        if not tally.lacking:
+            return 0
+        missing = 0
+        for key, count in tally.lacks():
+            nics = [nic for nic in tail.nics if self._may_count(tally, nic, key)]
+            if len(nics) < count:
+                return None
+            # A NIC that another claim has may serve this one, too.
+            new = [nic for nic in nics if nic not in others]
+            if len(nics) == count:
+                others += new
+            else:
+                missing += max(0, count - (len(nics) - len(new)))
+        return missing
+
+    def _may_count(self, tally: Tally, device: int, key: str) -> bool:
+        offered = self._search.state.devices[device]
+        return offered not in tally.shares and tally.key(offered) == key
+
+    def _further(self, side: Side, chosen: Sequence[int]) -> int | None:
+        """How many devices beside the chosen ones are needed at least."""
+        needed = 0
+        if side.sums:
+            state = self._search.state
+            held = [device for device in chosen if device in side.shared]
+            free = [device for device in side.shared if device not in chosen]
+            for name, sums in side.sums:
+                rooms = sorted([state.room(device, name) for device in free], reverse=True)
+                count = sums.devices_needed([state.room(device, name) for device in held], rooms)
+                if count is None:
+                    return None
+                needed = max(needed, count)
+        return max(needed + side.unshared, side.distinct - len(chosen))
+
+    # --- what remains -------------------------------------------------------------------------------------------------
+
+    def _option(self, wanted: Wanted) -> _Option:
+        search, state = self._search, self._search.state
+        own = search.claims[wanted.claim].own_driver_only
+        takes: dict[int, Mapping[str, int] | None] = {}
+        for device in search.candidates.get(wanted, range(len(state.devices))):
+            verdict = state.verdict(wanted, device, own_driver_only=own)
+            self.usable = self.usable and not verdict.error
+            if verdict.demand is not None and verdict.cause is None:
+                shares = state.shared[device] and not wanted.spec.admin_access
+                takes[device] = verdict.demand.nano if shares else None
+        return _Option(wanted.spec.count, takes, wanted.spec.admin_access)
+
+    def _tails_of(self, requests: Sequence[Sequence[_Option]]) -> list[Tail]:
+        """What remains from each request on; nothing at last."""
+        gpus, others = self._sides(requests, gpus=True), self._sides(requests, gpus=False)
+        found = [Tail(gpus[-1], others[-1], False, frozenset(), self._nics)]
+        for at, options in reversed(list(enumerate(requests))):
+            taken = {device for option in options for device in option.takes}
+            surely = all(
+                option.takes and option.surely([device for device in option.takes if self._is_nic[device]])
+                for option in options
+            )
+            after = found[-1]
+            found.append(
+                Tail(
+                    gpus[at],
+                    others[at],
+                    after.brings_nic or surely,
+                    after.nics | self._nics & taken,
+                    self._nics,
+                )
+            )
+        return found[::-1]
+
+    def _sides(self, requests: Sequence[Sequence[_Option]], *, gpus: bool) -> list[Side]:
+        """What each request and all that follow it take of GPUs, or of everything else; of none at last."""
+        own = [self._share(options, gpus=gpus) for options in requests]
+        sums = {
+            name: Sums.suffixes([share.items.get(name, []) for share in own])
+            for name in sorted({name for share in own for name in share.items})
+        }
+        found = [Side()]
+        for at, share in reversed(list(enumerate(own))):
+            after = found[-1]
+            found.append(
+                Side(
+                    most=after.most + share.most,
+                    unshared=after.unshared + share.unshared,
+                    distinct=max(after.distinct, share.surely),
+                    devices=after.devices | share.devices,
+                    shared=after.shared | {device for device in share.devices if self._shared[device]},
+                    thousandths=after.thousandths + share.thousandths,
+                    parts=after.parts + share.parts,
+                    sums=tuple((name, each[at]) for name, each in sums.items() if each[at].least),
+                )
+            )
+        return found[::-1]
+
+    def _share(self, options: Sequence[_Option], *, gpus: bool) -> _Share:
+        """What one request takes of them."""
+        own = [
+            (option, found)
+            for option in options
+            if (found := [device for device in option.takes if self._is_gpu[device] == gpus])
+        ]
+        if not own:
+            return _Share()
+        whole = self._search.state.whole
+        surely = min(option.surely(found) for option, found in own) if len(own) == len(options) else 0
+        alone = not any(option.admin or self._shared[device] for option, found in own for device in found)
+        most = max(option.count for option, _ in own)
+        taken = max(self._part(device, option.takes[device]) for option, found in own for device in found)
+        items = {}
+        for name, amounts in _amounts(own).items():
+            certain = 0 if 0 in amounts else surely
+            items[name] = [amounts] * certain + [[0, *amounts]] * (most - certain)
+        return _Share(
+            most=most,
+            surely=surely,
+            unshared=surely if alone else 0,
+            devices=frozenset(device for _, found in own for device in found),
+            thousandths=most * -(-1000 * taken // whole),
+            parts=most * taken,
+            items=items,
+        )
+
+    def _part(self, device: int, amounts: Mapping[str, int] | None) -> int:
+        return self._search.state.whole if amounts is None else self._search.state.part(device, amounts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """As Side, of one request; `items` by capacity."""
+
+    most: int = 0
+    surely: int = 0
+    unshared: int = 0
+    devices: frozenset[int] = frozenset()
+    thousandths: int = 0
+    parts: int = 0
+    items: Mapping[str, list[list[int]]] = field(default_factory=dict)
+
+
+def _amounts(own: Sequence[tuple[_Option, Sequence[int]]]) -> dict[str, list[int]]:
+    """What one device's share takes, by capacity: each of the amounts that are possible; 0 where it may take nothing."""
+    takes = [option.takes[device] or {} for option, found in own for device in found]
+    return {
+        name: sorted({amounts.get(name, 0) for amounts in takes})
+        for name in sorted({name for amounts in takes for name in amounts})
+    }

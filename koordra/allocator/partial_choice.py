@@ -1,0 +1,61 @@
+"""How far a search is: what is asked, the node as it was, and what is chosen so far.
+
+What looks at a search without steering it (symmetry, objective, bounds, packing) reads this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from koordra.allocator import constraints as rules
+from koordra.allocator.joint import Rule, Tally
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.solution import Placed
+from koordra.allocator.walking_order import walking_order
+
+
+class PartialChoice:
+    """`requests` are in the order in which they are served, `candidates` the devices that each of them may get (all, where it
+    is not there). `allocating`: claims that took a device as a whole; `*_before`: the node as it was before anything was chosen.
+    `scored`: choices are compared by cost.
+    """
+
+    def __init__(
+        self,
+        claims: Sequence[AskedClaim],
+        state: NodeState,
+        *,
+        joint_rules: Sequence[Rule],
+        candidates: Mapping[Wanted, Sequence[int]],
+        scored: bool,
+        tied: bool,
+        without_constraints: frozenset[tuple[int, int]],
+        without_partitions: bool,
+    ) -> None:
+        self.claims = claims
+        self.state = state
+        self.scored = scored
+        self.candidates = candidates
+        self.constraints = [
+            tuple(
+                constraint
+                for index, constraint in enumerate(claim.constraints)
+                if (position, index) not in without_constraints
+            )
+            for position, claim in enumerate(claims)
+        ]
+        self.requests = walking_order(claims, tied=tied)
+        self.tallies = [Tally(rule) for rule in joint_rules if rule.scope is not None]
+        self.demanded = None if without_partitions else state.demanded_of(claims)
+        self.constraint_states: list[list[rules.State]] = [[() for _ in found] for found in self.constraints]
+        self.placed: list[Placed] = []
+        self.per_claim = [0] * len(claims)
+        self.allocating: dict[int, list[int]] = {}
+        self.used_before = list(state.used)
+        self.shares_before = list(state.holders)
+        self.counters_before = [dict(left) for left in state.counters]
+
+    def values_of(self, claim: int, index: int, device: int) -> rules.Values:
+        """The device's values under one constraint."""
+        return self.state.values(rules.attribute_of(self.constraints[claim][index]), device)
