@@ -242,3 +242,36 @@ def test_taking_every_gpu_leaves_a_choice_of_nics() -> None:
     wanted = claim("a", request("gpu"), {"name": "nic", "firstAvailable": either})
     found = plan([*device_classes(), node(), slice_of(devices), wanted])
     assert devices_of(found.allocations["default/a"]) == ["gpu-0", "nic-1"]
+
+
+def only(number: int) -> list[Dict]:
+    return [{"cel": {"expression": f'device.attributes["koordra.io"].uuid == "GPU-{number}"'}}]
+
+
+def test_shares_that_want_one_full_card_are_refused_without_a_search(tried: list[int]) -> None:
+    """There is room for four halves on two cards, and three of them want the same one."""
+    half = {"memory": "40Gi"}
+    wanted = [request(f"r{n}", capacity=half, selectors=only(0)) for n in range(3)]
+    other = request("other", capacity=half, selectors=only(1))
+    found = plan([*device_classes(), *machine(2, 0), claim("a", *wanted, other)])
+    assert set(found.unsatisfiable) == {"default/a"}
+    assert sum(tried) == 0
+
+
+def test_a_claim_for_everything_is_searched_once_however_unlike_the_cards_are(tried: list[int]) -> None:
+    """Every choice leaves the same behind: the first is as good as any of the 120."""
+    unlike = [
+        gpu(n, place={"pcieSwitch": f"s{n * n % 5}", "numaNode": n % 3, "socket": 0}, model=f"m{n}")
+        for n in range(5)
+    ]
+    found = plan(
+        [*device_classes(), node(), slice_of(unlike), claim("a", *[request(f"r{n}") for n in range(5)])]
+    )
+    assert len(devices_of(found.allocations["default/a"])) == 5
+    assert sum(tried) <= 20
+
+
+def test_gpus_without_a_nic_in_their_scope_are_left_out_before_the_search(tried: list[int]) -> None:
+    found = plan([*device_classes(), *moved_nic(), joint_claim()])
+    assert set(found.unsatisfiable) == {"default/pairs"}
+    assert sum(tried) <= 200
