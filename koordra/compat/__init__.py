@@ -7,11 +7,14 @@
         ──> claims               requests, constraints, configuration of a ResourceClaim
         ──> rewrite              the pod that refers to it, and its content-addressed template
 
-    dialect            what a dialect is: names, how a pod is read, what quotas, variables and annotations are made of it
-    settings           what an operator has set
-    original_request   a rewritten pod, worked out again
-    quota_charges      what a claim amounts to in its dialect's words         foreign_plugins         who else gives out cards
-    unknown_names      slips of the pen, other vendors' accelerators          manifests               the door for `koordra convert`
+    dialect             what a dialect is, and what dialects have in common
+    settings            what an operator has set, read by settings_document
+    original_request    a rewritten pod, worked out again
+    quota_charges       what a claim amounts to in its dialect's words
+    foreign_plugins     who else gives out a node's cards
+    unknown_names       slips of the pen, beside vendors: other vendors' accelerators
+    manifests           the door for `koordra convert`
 
+A new dialect is a file in dialects/ and a line of the registry there; nothing else names one.
 What a dialect means and koordra cannot do is refused or warned about by name, never passed over.
 """

@@ -10,7 +10,7 @@ whatever its annotations say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,9 +31,14 @@ class Sign:
 
 def asks(view: PodView, dialects: Sequence[Dialect], settings: Settings) -> bool:
     """Whether some container asks for a device under a name of a dialect, or an annotation does by itself."""
-    return any(not sign.soft for sign in _resources(view, dialects, settings)) or any(
-        key.startswith("egpuc.elasticgpu.io/") for key in view.annotations
+    return any(not sign.soft for sign in _resources(view, dialects, settings)) or asks_by_annotation(
+        view.annotations, dialects
     )
+
+
+def asks_by_annotation(annotations: Iterable[str], dialects: Sequence[Dialect]) -> bool:
+    beginnings = tuple(beginning for dialect in dialects for beginning in dialect.asking)
+    return any(key.startswith(beginnings) for key in annotations)
 
 
 def dialect_of(view: PodView, dialects: Sequence[Dialect], settings: Settings, notes: Notes) -> Dialect:

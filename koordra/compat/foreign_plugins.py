@@ -6,28 +6,11 @@ device plugin (or node agent) put there, and would give out cards that koordra g
 
 from __future__ import annotations
 
-from typing import Final
-
 from koordra.api import objects
 from koordra.api.objects import Object
+from koordra.compat.dialects import DIALECTS
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
-
-NVIDIA: Final = "NVIDIA's or HAMi's device plugin"
-PUBLISHERS: Final[tuple[tuple[str, str], ...]] = (
-    ("nvidia.com/gpu", NVIDIA),
-    ("nvidia.com/mig-", NVIDIA),
-    ("koordinator.sh/gpu", "Koordinator's koord-manager and koordlet"),
-    ("aliyun.com/gpu-", "Aliyun's gpushare device plugin"),
-    ("volcano.sh/vgpu-", "Volcano's vGPU device plugin"),
-    ("volcano.sh/gpu-", "Volcano's device plugin"),
-    ("tencent.com/vcuda-", "TKE's gpu-manager"),
-    ("elasticgpu.io/gpu-", "Elastic GPU's agent"),
-    ("elasticgpu.com/gpu-", "Elastic GPU's agent"),
-    ("tke.cloud.tencent.com/qgpu-", "TKE's qGPU agent"),
-    ("alnair/vgpu-", "Alnair's device plugin"),
-)
-"""Beginning of the resource's name, and whose it is."""
 
 
 def offered_by_others(node: Object) -> tuple[str, ...]:
@@ -46,7 +29,8 @@ def publishers(resources: tuple[str, ...]) -> str:
 
 
 def _publisher(name: str) -> str:
-    return next((whose for prefix, whose in PUBLISHERS if name.startswith(prefix)), "")
+    publishers = (publisher for dialect in DIALECTS for publisher in dialect.publishers)
+    return next((whose for prefix, whose in publishers if name.startswith(prefix)), "")
 
 
 def _some(value: object) -> bool:

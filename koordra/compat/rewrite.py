@@ -25,12 +25,10 @@ from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.compat import detection, unknown_names
 from koordra.compat.claims import Asked, asked_by
-from koordra.compat.dialect import PodView, tell_environment
+from koordra.compat.dialect import Dialect, PodView, tell_environment
 from koordra.compat.dialect.containers import Container, containers_of, without
 from koordra.compat.dialect.vocabulary import Place
-from koordra.compat.dialects import DIALECTS, aliyun, alnair, plain
-from koordra.compat.dialects import elastic_gpu as elastic
-from koordra.compat.dialects.hami.vocabulary import OPT_OUT
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
 from koordra.compat.vendors import foreign
@@ -65,8 +63,7 @@ def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
     spec = pod.get("spec")
     if not isinstance(spec, (dict, Mapping)):
         return False
-    annotations = _texts(pod, "annotations")
-    if any(key.startswith(elastic.CLAIM_PREFIX) for key in annotations):
+    if detection.asks_by_annotation(_texts(pod, "annotations"), DIALECTS):
         return True
     return any(
         bool(foreign([name]))
@@ -81,7 +78,7 @@ def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
     spec = pod.get("spec")
     if not isinstance(spec, (dict, Mapping)):
         return False
-    return any(key.startswith(elastic.CLAIM_PREFIX) for key in _texts(pod, "annotations")) or any(
+    return detection.asks_by_annotation(_texts(pod, "annotations"), DIALECTS) or any(
         detection.has_resource(dialect, name, settings) for name in _asked_names(spec) for dialect in DIALECTS
     )
 
@@ -115,19 +112,23 @@ def rewrite(
     unknown_names.tell_resources(view, DIALECTS, settings, notes)
     if not detection.asks(view, DIALECTS, settings):
         return Rewritten(pod)
-    if view.labels.get(OPT_OUT) == "ignore":
-        notes.warn(f"{view.meta}.labels[{OPT_OUT}]", "ignore: the pod is left as it is, as HAMi leaves it")
-        return Rewritten(pod)
+    for each in DIALECTS:
+        if each.opt_out is not None and view.labels.get(each.opt_out[0]) == each.opt_out[1]:
+            (key, word), title = each.opt_out, each.vocabulary.title
+            notes.warn(
+                f"{view.meta}.labels[{key}]", f"{word}: the pod is left as it is, as {title} leaves it"
+            )
+            return Rewritten(pod)
     dialect = detection.dialect_of(view, DIALECTS, settings, notes)
     normalized = dialect.parse(view, settings, notes)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
     unknown_names.tell_annotations(view, DIALECTS, notes)
     tell_environment(view, normalized, dialect.vocabulary, notes)
-    _tell_pod(view, normalized, settings, notes)
+    _tell_pod(view, normalized, dialect, settings, notes)
     fields = {container.name: container.where for container in view.containers}
     asked = asked_by(normalized, where=fields, pod=view.where, notes=notes)
-    template = template_of(asked.spec, normalized, namespace=namespace, settings=settings)
+    template = template_of(asked.spec, dialect, namespace=namespace, settings=settings)
     entry = _free_entry(view, notes)
     refers: Object = {"name": entry, "resourceClaimTemplateName": template["metadata"]["name"]}
     return Rewritten(
@@ -166,7 +167,7 @@ def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
 
 def is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
-    return unknown_names.is_like_one(key) or any(
+    return unknown_names.is_like_one(key, DIALECTS) or any(
         dialect.vocabulary.covering(key, place)
         for dialect in DIALECTS
         for place in (Place.ANNOTATION, Place.LABEL)
@@ -181,17 +182,15 @@ def _texts(pod: Mapping[str, Any], name: str) -> dict[str, str]:
     )
 
 
-def template_of(
-    spec: Object, normalized: NormalizedRequest, *, namespace: str | None, settings: Settings
-) -> Object:
+def template_of(spec: Object, dialect: Dialect, *, namespace: str | None, settings: Settings) -> Object:
     """The template of a claim spec, named after what it says."""
-    metadata: Object = {"name": template_name(normalized.dialect, spec)}
+    metadata: Object = {"name": template_name(dialect.name, spec)}
     if namespace:
         metadata["namespace"] = namespace
-    metadata["labels"] = {DIALECT_LABEL: normalized.dialect}
-    inner: Object = {"labels": {DIALECT_LABEL: normalized.dialect}}
-    if normalized.dialect == aliyun.ALIYUN:
-        inner["annotations"] = {UNIT: str(settings.aliyun_unit)}
+    metadata["labels"] = {DIALECT_LABEL: dialect.name}
+    inner: Object = {"labels": {DIALECT_LABEL: dialect.name}}
+    if dialect.memory_unit is not None:
+        inner["annotations"] = {UNIT: str(dialect.memory_unit(settings))}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -207,9 +206,12 @@ def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
     return f"koordra-{dialect}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _tell_pod(view: PodView, normalized: NormalizedRequest, settings: Settings, notes: Notes) -> None:
+def _tell_pod(
+    view: PodView, normalized: NormalizedRequest, dialect: Dialect, settings: Settings, notes: Notes
+) -> None:
     """What else in the pod will not do what it did."""
     asking = {share.container for share in normalized.shares} | set(normalized.users)
+    told = dialect.vocabulary.covering(VISIBLE, Place.ENVIRONMENT)
     for container in view.containers:
         if container.name in asking and container.privileged:
             notes.warn(
@@ -217,11 +219,7 @@ def _tell_pod(view: PodView, normalized: NormalizedRequest, settings: Settings, 
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        if (
-            container.name in asking
-            and VISIBLE in container.environment()
-            and normalized.dialect != plain.PLAIN
-        ):
+        if container.name in asking and VISIBLE in container.environment() and not told:
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
@@ -243,7 +241,7 @@ def _tell_pod(view: PodView, normalized: NormalizedRequest, settings: Settings, 
     called = view.spec.get("schedulerName")
     if called in _gone(settings):
         notes.warn(f"{view.where}.schedulerName", f"{called} is taken out: kube-scheduler places the pod")
-    elif called in ("koord-scheduler", "volcano"):
+    elif any(called in each.schedulers for each in DIALECTS):
         notes.warn(
             f"{view.where}.schedulerName",
             f"{called} stays, and has to honour ResourceClaims",
@@ -251,12 +249,11 @@ def _tell_pod(view: PodView, normalized: NormalizedRequest, settings: Settings, 
         )
 
 
-_GONE: Final = ("hami-scheduler", *alnair.SCHEDULERS)
-
-
 def _gone(settings: Settings) -> tuple[str, ...]:
     """Names of schedulers that are taken out of pods."""
-    return _GONE if settings.schedulers is None else settings.schedulers
+    if settings.schedulers is not None:
+        return settings.schedulers
+    return tuple(name for dialect in DIALECTS for name, always in dialect.schedulers.items() if always)
 
 
 def _results(view: PodView) -> frozenset[str]:

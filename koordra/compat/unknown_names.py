@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Final
 
 from koordra.api.classic.notes import Notes
 from koordra.compat import detection
@@ -20,35 +19,11 @@ from koordra.compat.dialect import Dialect, PodView
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.settings import Settings
 
-_RESOURCES: Final = (
-    "nvidia.com/gpu",
-    "koordinator.sh/gpu",
-    "alnair/",
-    "elasticgpu.io/",
-    "elasticgpu.com/",
-    "aliyun.com/gpu",
-    "volcano.sh/vgpu",
-    "volcano.sh/gpu",
-    "tencent.com/vcuda",
-    "tke.cloud.tencent.com/qgpu",
-)
-_ANNOTATIONS: Final = (
-    "nvidia.com/",
-    "hami.io/",
-    "scheduling.koordinator.sh/device-",
-    "scheduling.koordinator.sh/gpu-",
-    "volcano.sh/vgpu-",
-    "volcano.sh/gpu-",
-    "tencent.com/vcuda",
-    "elasticgpu.io/",
-    "ai.centaurus.io/",
-    "aliyun.com/gpu",
-)
-
 
 def strange(resource: str, dialects: Sequence[Dialect], settings: Settings) -> bool:
     """Whether a resource begins like one of a dialect and is none."""
-    return resource.startswith(_RESOURCES) and not any(
+    beginnings = tuple(beginning for dialect in dialects for beginning in dialect.like_resources)
+    return resource.startswith(beginnings) and not any(
         detection.has_resource(dialect, resource, settings) for dialect in dialects
     )
 
@@ -65,13 +40,15 @@ def tell_resources(view: PodView, dialects: Sequence[Dialect], settings: Setting
                 )
 
 
-def is_like_one(annotation: str) -> bool:
+def is_like_one(annotation: str, dialects: Sequence[Dialect]) -> bool:
     """Whether an annotation begins like one of a dialect."""
-    return annotation.startswith(_ANNOTATIONS)
+    return annotation.startswith(
+        tuple(beginning for dialect in dialects for beginning in dialect.like_annotations)
+    )
 
 
 def tell_annotations(view: PodView, dialects: Sequence[Dialect], notes: Notes) -> None:
-    like = [key for key in view.annotations if is_like_one(key)]
+    like = [key for key in view.annotations if is_like_one(key, dialects)]
     if not like:
         return
     written = {key for dialect in dialects for key in dialect.vocabulary.results(like)}

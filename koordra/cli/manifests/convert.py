@@ -86,7 +86,8 @@ def settings_from(
 
     import yaml
 
-    from koordra.compat.settings import Settings, is_device_config
+    from koordra.compat.settings import Settings
+    from koordra.compat.settings_document import is_device_config, with_document
     from koordra.errors import InvalidManifest
 
     settings = Settings()
@@ -96,7 +97,7 @@ def settings_from(
         source = f"ConfigMap {entry['metadata'].get('name')}"
         document = _settings_of(text, source=source) if isinstance(text, str) else None
         if is_device_config(document):
-            settings = settings.with_document(document, source=source)
+            settings = with_document(settings, document, source=source)
     for name in files:
         try:
             documents = list(yaml.safe_load_all(Path(name).read_text(encoding="utf-8")))
@@ -104,7 +105,7 @@ def settings_from(
             raise InvalidManifest(f"cannot be read: {' '.join(str(error).split())}", object=name) from error
         for document in documents:
             for source, content in _contents(document, name):
-                settings = settings.with_document(content, source=source)
+                settings = with_document(settings, content, source=source)
     return replace(settings, default_dialect=default_dialect) if default_dialect else settings
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from koordra.api.classic.notes import Notes
+from koordra.compat.dialect.allocation import Allocated, Card, NodeCards, Variables
+from koordra.compat.dialect.charges import Charge
 from koordra.compat.dialect.containers import Container, amount
 from koordra.compat.dialect.vocabulary import Place, Vocabulary
 from koordra.compat.normalized_request import NormalizedRequest, Share
@@ -33,12 +35,49 @@ class PodView:
 
 
 Parse = Callable[[PodView, Settings, Notes], NormalizedRequest]
+Section = Callable[[Settings, object, str], Settings]
+"""(settings, what the section says, where it stands) -> settings. Raises InvalidManifest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
+    """Everything that is one dialect's alone.
+
+    parse             a pod -> what it asks for; raises Refused for what koordra cannot honour
+    charges           name of a resource -> how a claim is counted under it by quotas; those among `bytes` are amounts of memory
+    charges_partitions   whether MIG instances count under these names too
+    environment       the variables of a container: (cards of a request, cards of the pod, bytes of a unit)
+    annotations       what the dialect's scheduler wrote on pods that it had placed
+    memory_unit       bytes of a unit of memory, where that is a setting: claims carry it in an annotation
+    node_labels       labels that its node programs published and pods select by; an empty one is not written
+    publishers        beginnings of resources that the dialect's node programs publish, and who they are
+    schedulers        names that pods give; taken out in a cluster, and where True always (nothing else has that name)
+    asking            beginnings of annotations that ask by themselves
+    extended_resources   whether a DeviceClass' extendedResourceName says all that a pod of it can say
+    opt_out           a label and its value: such a pod is left as it is
+    like_resources, like_annotations   beginnings under which an unknown name is a slip of the pen
+    sections          of an operator's settings: name -> reader of the settings with what it says
+    device_config     field of a device-config.yaml -> the resource that it names in the cluster
+    """
+
     vocabulary: Vocabulary
     parse: Parse
+    charges: Mapping[str, Charge] = field(default_factory=dict)
+    charges_partitions: bool = False
+    bytes: frozenset[str] = frozenset()
+    environment: Callable[[Sequence[Card], Sequence[Card], int], Variables] | None = None
+    annotations: Callable[[Allocated], dict[str, str]] | None = None
+    memory_unit: Callable[[Settings], int] | None = None
+    node_labels: Mapping[str, Callable[[NodeCards], str]] = field(default_factory=dict)
+    publishers: tuple[tuple[str, str], ...] = ()
+    schedulers: Mapping[str, bool] = field(default_factory=dict)
+    asking: tuple[str, ...] = ()
+    extended_resources: bool = False
+    opt_out: tuple[str, str] | None = None
+    like_resources: tuple[str, ...] = ()
+    like_annotations: tuple[str, ...] = ()
+    sections: Mapping[str, Section] = field(default_factory=dict)
+    device_config: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

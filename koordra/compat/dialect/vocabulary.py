@@ -28,8 +28,8 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """`key` may hold `*`. `also` are other dialects that use the name too, so that it does not decide alone; a `soft` sign
-    decides only where nothing else does, and contradicts nobody (a label of the same project about something else). A variable
+    """`key` may hold `*`. A `soft` sign decides only where nothing else does, and contradicts nobody (a label of the same
+    project about something else). A variable
     that is `told` is warned about where a container that asks for devices uses it; one that is `given` is set by koordra's
     plugin, and warned about where the kubelet would have to put it in (`$(NAME)`), which it does before the plugin is asked."""
 
@@ -39,7 +39,6 @@ class Name:
     becomes: str
     result: bool = False
     sign: bool = True
-    also: frozenset[str] = field(default_factory=frozenset)
     soft: bool = False
     told: bool = False
     given: bool = False
@@ -85,12 +84,12 @@ class Vocabulary:
         )
 
 
-def resource(key: str, meaning: str, becomes: str, *, also: Sequence[str] = ()) -> Name:
-    return Name(key, Place.RESOURCE, meaning, becomes, also=frozenset(also))
+def resource(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.RESOURCE, meaning, becomes)
 
 
-def annotation(key: str, meaning: str, becomes: str, *, also: Sequence[str] = ()) -> Name:
-    return Name(key, Place.ANNOTATION, meaning, becomes, also=frozenset(also))
+def annotation(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.ANNOTATION, meaning, becomes)
 
 
 def label(key: str, meaning: str, becomes: str) -> Name:

@@ -25,3 +25,7 @@ _MODULES: Final = (
 DIALECTS: Final[tuple[Dialect, ...]] = tuple(
     import_module(f"{__name__}.{module}").DIALECT for module in _MODULES
 )
+
+
+def dialect_named(name: str) -> Dialect | None:
+    return next((dialect for dialect in DIALECTS if dialect.name == name), None)

@@ -6,10 +6,13 @@ kept: the container was told its part in variables and was trusted. So shares as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
+from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
 from koordra.compat.dialect.containers import Container, only_limit
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
@@ -21,7 +24,7 @@ from koordra.compat.dialect.vocabulary import (
     written,
 )
 from koordra.compat.normalized_request import GIB, InitRule, Memory, NormalizedRequest, Share, Together
-from koordra.compat.settings import Settings
+from koordra.compat.settings import Settings, unit_of
 
 ALIYUN: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"
@@ -92,8 +95,8 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
     units = only_limit(container, name, notes=notes)
     if units is None:
         return None
-    amount = units * settings.aliyun_unit
-    if amount >= _LARGEST_CARD and settings.aliyun_unit == GIB:
+    amount = units * _unit(settings)
+    if amount >= _LARGEST_CARD and _unit(settings) == GIB:
         notes.warn(
             container.field(name),
             f"{units}GiB is more than any card has",
@@ -102,4 +105,49 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
     return Share(container.name, container.phase, 1 if units else 0, memory=Memory(bytes=amount))
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+def _unit(settings: Settings) -> int:
+    found: int = settings.option(ALIYUN, "memoryUnit", GIB)
+    return found
+
+
+def _environment(cards: Sequence[Card], pod: Sequence[Card], unit: int) -> Variables:
+    return (
+        ("ALIYUN_COM_GPU_MEM_IDX", str(cards[0].minor)),
+        ("ALIYUN_COM_GPU_MEM_POD", str(sum(card.memory for card in pod) // unit)),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER", str(sum(card.memory for card in cards) // unit)),
+        ("ALIYUN_COM_GPU_MEM_DEV", str(cards[0].total // unit)),
+    )
+
+
+def _annotations(found: Allocated) -> dict[str, str]:
+    cards = {held.device.minor: held.device for held in found.gpus()}
+    if len(cards) != 1:
+        return {}
+    ((index, card),) = cards.items()
+    return {
+        "ALIYUN_COM_GPU_MEM_IDX": str(index),
+        "ALIYUN_COM_GPU_MEM_POD": str(sum(held.memory for held in found.gpus()) // found.unit),
+        "ALIYUN_COM_GPU_MEM_DEV": str(card.total // found.unit),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(found.at * NANOSECONDS),
+    }
+
+
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={MEMORY: charges.memory_in(_unit)},
+    environment=_environment,
+    annotations=_annotations,
+    memory_unit=_unit,
+    node_labels={
+        "aliyun.accelerator/nvidia_name": lambda cards: cards.product,
+        "aliyun.accelerator/nvidia_count": lambda cards: str(cards.count),
+        "aliyun.accelerator/nvidia_mem": lambda cards: f"{cards.memory}MiB" if cards.memory else "",
+    },
+    publishers=(("aliyun.com/gpu-", "Aliyun's gpushare device plugin"),),
+    schedulers={"gpushare-scheduler": False},
+    like_resources=("aliyun.com/gpu",),
+    like_annotations=("aliyun.com/gpu",),
+    sections={ALIYUN: partial(unit_of, section=ALIYUN)},
+)

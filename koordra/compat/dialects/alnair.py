@@ -11,7 +11,7 @@ from typing import Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import NodePolicy
-from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
 from koordra.compat.dialect.containers import Container, amount
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
@@ -115,4 +115,12 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
     )
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={MEMORY: charges.memory_in(lambda _: GIB), COMPUTE: charges.cores},
+    publishers=(("alnair/vgpu-", "Alnair's device plugin"),),
+    schedulers=dict.fromkeys(SCHEDULERS, True),
+    like_resources=("alnair/",),
+    like_annotations=("ai.centaurus.io/",),
+)

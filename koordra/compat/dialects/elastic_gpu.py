@@ -12,11 +12,13 @@ One container uses one of the families of names.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
+from koordra.compat.dialect.allocation import Allocated
 from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
@@ -27,8 +29,17 @@ from koordra.compat.dialect.vocabulary import (
     setting,
     written,
 )
-from koordra.compat.normalized_request import GIB, LEAST, WHOLE, InitRule, Memory, NormalizedRequest, Share
-from koordra.compat.settings import Settings
+from koordra.compat.normalized_request import (
+    GIB,
+    LEAST,
+    MIB,
+    WHOLE,
+    InitRule,
+    Memory,
+    NormalizedRequest,
+    Share,
+)
+from koordra.compat.settings import Settings, unit_of
 
 ELASTIC: Final = "elastic-gpu"
 CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"
@@ -184,7 +195,7 @@ def _read(
         )
     if not (cores or units or greedy):
         return None
-    memory = units * (family.unit or settings.elastic_unit)
+    memory = units * _unit_of(family, settings)
     return cores or greedy, memory, CoresPolicy.ELASTIC if greedy else None
 
 
@@ -208,4 +219,42 @@ def _memory(
     return least
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+def _unit(settings: Settings) -> int:
+    found: int = settings.option("elastic", "memoryUnit", MIB)
+    return found
+
+
+def _unit_of(family: Family, settings: Settings) -> int:
+    return family.unit or _unit(settings)
+
+
+def _annotations(found: Allocated) -> dict[str, str]:
+    indexes = {
+        f"elasticgpu.io/container-{container}": text
+        for container in found.app
+        if (text := found.minors(container))
+    }
+    return {**indexes, "elasticgpu.io/assumed": "true"}
+
+
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={
+        **{family.cores: charges.compute for family in FAMILIES},
+        **{
+            family.memory: charges.memory_in(partial(_unit_of, family), of_shares=True) for family in FAMILIES
+        },
+    },
+    annotations=_annotations,
+    publishers=(
+        ("elasticgpu.io/gpu-", "Elastic GPU's agent"),
+        ("elasticgpu.com/gpu-", "Elastic GPU's agent"),
+        ("tke.cloud.tencent.com/qgpu-", "TKE's qGPU agent"),
+    ),
+    schedulers={"elastic-gpu-scheduler": False},
+    asking=(CLAIM_PREFIX,),
+    like_resources=("elasticgpu.io/", "elasticgpu.com/", "tke.cloud.tencent.com/qgpu"),
+    like_annotations=("elasticgpu.io/",),
+    sections={"elastic": partial(unit_of, section="elastic")},
+)

@@ -8,14 +8,15 @@ containers have: the kubelet counts the larger of both.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView, mig_shares, resource_names, tell_zeros
+from koordra.compat.dialect import MIG, Dialect, PodView, charges, mig_shares, resource_names, tell_zeros
 from koordra.compat.dialect.containers import Container, amount
 from koordra.compat.dialect.vocabulary import Vocabulary, environment, resource, setting
 from koordra.compat.normalized_request import InitRule, Memory, NormalizedRequest, Share, percent_of
-from koordra.compat.settings import Settings
+from koordra.compat.settings import Settings, number_of
 
 PLAIN: Final = "plain"
 COUNT: Final = "nvidia.com/gpu"
@@ -29,7 +30,6 @@ VOCABULARY: Final = Vocabulary(
             COUNT,
             "whole cards",
             "`count` of class `gpu.koordra.io`, no capacity: all of each card",
-            also=("hami", "koordinator"),
         ),
         resource(
             SHARED,
@@ -40,7 +40,6 @@ VOCABULARY: Final = Vocabulary(
             "nvidia.com/mig-*",
             "MIG instances of a profile (strategy mixed)",
             "class `mig.koordra.io` with the profile",
-            also=("hami",),
         ),
         environment(
             "NVIDIA_VISIBLE_DEVICES",
@@ -88,15 +87,24 @@ def _replicas(container: Container, settings: Settings, notes: Notes) -> Share |
     count = amount(container, name, notes=notes)
     if not count:
         return None
-    if settings.replicas is None:
+    replicas: int | None = settings.option(PLAIN, "replicas", None)
+    if replicas is None:
         raise notes.refuse(
             container.field(name),
             "is a replica of a card, and how many a card has is not known",
             "say it in the settings (plain: {replicas: 4}), or ask for memory",
         )
-    part = max(100 // settings.replicas, 1)
+    part = max(100 // replicas, 1)
     memory: Memory = percent_of(part)
     return Share(container.name, container.phase, count, memory=memory)
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={COUNT: charges.whole_cards, SHARED: charges.shared_cards},
+    publishers=((COUNT, "NVIDIA's or HAMi's device plugin"), (MIG, "NVIDIA's or HAMi's device plugin")),
+    extended_resources=True,
+    like_resources=("nvidia.com/gpu",),
+    sections={PLAIN: partial(number_of, section=PLAIN, name="replicas")},
+)

@@ -11,7 +11,8 @@ from typing import Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, PodView, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
+from koordra.compat.dialect.allocation import NANOSECONDS, Allocated
 from koordra.compat.dialect.containers import Container, only_limit
 from koordra.compat.dialect.vocabulary import Vocabulary, annotation, environment, resource, written
 from koordra.compat.normalized_request import MIB, InitRule, Memory, NormalizedRequest, Share
@@ -132,4 +133,26 @@ def _share(
     )
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+def _annotations(found: Allocated) -> dict[str, str]:
+    indexes = {
+        f"tencent.com/predicate-gpu-idx-{number}": text
+        for number, container in enumerate(found.app)
+        if (text := found.minors(container))
+    }
+    return {
+        **indexes,
+        "tencent.com/predicate-node": found.node,
+        "tencent.com/predicate-time": str(found.at * NANOSECONDS),
+        "tencent.com/gpu-assigned": "true",
+    }
+
+
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={CORES: charges.compute, MEMORY: charges.memory_in(lambda _: BLOCK, of_shares=True)},
+    annotations=_annotations,
+    publishers=(("tencent.com/vcuda-", "TKE's gpu-manager"),),
+    like_resources=("tencent.com/vcuda",),
+    like_annotations=("tencent.com/vcuda",),
+)

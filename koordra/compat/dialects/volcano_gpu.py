@@ -4,10 +4,13 @@ whole cards; a node offers one of the two. The memory is counted and not kept.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView, resource_names
+from koordra.compat.dialect import Dialect, PodView, charges, resource_names
+from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
 from koordra.compat.dialect.containers import only_limit
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
@@ -19,7 +22,7 @@ from koordra.compat.dialect.vocabulary import (
     written,
 )
 from koordra.compat.normalized_request import MIB, WHOLE, InitRule, Memory, NormalizedRequest, Share, Together
-from koordra.compat.settings import Settings
+from koordra.compat.settings import Settings, number_of
 
 NAME: Final = "volcano-gpu"
 MEMORY: Final = "volcano.sh/gpu-memory"
@@ -55,6 +58,11 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
+def _factor(settings: Settings) -> int:
+    found: int = settings.option("volcanoGpu", "gpuMemoryFactor", 1)
+    return found
+
+
 def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     """Memory or whole cards; a node offers one of the two."""
     shares: list[Share] = []
@@ -65,11 +73,7 @@ def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
             if not count:
                 continue
             kinds.add(name)
-            memory = (
-                Memory(bytes=count * settings.volcano_gpu_factor * MIB)
-                if name == settings.name(MEMORY)
-                else WHOLE
-            )
+            memory = Memory(bytes=count * _factor(settings) * MIB) if name == settings.name(MEMORY) else WHOLE
             shares.append(Share(container.name, container.phase, count if memory.whole else 1, memory=memory))
     if len(kinds) > 1:
         raise notes.refuse(
@@ -89,4 +93,34 @@ def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     )
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+def _environment(cards: Sequence[Card], _pod: Sequence[Card], _unit: int) -> Variables:
+    if not cards[0].is_share:
+        return ()
+    return (
+        ("VOLCANO_GPU_ALLOCATED", str(cards[0].memory // MIB)),
+        ("VOLCANO_GPU_MEMORY_TOTAL", str(cards[0].total // MIB)),
+    )
+
+
+def _annotations(found: Allocated) -> dict[str, str]:
+    return {
+        "volcano.sh/gpu-index": found.minors(),
+        "volcano.sh/predicate-time": str(found.at * NANOSECONDS),
+        "volcano.sh/gpu-assigned": "true",
+    }
+
+
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={
+        NUMBER: charges.whole_cards,
+        MEMORY: charges.memory_in(lambda settings: MIB * _factor(settings), of_shares=True),
+    },
+    environment=_environment,
+    annotations=_annotations,
+    publishers=(("volcano.sh/gpu-", "Volcano's device plugin"),),
+    like_resources=("volcano.sh/gpu",),
+    like_annotations=("volcano.sh/gpu-",),
+    sections={"volcanoGpu": partial(number_of, section="volcanoGpu", name="gpuMemoryFactor")},
+)

@@ -14,13 +14,16 @@ from koordra.api.opaque.parameters import DevicePolicy
 from koordra.compat.dialect import (
     Dialect,
     PodView,
+    charges,
     exclusively,
     resource_names,
     selectors,
     split_list,
     tell_zeros,
 )
+from koordra.compat.dialect.allocation import Allocated, memory_limits
 from koordra.compat.dialect.containers import Container, amount, only_limit
+from koordra.compat.dialect.device_config import check_scaling, read, vgpu_settings
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
@@ -31,7 +34,6 @@ from koordra.compat.dialect.vocabulary import (
     setting,
     written,
 )
-from koordra.compat.dialects.hami.vocabulary import NO_TYPE, USE_TYPE
 from koordra.compat.normalized_request import (
     MIB,
     WHOLE,
@@ -41,8 +43,11 @@ from koordra.compat.normalized_request import (
     Share,
     percent_of,
 )
-from koordra.compat.settings import VOLCANO, Settings
+from koordra.compat.settings import Settings
 
+VOLCANO: Final = "volcano-vgpu"
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NO_TYPE: Final = "nvidia.com/nouse-gputype"
 NUMBER: Final = "volcano.sh/vgpu-number"
 MEMORY: Final = "volcano.sh/vgpu-memory"
 PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
@@ -80,9 +85,8 @@ VOCABULARY: Final = Vocabulary(
             USE_TYPE,
             "models allowed: any part of the name, in either case",
             "CEL on `productName`; hides the deny list",
-            also=("hami",),
         ),
-        annotation(NO_TYPE, "models not allowed", "CEL on `productName`", also=("hami",)),
+        annotation(NO_TYPE, "models not allowed", "CEL on `productName`"),
         annotation(USE_UUID, "cards allowed, by UUID", "CEL on `uuid`"),
         annotation(NO_UUID, "cards not allowed", "CEL on `uuid`"),
         annotation(
@@ -132,17 +136,8 @@ VOCABULARY: Final = Vocabulary(
 
 def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     """A pod of volcano-vgpu."""
-    own = settings.of(VOLCANO)
-    if own.memory_scaling > 1:
-        raise notes.refuse(
-            "deviceMemoryScaling",
-            f"{own.memory_scaling:g} gives out more memory than a card has, which koordra does not",
-            "set it to 1 and ask for what the pod needs",
-        )
-    if own.core_scaling > 1:
-        notes.warn(
-            "deviceCoreScaling", f"{own.core_scaling:g} is not honoured: the compute of a card adds up to 100"
-        )
+    own = vgpu_settings(settings, VOLCANO)
+    check_scaling(own, notes)
     isolation = settings.isolation.get(VOLCANO, "limiter")
     shares = [
         share for container in view.containers if (share := _share(container, settings, notes)) is not None
@@ -183,7 +178,7 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
         )
     count = only_limit(container, number_name, notes=notes)
     units = amount(container, memory_name, notes=notes) or 0
-    factor = max(settings.of(VOLCANO).memory_factor, 1)
+    factor = max(vgpu_settings(settings, VOLCANO).memory_factor, 1)
     if units > _MOST_MIB // factor:
         raise notes.refuse(
             container.field(memory_name),
@@ -254,4 +249,44 @@ def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
     return tuple(found)
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+def _annotations(found: Allocated) -> dict[str, str]:
+    return {
+        "volcano.sh/vgpu-ids-new": ";".join(found.vgpus(container) for container in found.app),
+        "volcano.sh/vgpu-node": found.node,
+        "volcano.sh/vgpu-time": str(found.at),
+        "volcano.sh/bind-time": str(found.at),
+        "volcano.sh/bind-phase": "success",
+    }
+
+
+_RESOURCE_FIELDS: Final = {
+    "resourceCountName": NUMBER,
+    "resourceMemoryName": MEMORY,
+    "resourceMemoryPercentageName": PERCENT,
+    "resourceCoreName": CORES,
+    "resourcePriorityName": "volcano.sh/vgpu-priority",
+}
+
+
+def _section(settings: Settings, section: object, source: str) -> Settings:
+    return read(settings, section, f"{source}: volcano", dialect=VOLCANO, resources=_RESOURCE_FIELDS)
+
+
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={
+        NUMBER: charges.count,
+        MEMORY: charges.memory_in(lambda settings: MIB * vgpu_settings(settings, VOLCANO).memory_factor),
+        PERCENT: charges.percent,
+        CORES: charges.cores,
+    },
+    environment=memory_limits,
+    annotations=_annotations,
+    publishers=(("volcano.sh/vgpu-", "Volcano's vGPU device plugin"),),
+    schedulers={"volcano": False},
+    like_resources=("volcano.sh/vgpu",),
+    like_annotations=("volcano.sh/vgpu-",),
+    sections={"volcano": _section},
+    device_config=_RESOURCE_FIELDS,
+)

@@ -23,7 +23,7 @@ from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
-from koordra.compat.dialects.plain import PLAIN
+from koordra.compat.dialects import dialect_named
 from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
@@ -150,7 +150,9 @@ class Admission:
         except InvalidInput:
             return False
         asked = {name for name in _asked(pod) if found.normalized and name in found.normalized.names}
-        return found.dialect == PLAIN and bool(asked) and asked <= served
+        dialect = dialect_named(found.dialect)
+        standard = dialect is not None and dialect.extended_resources
+        return standard and bool(asked) and asked <= served
 
 
 class _With:

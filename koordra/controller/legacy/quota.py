@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.compat.quota_charges import OWN_MEMORY, Amounts
+from koordra.compat.quota_charges import Amounts, is_in_bytes
 from koordra.errors import InvalidQuantity
 from koordra.quantity import canonical, to_int
 
 PREFIXES: Final = ("requests.", "limits.")
-_BYTES: Final = (OWN_MEMORY, "koordinator.sh/gpu-memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def _over(quota: Object, bounds: Mapping[str, tuple[str, int]], asking: Charge, 
 
 
 def _text(name: str, amount: int) -> str:
-    return canonical(amount) if name in _BYTES else str(amount)
+    return canonical(amount) if is_in_bytes(name) else str(amount)
 
 
 def is_scoped(quota: Mapping[str, Any]) -> bool:

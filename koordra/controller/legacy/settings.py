@@ -6,23 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from koordra.api import names
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 
 OPT_OUT: Final = names.DOMAIN + "legacy-pods"
 """Label on a pod or namespace; `ignore`: left as it is."""
 IGNORE: Final = "ignore"
 
-SCHEDULERS: Final = (
-    "koord-scheduler",
-    "hami-scheduler",
-    "4pd-vgpu-scheduler",
-    "volcano",
-    "alnair-cost-saving",
-    "alnair-high-performance",
-    "gpushare-scheduler",
-    "elastic-gpu-scheduler",
-)
-"""Schedulers of the stacks that koordra takes the place of; pods that name them go to the default one."""
 RUNTIME_CLASSES: Final = ("nvidia",)
 GRACE: Final = 600.0
 
@@ -36,9 +26,10 @@ class LegacySettings:
 
 
 def in_a_cluster(settings: Settings) -> Settings:
-    """What is not said, as it is for a cluster whose other stacks are gone."""
+    """What is not said, as it is for a cluster whose other stacks are gone: pods that name their schedulers go to the default one."""
+    stacks = tuple(name for dialect in DIALECTS for name in dialect.schedulers)
     return replace(
         settings,
-        schedulers=SCHEDULERS if settings.schedulers is None else settings.schedulers,
+        schedulers=stacks if settings.schedulers is None else settings.schedulers,
         runtime_classes=RUNTIME_CLASSES if settings.runtime_classes is None else settings.runtime_classes,
     )

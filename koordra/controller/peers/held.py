@@ -7,12 +7,13 @@ unit that cannot be read is GiB.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.compat.dialect.allocation import Allocated, Device, Held
+from koordra.compat.normalized_request import GIB
 from koordra.controller import claims as claims_of
 from koordra.controller.elastic.cards import containers_using
 from koordra.errors import InvalidQuantity
@@ -20,48 +21,8 @@ from koordra.quantity import parse
 
 MEMORY_UNIT: Final = names.DOMAIN + "memory-unit"
 """Annotation of a claim: bytes of one unit of memory in the pod's words."""
-GIB: Final = 1 << 30
 _LONGEST_UNIT: Final = 18
 """Digits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A published device as the annotations speak of it; `total` is its memory in bytes."""
-
-    kind: str
-    uuid: str
-    minor: int
-    bus_id: str
-    parent_bus_id: str
-    parent_minor: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One device of a pod: `memory` in bytes, `cores` in percent (0: not reserved), `share` of a NIC in percent."""
-
-    device: Device
-    containers: tuple[str, ...]
-    memory: int
-    cores: int
-    share: int
-
-
-@dataclass(frozen=True, slots=True)
-class Allocated:
-    """`containers`: all of the pod, init containers first; `app` the others alone; `at`: Unix time of the allocation."""
-
-    node: str
-    containers: tuple[str, ...]
-    app: tuple[str, ...]
-    held: tuple[Held, ...]
-    at: int
-    unit: int = GIB
-
-    def gpus(self) -> list[Held]:
-        return [held for held in self.held if held.device.kind in (names.TYPE_GPU, names.TYPE_MIG)]
 
 
 Devices = Mapping[tuple[str, str], Device]

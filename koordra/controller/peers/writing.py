@@ -15,12 +15,13 @@ from typing import Any, Final, Protocol
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
+from koordra.compat.dialect.allocation import Device
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Source
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.peers.annotations import DIALECT, wanted
-from koordra.controller.peers.held import Device, Devices, devices_of
+from koordra.controller.peers.held import Devices, devices_of
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.logs import get_logger
 from koordra.process import spawn

@@ -1,6 +1,6 @@
 """Node labels that removed GPU stacks used to publish, so that nodeSelectors of unchanged pods keep matching.
 
-    machine ──> labels_of: the labels of GPU feature discovery, Koordinator and Aliyun (pure)
+    machine ──> labels_of: the labels of GPU feature discovery and of the dialects (koordra.compat) (pure)
     node    ──> change: what of them is to be written (pure)         ──> one patch, conditional on the Node's version
 
 Only cards that koordra offers count. A value that differs between the cards of a node is left out, except the
@@ -24,6 +24,8 @@ from typing import Any, Final, Protocol
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.compat.dialect.allocation import NodeCards
+from koordra.compat.dialects import DIALECTS
 from koordra.errors import ApiError, Conflict
 from koordra.logs import get_logger
 from koordra.topology.machine import Machine
@@ -54,12 +56,7 @@ KEYS: Final = (
     "nvidia.com/cuda.runtime-version.major",
     "nvidia.com/cuda.runtime-version.minor",
     "nvidia.com/cuda.runtime-version.full",
-    "node.koordinator.sh/gpu-vendor",
-    "node.koordinator.sh/gpu-model",
-    "node.koordinator.sh/gpu-driver-version",
-    "aliyun.accelerator/nvidia_name",
-    "aliyun.accelerator/nvidia_count",
-    "aliyun.accelerator/nvidia_mem",
+    *(label for dialect in DIALECTS for label in dialect.node_labels),
 )
 """Every label that may be written; the admission policy koordra-own-node-labels has the same list."""
 
@@ -89,20 +86,18 @@ def labels_of(machine: Machine) -> dict[str, str]:
     found = {
         "nvidia.com/gpu.count": count,
         "nvidia.com/mig.capable": str(capable).lower(),
-        "node.koordinator.sh/gpu-vendor": "nvidia",
-        "aliyun.accelerator/nvidia_count": count,
     }
     if product:
-        found["nvidia.com/gpu.product"] = found["aliyun.accelerator/nvidia_name"] = product
-        found["node.koordinator.sh/gpu-model"] = product.removeprefix("NVIDIA")
+        found["nvidia.com/gpu.product"] = product
     if memory:
         found["nvidia.com/gpu.memory"] = memory
-        found["aliyun.accelerator/nvidia_mem"] = f"{memory}MiB"
     if family:
         found["nvidia.com/gpu.family"] = family.lower()
     if compute:
         major, _, minor = compute.partition(".")
         found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor or "0"}
+    told = NodeCards(len(cards), product, memory, driver)
+    found |= {label: tell(told) for dialect in DIALECTS for label, tell in dialect.node_labels.items()}
     found |= _driver(driver) | _runtime(machine.cuda_version)
     return {key: value for key in KEYS if (value := label_value(found.get(key, "")))}
 
@@ -225,10 +220,7 @@ def _driver(version: str) -> dict[str, str]:
     if not version:
         return {}
     parts = [*version.split("."), "", ""]
-    found = {
-        "node.koordinator.sh/gpu-driver-version": version,
-        "nvidia.com/cuda.driver-version.full": version,
-    }
+    found = {"nvidia.com/cuda.driver-version.full": version}
     for index, (old, new) in enumerate((("major", "major"), ("minor", "minor"), ("rev", "revision"))):
         found[f"nvidia.com/cuda.driver.{old}"] = parts[index]
         found[f"nvidia.com/cuda.driver-version.{new}"] = parts[index]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from koordra.compat.settings import Settings, VgpuSettings
+from koordra.compat.dialect.device_config import VgpuSettings
+from koordra.compat.settings import Settings
 from tests.unit.compat.pods import Dict, asking, container, pod
 
 
@@ -37,7 +38,7 @@ VOLCANO_STAYS = "volcano stays"
 
 
 def hami(**more: Any) -> Settings:
-    return Settings(vgpu=MappingProxyType({"hami": VgpuSettings(**more)}))
+    return Settings(options={"hami": {"vgpu": VgpuSettings(**more)}})
 
 
 def with_hint(ask: Dict, hint: Dict, joint: Dict | None = None) -> Dict:
@@ -65,13 +66,13 @@ PLAIN = [
         "plain-shared",
         asking({N + "gpu.shared": 1}),
         ["a: 1 gpu", "a: GpuConfig memoryPercent=25"],
-        Settings(replicas=4),
+        Settings(options={"plain": {"replicas": 4}}),
     ),
     Row(
         "plain-shared-two",
         asking({N + "gpu.shared": 2}),
         ["a: 2 gpu", DISTINCT, "a: GpuConfig memoryPercent=33"],
-        Settings(replicas=3),
+        Settings(options={"plain": {"replicas": 3}}),
     ),
     Row("plain-in-requests", pod(container(ask={N + "gpu": 1}, sides=("limits", "requests"))), ["a: 1 gpu"]),
 ]
@@ -596,7 +597,7 @@ VOLCANO = [
         "volcano-factor",
         asking({V + "vgpu-memory": 3}),
         ["a: 1 gpu memory 30Mi", KEEP],
-        Settings(vgpu=MappingProxyType({"volcano-vgpu": VgpuSettings(memory_factor=10)})),
+        Settings(options={"volcano-vgpu": {"vgpu": VgpuSettings(memory_factor=10)}}),
     ),
     Row(
         "volcano-uuids",
@@ -645,7 +646,7 @@ VOLCANO = [
         "volcano-old-factor",
         asking({V + "gpu-memory": 5}),
         ["a: 1 gpu memory 50Mi"],
-        Settings(volcano_gpu_factor=10),
+        Settings(options={"volcanoGpu": {"gpuMemoryFactor": 10}}),
     ),
     Row("volcano-old-number", asking({V + "gpu-number": 2}), ["a: 2 gpu"]),
 ]
@@ -716,7 +717,7 @@ OTHERS = [
         "elastic-unit",
         asking({"elasticgpu.io/gpu-memory": 4}),
         ["a: 1 gpu memory 4Gi"],
-        Settings(elastic_unit=1 << 30),
+        Settings(options={"elastic": {"memoryUnit": 1 << 30}}),
     ),
     Row(
         "qgpu",
@@ -744,7 +745,7 @@ OTHERS = [
         "aliyun-unit",
         asking({"aliyun.com/gpu-mem": 3000}),
         ["a: 1 gpu memory 3000Mi"],
-        Settings(aliyun_unit=1 << 20),
+        Settings(options={"aliyun": {"memoryUnit": 1 << 20}}),
     ),
     Row(
         "aliyun-isolated",
@@ -978,7 +979,7 @@ REFUSED: list[tuple[str, Dict, str, Settings]] = [
         "volcano-scaling",
         asking({V + "vgpu-number": 1}),
         "deviceMemoryScaling",
-        Settings(vgpu=MappingProxyType({"volcano-vgpu": VgpuSettings(memory_scaling=2.0)})),
+        Settings(options={"volcano-vgpu": {"vgpu": VgpuSettings(memory_scaling=2.0)}}),
     ),
     (
         "volcano-both",

@@ -13,6 +13,7 @@ from koordra.cli.manifests.convert import command
 from koordra.compat.dialect.vocabulary import Vocabulary
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 
 
 def table(vocabulary: Vocabulary) -> str:
@@ -80,6 +81,6 @@ def test_the_settings_of_the_first_page_are_read() -> None:
     text = (FOLDER / "README.md").read_text()
     found = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert found
-    settings = Settings().with_document(yaml.safe_load(found[1]), source="README.md")
-    assert settings.replicas == 4
+    settings = with_document(Settings(), yaml.safe_load(found[1]), source="README.md")
+    assert settings.option("plain", "replicas", None) == 4
     assert all(f"({name})" in text for name in PAGES)

@@ -243,7 +243,7 @@ def test_volcano_elastic_and_tke() -> None:
 
 
 def test_replicas_fill_a_card() -> None:
-    settings = Settings(replicas=4)
+    settings = Settings(options={"plain": {"replicas": 4}})
     many = [named(asking({N + "gpu.shared": 1}), f"p{number}") for number in range(17)]
     assert len(results("t4x4-1nic", *many, settings=settings)) == 16
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 from tests.unit.compat.pods import Dict, asking, converted, warnings, words
 from tests.unit.compat.rows import K, N
 
@@ -54,6 +55,6 @@ def test_other_device_plugins_are_left_alone() -> None:
 
 def test_with_hamis_cards_renamed_the_old_name_is_still_the_device_plugins() -> None:
     section = {"resourceCountName": "corp.example/vgpu", "resourceMemoryName": "corp.example/mem"}
-    settings = Settings().with_document({"nvidia": section}, source="device-config.yaml")
+    settings = with_document(Settings(), {"nvidia": section}, source="device-config.yaml")
     assert words(asking({N + "gpu": 2}), settings=settings) == ["a: 2 gpu"]
     assert words(asking({"corp.example/vgpu": 2}), settings=settings) == ["a: 2 gpu cores 100"]

@@ -9,6 +9,7 @@ import pytest
 from koordra.api import names, objects
 from koordra.compat import original_request
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.templates import LAST_USED, MADE_BY
 from koordra.controller.legacy.translation import DIALECT
 from tests.unit.legacy.cluster import Cluster, Object, container, of_kind, pod
@@ -269,7 +270,7 @@ def test_schedulers_that_are_gone_give_way_to_the_default_one(name: str) -> None
 
 
 def test_which_schedulers_are_gone_is_a_setting() -> None:
-    settings = Settings().with_document({"schedulers": ["corp-scheduler"]}, source="s")
+    settings = with_document(Settings(), {"schedulers": ["corp-scheduler"]}, source="s")
     cluster = Cluster(settings=settings)
     assert (
         cluster.admitted(pod(GPU, schedulerName="corp-scheduler"))["spec"]["schedulerName"]

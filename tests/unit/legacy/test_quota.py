@@ -10,6 +10,7 @@ from koordra.api import objects
 from koordra.compat import quota_charges
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 from koordra.controller.legacy import upkeep
 from koordra.controller.legacy.quota import in_scope
 from koordra.controller.legacy.run import LegacyWebhook
@@ -24,7 +25,7 @@ GPU = {"nvidia.com/gpu": 1}
 
 
 def amount(limits: Object, name: str, *, more: Object | None = None, **settings: Object) -> int | None:
-    cluster = Cluster(settings=Settings().with_document(settings, source="s") if settings else None)
+    cluster = Cluster(settings=with_document(Settings(), settings, source="s") if settings else None)
     containers = [container("main", limits)] + ([container("more", more)] if more else [])
     cluster.admitted(pod(containers=containers))
     (template,) = of_kind(cluster)

@@ -10,6 +10,7 @@ import pytest
 from koordra.api import objects
 from koordra.compat import original_request
 from koordra.compat.settings import Settings
+from koordra.compat.settings_document import with_document
 from koordra.controller.legacy import upkeep
 from koordra.controller.legacy.settings import in_a_cluster
 from tests.unit.legacy.cluster import Cluster, Object, of_kind, pod
@@ -106,7 +107,7 @@ def test_settings_that_changed_are_told() -> None:
     cluster = Cluster()
     stored = cluster.store(cluster.admitted(pod({"aliyun.com/gpu-mem": 4})))
     cluster.known.clear()
-    other = in_a_cluster(Settings().with_document({"aliyun": {"memoryUnit": "MiB"}}, source="s"))
+    other = in_a_cluster(with_document(Settings(), {"aliyun": {"memoryUnit": "MiB"}}, source="s"))
     (found,) = lost(cluster, stored, settings=other)
     assert "settings or annotations have changed" in found.why
 

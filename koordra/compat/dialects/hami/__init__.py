@@ -21,6 +21,7 @@ from koordra.api.opaque.parameters import CoresPolicy
 from koordra.compat.dialect import (
     Dialect,
     PodView,
+    charges,
     exclusively,
     mig_shares,
     resource_names,
@@ -28,16 +29,20 @@ from koordra.compat.dialect import (
     split_list,
     tell_zeros,
 )
+from koordra.compat.dialect.allocation import Allocated, memory_limits
 from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect.device_config import VgpuSettings, check_scaling, read, vgpu_settings
 from koordra.compat.dialects.hami.policies import policies_of
 from koordra.compat.dialects.hami.vocabulary import (
     CORE_SWITCH,
     CORES,
     COUNT,
+    HAMI,
     MEMORY,
     MODE,
     NO_TYPE,
     NO_UUID,
+    OPT_OUT,
     PERCENT,
     PRIORITY,
     USE_TYPE,
@@ -53,15 +58,15 @@ from koordra.compat.normalized_request import (
     Share,
     percent_of,
 )
-from koordra.compat.settings import HAMI, Settings, VgpuSettings
+from koordra.compat.settings import Settings
 
 MOST_MIB: Final = 2**31 - 1
 
 
 def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
     """Raises Refused for what HAMi would refuse, forget or never place, and for what koordra cannot honour."""
-    own = settings.of(HAMI)
-    _check_scaling(own, notes)
+    own = vgpu_settings(settings, HAMI)
+    check_scaling(own, notes)
     isolation = settings.isolation.get(HAMI, "limiter")
     mode = _mode(view, notes)
     shares = [
@@ -89,19 +94,6 @@ def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
         names=resource_names(VOCABULARY, settings) | mig_names,
         results=VOCABULARY.results(list(view.annotations)),
     )
-
-
-def _check_scaling(own: VgpuSettings, notes: Notes) -> None:
-    if own.memory_scaling > 1:
-        raise notes.refuse(
-            "deviceMemoryScaling",
-            f"{own.memory_scaling:g} gives out more memory than a card has, which koordra does not",
-            "set it to 1 and ask for what the pod needs",
-        )
-    if own.core_scaling > 1:
-        notes.warn(
-            "deviceCoreScaling", f"{own.core_scaling:g} is not honoured: the compute of a card adds up to 100"
-        )
 
 
 def _share(container: Container, own: VgpuSettings, settings: Settings, notes: Notes) -> Share | None:
@@ -246,4 +238,45 @@ def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
     return tuple(found)
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+def _annotations(found: Allocated) -> dict[str, str]:
+    per_container = [found.vgpus(container) for container in found.containers]
+    return {
+        "hami.io/vgpu-devices-allocated": "".join(f"{text};" for text in per_container),
+        "hami.io/vgpu-node": found.node,
+        "hami.io/vgpu-time": str(found.at),
+        "hami.io/bind-time": str(found.at),
+        "hami.io/bind-phase": "success",
+    }
+
+
+_RESOURCE_FIELDS: Final = {
+    "resourceCountName": COUNT,
+    "resourceMemoryName": MEMORY,
+    "resourceMemoryPercentageName": PERCENT,
+    "resourceCoreName": CORES,
+    "resourcePriorityName": PRIORITY,
+}
+
+
+def _section(settings: Settings, section: object, source: str) -> Settings:
+    return read(settings, section, f"{source}: {HAMI}", dialect=HAMI, resources=_RESOURCE_FIELDS)
+
+
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={
+        COUNT: charges.count,
+        MEMORY: charges.memory_in(lambda settings: MIB * vgpu_settings(settings, HAMI).memory_factor),
+        PERCENT: charges.percent,
+        CORES: charges.cores,
+    },
+    charges_partitions=True,
+    environment=memory_limits,
+    annotations=_annotations,
+    schedulers={"hami-scheduler": True, "4pd-vgpu-scheduler": False},
+    opt_out=(OPT_OUT, "ignore"),
+    like_annotations=("nvidia.com/", "hami.io/"),
+    sections={HAMI: _section},
+    device_config=_RESOURCE_FIELDS,
+)

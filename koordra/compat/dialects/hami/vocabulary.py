@@ -15,8 +15,8 @@ from koordra.compat.dialect.vocabulary import (
     setting,
     written,
 )
-from koordra.compat.settings import HAMI
 
+HAMI: Final = "hami"
 COUNT: Final = "nvidia.com/gpu"
 MEMORY: Final = "nvidia.com/gpumem"
 PERCENT: Final = "nvidia.com/gpumem-percentage"
@@ -43,7 +43,6 @@ VOCABULARY: Final = Vocabulary(
             COUNT,
             "slices, each on another card",
             "`count`, with `distinctAttribute: koordra.io/uuid`",
-            also=("plain", "koordinator"),
         ),
         resource(MEMORY, "MiB on each card, times memoryFactor", "capacity `memory`"),
         resource(
@@ -61,15 +60,13 @@ VOCABULARY: Final = Vocabulary(
             "nvidia.com/mig-*",
             "MIG instances of a profile",
             "class `mig.koordra.io` with the profile",
-            also=("plain",),
         ),
         annotation(
             USE_TYPE,
             "models allowed: any part of the name, in either case, commas between",
             "CEL on `productName`",
-            also=("volcano-vgpu",),
         ),
-        annotation(NO_TYPE, "models not allowed", "CEL on `productName`", also=("volcano-vgpu",)),
+        annotation(NO_TYPE, "models not allowed", "CEL on `productName`"),
         annotation(USE_UUID, "cards allowed, by UUID", "CEL on `uuid`"),
         annotation(NO_UUID, "cards not allowed", "CEL on `uuid`"),
         annotation(

@@ -18,7 +18,7 @@ from typing import Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import Scope
-from koordra.compat.dialect import Dialect, PodView, resource_names, selectors
+from koordra.compat.dialect import Dialect, PodView, charges, resource_names
 from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
 from koordra.compat.dialect.vocabulary import (
     Place,
@@ -33,6 +33,7 @@ from koordra.compat.dialect.vocabulary import (
 )
 from koordra.compat.dialects.koordinator import requests as arithmetic
 from koordra.compat.dialects.koordinator.hints import HINT, JOINT, PARTITION, Hint, hints, joint, partition
+from koordra.compat.dialects.koordinator.labels import PARENT, labels
 from koordra.compat.dialects.koordinator.requests import (
     CORE,
     FPGA,
@@ -44,6 +45,7 @@ from koordra.compat.dialects.koordinator.requests import (
     SHARED,
     Split,
 )
+from koordra.compat.dialects.koordinator.results import device_allocated, environment
 from koordra.compat.normalized_request import (
     Joint,
     Memory,
@@ -66,9 +68,7 @@ VOCABULARY: Final = Vocabulary(
     KOORDINATOR,
     "Koordinator",
     (
-        resource(
-            NVIDIA, "whole cards", "`count`, `cores` 100, all of each card's memory", also=("plain", "hami")
-        ),
+        resource(NVIDIA, "whole cards", "`count`, `cores` 100, all of each card's memory"),
         resource(
             GPU,
             "percent: 50 is half a card, 200 two cards",
@@ -343,12 +343,10 @@ def _labels(said: Hint | None, notes: Notes) -> tuple[str, ...]:
         return ()
     found = []
     if said.selector is not None:
-        prefix = selectors.PARENT if said.vf_selector is not None else ""
-        found.append(
-            selectors.labels(said.selector, field=f"{said.where}.selector", notes=notes, prefix=prefix)
-        )
+        prefix = PARENT if said.vf_selector is not None else ""
+        found.append(labels(said.selector, field=f"{said.where}.selector", notes=notes, prefix=prefix))
     if said.vf_selector is not None:
-        found.append(selectors.labels(said.vf_selector, field=f"{said.where}.vfSelector", notes=notes))
+        found.append(labels(said.vf_selector, field=f"{said.where}.vfSelector", notes=notes))
     return tuple(expression for expression in found if expression)
 
 
@@ -416,4 +414,28 @@ def _where(view: PodView, name: str) -> str:
     return asking[0].field(name) if asking else f"{view.where}.containers[*].resources"
 
 
-DIALECT: Final = Dialect(VOCABULARY, parse)
+DIALECT: Final = Dialect(
+    VOCABULARY,
+    parse,
+    charges={
+        NVIDIA: charges.count,
+        GPU: charges.compute,
+        CORE: charges.compute,
+        MEMORY: charges.memory_in(lambda _: 1),
+        RATIO: charges.percent,
+        SHARED: charges.count,
+        RDMA: charges.nics,
+    },
+    bytes=frozenset({MEMORY}),
+    environment=environment,
+    annotations=device_allocated,
+    publishers=((GPU, "Koordinator's koord-manager and koordlet"),),
+    node_labels={
+        "node.koordinator.sh/gpu-vendor": lambda cards: "nvidia" if cards.count else "",
+        "node.koordinator.sh/gpu-model": lambda cards: cards.product.removeprefix("NVIDIA"),
+        "node.koordinator.sh/gpu-driver-version": lambda cards: cards.driver_version,
+    },
+    schedulers={"koord-scheduler": False},
+    like_resources=(GPU,),
+    like_annotations=("scheduling.koordinator.sh/device-", "scheduling.koordinator.sh/gpu-"),
+)

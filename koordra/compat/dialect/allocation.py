@@ -1,0 +1,100 @@
+"""What a pod was given, as dialects tell it: in variables of a container, in annotations of the pod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.api import names
+from koordra.compat.normalized_request import GIB, MIB
+
+NANOSECONDS: Final = 1_000_000_000
+Variables = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card of one request, as a container sees it: `memory` of `total` bytes."""
+
+    minor: int
+    memory: int
+    total: int
+
+    @property
+    def is_share(self) -> bool:
+        return self.memory < self.total
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCards:
+    """A node's cards, for its labels; `product` and `memory` (MiB) are empty where the cards differ."""
+
+    count: int
+    product: str
+    memory: str
+    driver_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A published device as the annotations speak of it; `total` is its memory in bytes."""
+
+    kind: str
+    uuid: str
+    minor: int
+    bus_id: str
+    parent_bus_id: str
+    parent_minor: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One device of a pod: `memory` in bytes, `cores` in percent (0: not reserved), `share` of a NIC in percent."""
+
+    device: Device
+    containers: tuple[str, ...]
+    memory: int
+    cores: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """`containers`: all of the pod, init containers first; `app` the others alone; `at`: Unix time of the allocation."""
+
+    node: str
+    containers: tuple[str, ...]
+    app: tuple[str, ...]
+    held: tuple[Held, ...]
+    at: int
+    unit: int = GIB
+
+    def gpus(self, container: str | None = None) -> list[Held]:
+        """Cards and MIG instances, of one container or of all."""
+        return [
+            held
+            for held in self.held
+            if held.device.kind in (names.TYPE_GPU, names.TYPE_MIG)
+            and (container is None or container in held.containers)
+        ]
+
+    def minors(self, container: str | None = None) -> str:
+        """`0,3`"""
+        return ",".join(map(str, sorted({held.device.minor for held in self.gpus(container)})))
+
+    def vgpus(self, container: str) -> str:
+        """`UUID,NVIDIA,MiB,cores:` for each card, as HAMi and Volcano write it."""
+        return "".join(
+            f"{held.device.uuid},NVIDIA,{held.memory // MIB},{held.cores}:" for held in self.gpus(container)
+        )
+
+
+def memory_limits(cards: Sequence[Card], _pod: Sequence[Card], _unit: int) -> Variables:
+    """The variable of the library that HAMi and Volcano have in common, for each limited card in order."""
+    return tuple(
+        (f"CUDA_DEVICE_MEMORY_LIMIT_{index}", f"{card.memory // MIB}m")
+        for index, card in enumerate(cards)
+        if card.is_share
+    )
