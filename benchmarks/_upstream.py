@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from koordra.allocator.inventory import Offered
+from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.api.claims import Alternative, DeviceClass
 from koordra.cel.selectors import DeviceFacts, _outcome, _program, _values_read
 from koordra.errors import SelectorError
@@ -137,11 +137,11 @@ class Plain:
             self.fitting[key] = found
         return found
 
-    def evaluate(self, expression: str, offered: Offered) -> bool:
+    def evaluate(self, expression: str, offered: PublishedDevice) -> bool:
         self.evaluated += 1
         return evaluated(expression, offered.facts)
 
-    def _count(self, offered: Offered) -> dict[tuple[str, str], Decimal] | None:
+    def _count(self, offered: PublishedDevice) -> dict[tuple[str, str], Decimal] | None:
         taken = {
             (set_name, counter): amount
             for set_name, counters in offered.device.consumes_counters.items()
@@ -153,7 +153,7 @@ class Plain:
             self.left[key] -= amount
         return taken
 
-    def _constrain(self, name: str, offered: Offered) -> list[int] | None:
+    def _constrain(self, name: str, offered: PublishedDevice) -> list[int] | None:
         """The constraints that got the device, None (and nothing changed) when one refuses it."""
         added: list[int] = []
         for index, constraint in enumerate(self.constraints):

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from koordra.allocator.placement import NodeAnswer, Placement
-from koordra.allocator.search import Search
+from koordra.allocator.search.search import Search
 from koordra.placement import Plan, plan
 from tests.unit.allocator import machines
 

@@ -37,8 +37,8 @@ from typing import Any
 import networkx as nx
 
 from benchmarks._results import table, write
-from koordra.allocator.classes import shipped_classes
-from koordra.allocator.inventory import GPU, NIC, Inventory
+from koordra.allocator.devices.inventory import GPU, NIC, Inventory
+from koordra.allocator.request.classes import shipped_classes
 from koordra.api import names
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._results import table, write
-from koordra.allocator.classes import shipped_classes
-from koordra.allocator.inventory import Inventory
+from koordra.allocator.devices.inventory import Inventory
+from koordra.allocator.request.classes import shipped_classes
 from koordra.api import names
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices

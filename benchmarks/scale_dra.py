@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._results import table, write
-from koordra.allocator.classes import shipped_classes
-from koordra.allocator.inventory import Taken
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.request.classes import shipped_classes
 from koordra.api import names
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
@@ -103,7 +103,7 @@ def _started(count: int) -> dict[str, Any]:
     read = time.thread_time() - began
     began = time.thread_time()
     ranking = NodeRanking.of({entry["metadata"]["name"]: entry for entry in nodes}, inventory)
-    ranking.settle(Taken(), {})
+    ranking.settle(Usage(), {})
     gathered = time.thread_time() - began
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return {

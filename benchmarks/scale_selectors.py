@@ -21,11 +21,11 @@ import numpy as np
 
 from benchmarks._results import table, write
 from benchmarks.scale_dra import cluster_of
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Taken
 from koordra.allocator.placement import Placement
-from koordra.allocator.requests import AskedClaim, resolve
+from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.request.requests import ResolvedClaim, resolve
 from koordra.api import names
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan, read_inventory
@@ -252,10 +252,10 @@ def _arrival(draw: np.random.Generator, number: int) -> tuple[Object, Object, in
 
 
 def _filled(
-    ranking: NodeRanking, arrivals: list[tuple[AskedClaim, Object]], capacity: int, *, known: bool
+    ranking: NodeRanking, arrivals: list[tuple[ResolvedClaim, Object]], capacity: int, *, known: bool
 ) -> Object:
     """The live path's own code; each claim is tried once."""
-    ranking.settle(Taken(), {})
+    ranking.settle(Usage(), {})
     asked = given = 0
     at_100 = 0.0
     for claim, pod in arrivals:

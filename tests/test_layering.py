@@ -193,7 +193,6 @@ IMPORTS_INSIDE_FUNCTIONS = {
     "topology/svg.py",
 }
 CROWDED_PACKAGES = {
-    "koordra.allocator",
     "koordra.controller",
     "koordra.placement.gang",
     "koordra.topology",

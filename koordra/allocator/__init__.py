@@ -1,11 +1,22 @@
 """The allocator: the devices that one group of claims gets on one node, jointly, or why it gets none.
 
-Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `koordra.placement`. Reading order: requests,
-inventory, pools, eligibility, bounds, search, symmetry, joint, fabric, score, offer, diagnosis, relaxation.
+Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `koordra.placement`.
+
+    placement          one group on one node after the other: the way through everything below
+    request/           what a claim asks for
+    devices/           what a node offers, and which device can serve which request
+    node_state         one node while a group is placed, in whole numbers
+    search/            the devices of one node: branch and bound, symmetry, packing
+    score              what makes one placement better than another: the only place where that is said
+    joint_allocation   GPUs and NICs near each other; constraints: matchAttribute, distinctAttribute
+    offer              a placement written as allocations
+    explain/           why a claim fits on no node; reasons: the words
+    predicates         what kube-scheduler would refuse about a node; features: the gates
+    likeness           nodes with equal devices, for gangs
 """
 
-from koordra.allocator.inventory import Inventory
-from koordra.allocator.pairing_level import worst_level
+from koordra.allocator.devices.gpu_nic_distance import worst_level
+from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason
 from koordra.allocator.score import POLICIES
 

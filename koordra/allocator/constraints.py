@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koordra.allocator.inventory import Offered
+from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.api.claims import Constraint
 
 Values = frozenset[tuple[str, Any]]
@@ -25,7 +25,7 @@ def attribute_of(constraint: Constraint) -> str:
     return constraint.match_attribute or constraint.distinct_attribute
 
 
-def values_of(attribute: str, offered: Offered, *, lists: bool) -> Values:
+def values_of(attribute: str, offered: PublishedDevice, *, lists: bool) -> Values:
     """The device's values of a constrained attribute; empty when it can never be accepted."""
     found = offered.facts.attributes.get(attribute)
     if found is None or (found.is_list and not lists):

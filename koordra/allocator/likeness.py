@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from koordra.allocator.inventory import Inventory, Offered, Pool, Taken
+from koordra.allocator.devices.inventory import Inventory, Pool, PublishedDevice, Usage
 from koordra.api import names
 from koordra.api.devices import Attribute
 
@@ -31,7 +31,7 @@ _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATT
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
 
 
-def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Names) -> Hashable:
+def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Usage, read: Names) -> Hashable:
     """Equal for nodes that are alike; None where that cannot be told."""
     found = []
     for pool in pools:
@@ -47,7 +47,7 @@ def likeness(inventory: Inventory, pools: Sequence[Pool], taken: Taken, read: Na
     return tuple(found)
 
 
-def _taken_of(pool: Pool, taken: Taken) -> Hashable:
+def _taken_of(pool: Pool, taken: Usage) -> Hashable:
     in_use = taken.of_pool.get(pool.id)
     if not in_use:
         return ()
@@ -71,7 +71,7 @@ def _published(pool: Pool, read: Names) -> Hashable:
     )
 
 
-def _device(offered: Offered, read: Names, numbers: dict[tuple[str, Hashable], int]) -> Hashable:
+def _device(offered: PublishedDevice, read: Names, numbers: dict[tuple[str, Hashable], int]) -> Hashable:
     device = offered.device
     return (
         offered.id.driver,

@@ -15,12 +15,18 @@ from typing import Final
 
 from koordra.allocator import constraints as rules
 from koordra.allocator import features as gates
-from koordra.allocator.capacity import Demand, in_units, nano
-from koordra.allocator.eligibility import Verdict, admitted, selected
-from koordra.allocator.fabric import NO_FABRIC, Demanded, Fabric, demanded_of, fabric_of
+from koordra.allocator.devices.capacity import Demand, in_units, nano
+from koordra.allocator.devices.eligibility import Verdict, admitted, selected
+from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage, available_counters
+from koordra.allocator.devices.nvlink_fabric import (
+    NO_FABRIC,
+    Fabric,
+    PartitionTracker,
+    demanded_of,
+    fabric_of,
+)
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Offered, Pool, Taken, available_counters
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names
 
 Verdicts = dict[tuple[object, int, bool], Verdict]
@@ -35,11 +41,11 @@ class NodeState:
     """
 
     pools: Sequence[Pool]
-    taken: Taken
+    taken: Usage
     features: Features
     honors_partitions: bool = False
     fabric: Fabric = NO_FABRIC
-    devices: list[Offered] = field(default_factory=list)
+    devices: list[PublishedDevice] = field(default_factory=list)
     pool_of: list[int] = field(default_factory=list)
     shared: list[bool] = field(default_factory=list)
     busy: list[bool] = field(default_factory=list)
@@ -74,7 +80,7 @@ class NodeState:
         self.parts = [self.part(device, used) if used else 0 for device, used in enumerate(self.used)]
         self.fabric = fabric_of(self.devices)
 
-    def verdict(self, wanted: Wanted, device: int, *, own_driver_only: bool) -> Verdict:
+    def verdict(self, wanted: RequestAlternative, device: int, *, own_driver_only: bool) -> Verdict:
         """The static verdict, judged once per kind of request and device."""
         key = (wanted.kind, device, own_driver_only)
         found = self.verdicts.get(key)
@@ -89,7 +95,7 @@ class NodeState:
             self.verdicts[key] = found
         return found
 
-    def demanded_of(self, claims: Sequence[AskedClaim]) -> Demanded | None:
+    def demanded_of(self, claims: Sequence[ResolvedClaim]) -> PartitionTracker | None:
         """Whose cards have to be partitions here, by the node's word or the claim's; nothing is held yet."""
         return demanded_of(claims, self.devices, self.fabric, by_node=self.honors_partitions)
 
@@ -103,7 +109,7 @@ class NodeState:
             )
         return found
 
-    def demand(self, wanted: Wanted, device: int) -> Demand | None:
+    def demand(self, wanted: RequestAlternative, device: int) -> Demand | None:
         """What the request takes of a device that was judged before and can serve it."""
         judged = (self.verdicts.get((wanted.kind, device, own)) for own in (False, True))
         return next(

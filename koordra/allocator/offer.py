@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.requests import AskedClaim, Wanted
-from koordra.allocator.solution import Placed
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.search.solution import Placed
 from koordra.api.allocation import FROM_CLAIM, FROM_CLASS, Allocation, DeviceResult
 from koordra.api.devices import NodeSelection
 
@@ -24,7 +24,7 @@ class Offer:
     """A group's placement on one node. `cost` orders offers; smaller is better."""
 
     node: str
-    claims: Sequence[AskedClaim]
+    claims: Sequence[ResolvedClaim]
     state: NodeState
     placed: tuple[Placed, ...]
     cost: int = 0
@@ -41,7 +41,7 @@ class Offer:
         devices = dict.fromkeys(placed.device for placed in self.placed if placed.wanted.claim == position)
         return [self.state.devices[device].plain for device in devices]
 
-    def _allocation(self, position: int, claim: AskedClaim, *, pin_to_node: bool) -> Allocation:
+    def _allocation(self, position: int, claim: ResolvedClaim, *, pin_to_node: bool) -> Allocation:
         mine = [placed for placed in self.placed if placed.wanted.claim == position]
         # First fit keeps upstream's order; otherwise devices of a request come in the node's order.
         mine.sort(key=lambda placed: (placed.wanted.request, placed.device if pin_to_node else 0))
@@ -61,7 +61,7 @@ class Offer:
             else self._node_selector([placed.device for placed in mine]),
         )
 
-    def _result(self, claim: AskedClaim, placed: Placed, index: int) -> DeviceResult:
+    def _result(self, claim: ResolvedClaim, placed: Placed, index: int) -> DeviceResult:
         offered = self.state.devices[placed.device]
         return DeviceResult(
             request=placed.wanted.label,
@@ -110,7 +110,7 @@ def _add_new(into: list[Mapping[str, Any]], requirements: Sequence[Mapping[str, 
     into.extend(entry for entry in requirements if entry not in into)
 
 
-def _configuration(claim: AskedClaim, chosen: Sequence[Wanted]) -> list[Mapping[str, Any]]:
+def _configuration(claim: ResolvedClaim, chosen: Sequence[RequestAlternative]) -> list[Mapping[str, Any]]:
     """Classes' entries first, then the claim's; `requests` is left out where an entry concerns all of them."""
     found: list[Mapping[str, Any]] = []
     for device_class in dict.fromkeys(wanted.device_class for wanted in chosen):

@@ -20,20 +20,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from koordra.allocator.bounds import candidates_of, enough, narrow, settled
-from koordra.allocator.diagnosis import reasons_on_node
+from koordra.allocator.devices.inventory import GPU, NIC, Pool, Usage
+from koordra.allocator.explain.diagnosis import reasons_on_node
+from koordra.allocator.explain.nearest_fit import Told
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import GPU, NIC, Pool, Taken
-from koordra.allocator.joint import Member, Rule, members_of, rule_for, rungs
+from koordra.allocator.joint_allocation import Member, Rule, members_of, rule_for, rungs
 from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
-from koordra.allocator.relaxation import Told
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
-from koordra.allocator.search import BUDGET, Search
-from koordra.allocator.share_packing import fills_exactly, packed
-from koordra.allocator.solution import Outcome
+from koordra.allocator.search.feasibility import candidates_of, enough, narrow, settled
+from koordra.allocator.search.search import BUDGET, Search
+from koordra.allocator.search.share_packing import fills_exactly, packed
+from koordra.allocator.search.solution import Outcome
 from koordra.api.opaque.parameters import PlacementPolicy
 
 
@@ -82,7 +82,7 @@ class _Rung:
     repeated: bool = False
 
 
-Candidates = Mapping[Wanted, Sequence[int]]
+Candidates = Mapping[RequestAlternative, Sequence[int]]
 """Devices by request, as positions on the node."""
 
 
@@ -90,7 +90,7 @@ class Guide(Protocol):
     """Who knows better than best fit which devices to take, among those that are eligible (`placement.policy.device_selection`)."""
 
     def __call__(
-        self, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
+        self, asked: Sequence[ResolvedClaim], state: NodeState, candidates: Candidates
     ) -> Candidates | None:
         """The candidates to take from; None where there is nothing to say."""
         ...
@@ -106,7 +106,7 @@ class Placement:
 
     def __init__(
         self,
-        asked: Sequence[AskedClaim],
+        asked: Sequence[ResolvedClaim],
         siblings: Sequence[frozenset[int]],
         *,
         policy: PlacementPolicy | None,
@@ -133,7 +133,7 @@ class Placement:
         self,
         name: str,
         pools: Sequence[Pool],
-        taken: Taken,
+        taken: Usage,
         *,
         honors_partitions: bool,
         alike: Hashable = None,
@@ -184,7 +184,7 @@ class Placement:
         self,
         name: str,
         pools: Sequence[Pool],
-        taken: Taken,
+        taken: Usage,
         *,
         honors_partitions: bool,
         verdicts: Verdicts | None,
@@ -368,7 +368,7 @@ def _holds(known: Outcome, ceiling: int | None) -> bool:
     return known.bound is None or (ceiling is not None and known.bound > ceiling)
 
 
-def _kinds(asked: Sequence[AskedClaim], state: NodeState) -> dict[Member, set[str]]:
+def _kinds(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[Member, set[str]]:
     """What each request can get here: GPUs, NICs or both. Looked at only where a JointAllocation asks."""
     kinds: dict[Member, set[str]] = {}
     if not any(claim.joints for claim in asked):
@@ -389,14 +389,14 @@ def _kinds(asked: Sequence[AskedClaim], state: NodeState) -> dict[Member, set[st
     return kinds
 
 
-def takes_all(asked: Sequence[AskedClaim]) -> bool:
+def takes_all(asked: Sequence[ResolvedClaim]) -> bool:
     """Whether some request is for all devices that match, which upstream may answer with an error on the way."""
     return any(
         wanted.takes_all for claim in asked for request in claim.requests for wanted in request.alternatives
     )
 
 
-def _said(asked: Sequence[AskedClaim], policy: PlacementPolicy) -> PlacementPolicy:
+def _said(asked: Sequence[ResolvedClaim], policy: PlacementPolicy) -> PlacementPolicy:
     """What the claims say wins over the policy; the first claim that says something is heard."""
     said = [claim.placement for claim in asked]
     return PlacementPolicy(

@@ -15,7 +15,7 @@ symmetry (`symmetry.py` relies on it).
     10      broken groups: free GPUs left in groups that were whole and no longer are: switch groups and partitions of two
             (times 4), NUMA nodes and partitions of four (times 1); a GPU without a switch above it is grouped by its root
     1       destroyed places: of each card of which a part is taken, thousandths of its parts, by size, that can no longer be
-            taken (`cut_cards`); so that a small MIG slice goes where no large one can
+            taken (`partitionable_gpu`); so that a small MIG slice goes where no large one can
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
 
 Policies turn the last three lines: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
@@ -29,12 +29,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.allocator.cut_cards import CutCards
-from koordra.allocator.fabric import Fabric
-from koordra.allocator.inventory import GPU, NIC
+from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.devices.nvlink_fabric import Fabric
+from koordra.allocator.devices.partitionable_gpu import CutCards
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.partial_choice import PartialChoice
-from koordra.allocator.remaining_supply import Side, Tail
+from koordra.allocator.search.partial_choice import PartialChoice
+from koordra.allocator.search.remaining_supply import Side, Tail
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
@@ -84,7 +84,7 @@ PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
 
 
 @dataclass(slots=True)
-class Before:
+class InitialState:
     """The node as it was: its GPUs, the groups they form, and those of them that were whole.
 
     `heaviest`: the weights of all whole groups that one card is in, at most.
@@ -96,7 +96,7 @@ class Before:
     heaviest: int
 
     @classmethod
-    def of(cls, state: NodeState) -> Before:
+    def of(cls, state: NodeState) -> InitialState:
         gpus = [device for device, offered in enumerate(state.devices) if offered.kind == GPU]
         cards = [
             device for device in gpus if state.devices[device].plain.get(names.ATTR_TYPE) != names.TYPE_MIG
@@ -135,7 +135,7 @@ class Cost:
 
     def __init__(self, state: NodeState, policy: PlacementPolicy) -> None:
         self.state = state
-        self.before = Before.of(state)
+        self.before = InitialState.of(state)
         self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
         self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
         self.aware = self.device is DevicePolicy.TOPOLOGY_AWARE

@@ -23,9 +23,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from koordra.allocator.devices.inventory import Inventory, Usage
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Taken
-from koordra.allocator.requests import AskedClaim, resolve
+from koordra.allocator.request.requests import ResolvedClaim, resolve
 from koordra.api import objects
 from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.claims import DeviceClass, ResourceClaim
@@ -66,7 +66,7 @@ class _Held:
 
     unnamed: str | None
     claims: tuple[Object, ...] = ()
-    taken: Taken = field(default_factory=Taken)
+    taken: Usage = field(default_factory=Usage)
 
     def is_part_of(self, claims: Sequence[Object], unnamed: str | None) -> bool:
         return (
@@ -218,7 +218,7 @@ class Leftovers:
             site.node,
         )
 
-    def _taken(self, site: Site) -> Taken:
+    def _taken(self, site: Site) -> Usage:
         """What the site's claims hold. Those that only came are added to what was there."""
         held, unnamed = self._held.get(site.name), site.name if site.kind is not None else None
         if held is None or not held.is_part_of(site.holders, unnamed):
@@ -273,7 +273,7 @@ class Leftovers:
 _OURS: Final = (None, NodePolicy.FRAGMENTATION_AWARE)
 
 
-def _asked(group: Group, classes: Mapping[str, Object]) -> list[AskedClaim]:
+def _asked(group: Group, classes: Mapping[str, Object]) -> list[ResolvedClaim]:
     named = {name for claim in group.pending for name in claims_of.class_names(claim)}
     read = {name: DeviceClass.from_dict(classes[name]) for name in named if name in classes}
     return [

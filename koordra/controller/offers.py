@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.allocator.inventory import Inventory as InventoryOfAllocator
+from koordra.allocator.devices.inventory import Inventory as InventoryOfAllocator
 from koordra.allocator.predicates import requests_of, unsuitable
 from koordra.allocator.reasons import Cause, Reason
 from koordra.allocator.score import WORTH

@@ -21,7 +21,7 @@ from decimal import Decimal
 from hashlib import sha256
 from typing import Any, Final
 
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.predicates import requests_of
 from koordra.api import names, objects
 from koordra.api.objects import Object

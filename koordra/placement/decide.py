@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.explain.nearest_fit import Told
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Taken
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason
-from koordra.allocator.relaxation import Told
-from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
+from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import WORTH
 from koordra.api import names, objects
 from koordra.api.opaque.parameters import NodePolicy, PlacementPolicy
@@ -145,7 +145,7 @@ class Engine:
         self._resolved = question
         return question
 
-    def _asked(self, claim: Any, position: int) -> AskedClaim:
+    def _asked(self, claim: Any, position: int) -> ResolvedClaim:
         asked = resolve(claim, position=position, classes=self.index.classes, features=self.features)
         if self.policy is not None:
             refuse_bad_selectors(asked)
@@ -346,7 +346,7 @@ class Engine:
         self,
         question: Question,
         info: NodeInfo,
-        taken: Taken,
+        taken: Usage,
         *,
         placement: Placement | None = None,
         several: bool,

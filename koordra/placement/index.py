@@ -1,7 +1,7 @@
 """The cluster as the engine sees it, kept by the changes of its objects.
 
     Change ─▶ apply ─▶ slices, rules    the allocator's inventory
-                       claims           what is taken of each pool (`Taken`), and by whom
+                       claims           what is taken of each pool (`Usage`), and by whom
                        pods, nodes      what pods ask for of each node
                      ─▶ nodes that changed ─▶ settle ─▶ NodeState of each ─▶ `changes`, which readers walk from where they were
 
@@ -21,9 +21,9 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, Usage
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Pool, PoolID, Taken
 from koordra.allocator.predicates import requests_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation, DeviceResult
@@ -119,7 +119,7 @@ class ClusterIndex:
         self.classes: dict[str, DeviceClass | InvalidManifest] = {}
         self.class_version = 0
         """Goes up when a DeviceClass is another."""
-        self.taken = Taken()
+        self.taken = Usage()
         self.known = NodeClasses()
         self.changes: list[Moved] = []
         self.base = 0
@@ -446,9 +446,9 @@ class ClusterIndex:
         """The claims that have an allocation, by key."""
         return self._held
 
-    def taken_without(self, info: NodeInfo, without: frozenset[str]) -> Taken:
+    def taken_without(self, info: NodeInfo, without: frozenset[str]) -> Usage:
         """What is taken of the pools that the node sees, as if these claims (by uid) were gone."""
-        found = Taken()
+        found = Usage()
         for pool in info.pools:
             for key, results in sorted(self._of_pool.get(pool.id, {}).items()):
                 if identity(self._held[key].claim) not in without:

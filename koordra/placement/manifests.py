@@ -14,8 +14,8 @@ from itertools import islice
 from operator import lt
 from typing import Any, Final
 
+from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim

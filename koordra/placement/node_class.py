@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.allocator.inventory import Offered, Pool, Taken
+from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
 from koordra.api import names, objects
 from koordra.api.devices import Attribute
 
@@ -100,7 +100,7 @@ class NodeClasses:
         return found
 
     def device_state(
-        self, pools: Sequence[Pool], taken: Taken, *, honors_partitions: bool
+        self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool
     ) -> tuple[DeviceState, Hashable]:
         """The state, and its key; None for one that is the node's alone."""
         of = self.class_of(pools)
@@ -151,7 +151,7 @@ def face_of(node: Mapping[str, Any]) -> Hashable:
     )
 
 
-def _taken_of(pools: Sequence[Pool], taken: Taken) -> Hashable:
+def _taken_of(pools: Sequence[Pool], taken: Usage) -> Hashable:
     found = []
     offset = 0
     for pool in pools:
@@ -186,7 +186,9 @@ def _published(pools: Sequence[Pool], identities: set[str]) -> Hashable:
     )
 
 
-def _device(offered: Offered, numbers: dict[tuple[str, Hashable], int], identities: set[str]) -> Hashable:
+def _device(
+    offered: PublishedDevice, numbers: dict[tuple[str, Hashable], int], identities: set[str]
+) -> Hashable:
     device = offered.device
     return (
         offered.id.driver,

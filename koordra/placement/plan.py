@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from koordra.allocator.devices.gpu_nic_distance import level_of
+from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory
 from koordra.allocator.offer import Offer
-from koordra.allocator.pairing_level import level_of
 from koordra.allocator.placement import Placement, takes_all
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, told_in_order
 from koordra.allocator.score import policy_of

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
-    "score": ("koordra.allocator.score", "koordra.allocator.cut_cards"),
+    "score": ("koordra.allocator.score", "koordra.allocator.devices.partitionable_gpu"),
     "search": (
-        "koordra.allocator.search",
-        "koordra.allocator.bounds",
-        "koordra.allocator.symmetry",
+        "koordra.allocator.search.search",
+        "koordra.allocator.search.feasibility",
+        "koordra.allocator.search.symmetry",
         "koordra.allocator.placement",
-        "koordra.allocator.walking_order",
+        "koordra.allocator.search.request_order",
     ),
     "lease": ("koordra.controller.lease",),
     "writer": ("koordra.controller.writes", "koordra.controller.assumed", "koordra.watch"),

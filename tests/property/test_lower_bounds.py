@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator import search as search_module
-from koordra.allocator.lower_bound import LowerBound
-from koordra.allocator.packing import Item, Packing, Sums
 from koordra.allocator.score import POLICIES, Cost
-from koordra.allocator.search import Search
-from koordra.allocator.solution import Outcome
+from koordra.allocator.search import search as search_module
+from koordra.allocator.search.lower_bound import LowerBound
+from koordra.allocator.search.packing import Item, Packing, Sums
+from koordra.allocator.search.search import Search
+from koordra.allocator.search.solution import Outcome
 from koordra.placement import Plan, plan
 from tests.unit.allocator import machines
 

@@ -12,7 +12,7 @@ from koordra.cli import options
 from koordra.cli.output import as_text, show_table
 
 if TYPE_CHECKING:
-    from koordra.allocator.inventory import Offered, Pool, Taken
+    from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
     from koordra.api.objects import Object
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
@@ -31,7 +31,7 @@ _ZERO: Final = Decimal(0)
 def command(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
     """koordra's devices on every node: what is free of them, and which claims hold the rest.
 
-    Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are in use leave no
+    Free: nobody has it. Shared: a part is free. Usage: nothing is. Blocked: parts of the same card that are in use leave no
     room. Tainted: kept from new claims.
     """
     from koordra.cli.cluster.cluster_objects import connect, read_devices
@@ -54,8 +54,8 @@ def told(cluster: Iterable[Object]) -> list[dict[str, Any]]:
 
     A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
     """
+    from koordra.allocator.devices.inventory import Inventory, available_counters
     from koordra.allocator.features import Features
-    from koordra.allocator.inventory import Inventory, available_counters
     from koordra.api import names, objects
 
     found = list(cluster)
@@ -80,13 +80,13 @@ def told(cluster: Iterable[Object]) -> list[dict[str, Any]]:
     return rows
 
 
-def _taken(claims: Sequence[Object]) -> tuple[Taken, dict[Any, list[str]]]:
+def _taken(claims: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
     """What claims hold, and by device the names of those that do."""
-    from koordra.allocator.inventory import Taken
+    from koordra.allocator.devices.inventory import Usage
     from koordra.api import objects
     from koordra.api.allocation import Allocation
 
-    taken = Taken()
+    taken = Usage()
     holders: dict[Any, list[str]] = {}
     for claim in sorted(claims, key=objects.key):
         allocation = Allocation.of_claim(claim)
@@ -99,7 +99,7 @@ def _taken(claims: Sequence[Object]) -> tuple[Taken, dict[Any, list[str]]]:
 
 
 def _device(
-    node: str, one: Offered, taken: Taken, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
+    node: str, one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
 ) -> dict[str, Any]:
     from koordra.api import names
 
@@ -136,12 +136,12 @@ def _unusable(node: str, pool: Pool) -> dict[str, Any]:
     }
 
 
-def _state(one: Offered, taken: Taken, left: Mapping[tuple[str, str], Any]) -> str:
+def _state(one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any]) -> str:
     if one.id in taken.dedicated:
-        return "Taken"
+        return "Usage"
     if one.id in taken.shares:
         rest = _capacity(one, taken).values()
-        return "Taken" if any(entry["free"] == "0" for entry in rest) else "Shared"
+        return "Usage" if any(entry["free"] == "0" for entry in rest) else "Shared"
     if one.taints:
         return "Tainted"
     wanted = (
@@ -152,7 +152,7 @@ def _state(one: Offered, taken: Taken, left: Mapping[tuple[str, str], Any]) -> s
     return "Blocked" if any(rest is not None and rest < amount for rest, amount in wanted) else "Free"
 
 
-def _capacity(one: Offered, taken: Taken) -> dict[str, dict[str, str]]:
+def _capacity(one: PublishedDevice, taken: Usage) -> dict[str, dict[str, str]]:
     """By name without domain: all of it, and what is free."""
     from koordra.quantity import canonical
 

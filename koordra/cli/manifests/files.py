@@ -80,7 +80,7 @@ def read_objects(files: Sequence[str]) -> list[Manifest]:
 
     Raises InvalidManifest naming file and place.
     """
-    from koordra.allocator.templates import with_template_claims
+    from koordra.allocator.request.templates import with_template_claims
 
     found = _once([entry for name in files for entry in _read(name)])
     return [*with_template_claims(found), *_missing_classes(found)]
@@ -236,7 +236,7 @@ def _once(found: Sequence[Manifest]) -> list[Manifest]:
 
 def _missing_classes(found: Sequence[Manifest]) -> list[Manifest]:
     """koordra's DeviceClasses that the objects ask for and do not bring along: those of every cluster with koordra."""
-    from koordra.allocator.classes import shipped_classes
+    from koordra.allocator.request.classes import shipped_classes
 
     there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
     return [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]

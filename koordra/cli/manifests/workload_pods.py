@@ -15,7 +15,7 @@ Manifest = Mapping[str, Any]
 
 def with_workload_pods(manifests: Sequence[Manifest]) -> tuple[list[Manifest], list[str]]:
     """The objects with a pod of each workload and its claims, and a line for each that tells so."""
-    from koordra.allocator.templates import with_template_claims
+    from koordra.allocator.request.templates import with_template_claims
     from koordra.cli.manifests.files import in_shape
 
     made: list[Manifest] = []

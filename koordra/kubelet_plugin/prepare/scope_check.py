@@ -2,7 +2,7 @@
 
 The allocator guarantees the scope; the node verifies it against its own topology before a container gets the
 devices, since in native mode kube-scheduler allocates and knows nothing of scopes. Only GPUs and NICs count,
-each once, however many shares of it the claim has (as in `koordra.allocator.joint`):
+each once, however many shares of it the claim has (as in `koordra.allocator.joint_allocation`):
 
     PerDevice   every GPU has a NIC of its own in scope    no scope with more GPUs than NICs
     PerGroup    every GPU has some NIC in scope            no scope with GPUs and without NIC

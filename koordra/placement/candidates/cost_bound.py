@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from koordra.allocator.eligibility import judge
+from koordra.allocator.devices.eligibility import judge
+from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
-from koordra.allocator.inventory import GPU, NIC, Offered, Taken
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import NEARNESS
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
@@ -54,7 +54,7 @@ class CostBound:
     """Of one request class."""
 
     def __init__(
-        self, asked: Sequence[AskedClaim], policy: PlacementPolicy | None, features: Features
+        self, asked: Sequence[ResolvedClaim], policy: PlacementPolicy | None, features: Features
     ) -> None:
         said = [claim.placement for claim in asked]
         node = next((one.node for one in said if one.node), policy.node if policy else None)
@@ -65,7 +65,7 @@ class CostBound:
         self._shares = CONSUMABLE_CAPACITY in features
         self._of_class: dict[NodeClass, _OnClass] = {}
 
-    def least(self, info: NodeInfo, taken: Taken) -> int | None:
+    def least(self, info: NodeInfo, taken: Usage) -> int | None:
         """No placement on the node costs less; None where there is none."""
         of = info.devices.node_class
         if of is None:
@@ -148,7 +148,7 @@ class CostBound:
         return _OnClass(tuple(requests), most, nearness)
 
     def _of_request(
-        self, wanted: Wanted, devices: Sequence[Offered], own: bool
+        self, wanted: RequestAlternative, devices: Sequence[PublishedDevice], own: bool
     ) -> tuple[tuple[int, Mapping[str, Decimal]], ...]:
         found = []
         for at, offered in enumerate(devices):
@@ -158,7 +158,7 @@ class CostBound:
                 found.append((at, amounts))
         return tuple(found)
 
-    def _may_have(self, request: _Asked, devices: Sequence[Offered], taken: Taken) -> bool:
+    def _may_have(self, request: _Asked, devices: Sequence[PublishedDevice], taken: Usage) -> bool:
         """Whether some device that could serve the request is free for it."""
         if not request.certain:
             return True
@@ -166,7 +166,7 @@ class CostBound:
             self._has_room(devices[at], amounts, taken) for own in request.alternatives for at, amounts in own
         )
 
-    def _has_room(self, offered: Offered, amounts: Mapping[str, Decimal], taken: Taken) -> bool:
+    def _has_room(self, offered: PublishedDevice, amounts: Mapping[str, Decimal], taken: Usage) -> bool:
         if offered.id in taken.dedicated:
             return False
         if offered.id not in taken.shares:
@@ -180,19 +180,19 @@ class CostBound:
         )
 
 
-def _whole(devices: Sequence[Offered], own: Sequence[tuple[int, object]]) -> bool:
+def _whole(devices: Sequence[PublishedDevice], own: Sequence[tuple[int, object]]) -> bool:
     """Whether as many devices are needed as are asked for: none of them can be given twice."""
     return not any(devices[at].device.allow_multiple_allocations for at, _ in own)
 
 
-def _part(offered: Offered, amounts: Mapping[str, Decimal]) -> int:
+def _part(offered: PublishedDevice, amounts: Mapping[str, Decimal]) -> int:
     """Millionths of the device that a share of this size takes, rounded up; all of one that is not shared."""
     if not offered.device.allow_multiple_allocations or not amounts:
         return UNIT
     return min(UNIT, _measured(offered, amounts))
 
 
-def _measured(offered: Offered, amounts: Mapping[str, Decimal]) -> int:
+def _measured(offered: PublishedDevice, amounts: Mapping[str, Decimal]) -> int:
     parts = [
         amounts.get(name, Decimal(0)) / entry.value
         for name, entry in offered.device.capacity.items()
@@ -201,7 +201,7 @@ def _measured(offered: Offered, amounts: Mapping[str, Decimal]) -> int:
     return -int(-max(parts, default=Decimal(0)) * UNIT // 1)
 
 
-def _used(info: NodeInfo, devices: Sequence[Offered], taken: Taken) -> tuple[int, int]:
+def _used(info: NodeInfo, devices: Sequence[PublishedDevice], taken: Usage) -> tuple[int, int]:
     """Millionths of GPUs that the node has, and that are in use (rounded up)."""
     total = used = 0
     for offered in devices:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from koordra.allocator.capacity import Demand
+from koordra.allocator.devices.capacity import Demand
+from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Taken
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
-from koordra.allocator.requests import AskedClaim
-from koordra.allocator.solution import Placed
+from koordra.allocator.request.requests import ResolvedClaim
+from koordra.allocator.search.solution import Placed
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import DeviceState
 
@@ -84,7 +84,7 @@ def result_of(answer: NodeAnswer, *, generation: int, epoch: int) -> Result:
 
 
 def offer_of(
-    result: Result, info: NodeInfo, asked: Sequence[AskedClaim], *, taken: Taken, features: Features
+    result: Result, info: NodeInfo, asked: Sequence[ResolvedClaim], *, taken: Usage, features: Features
 ) -> Offer:
     """The result written for these claims on this node."""
     placed = tuple(

@@ -2,7 +2,7 @@
 
 A node's GPUs and NICs are those its pools publish, in that order; its kind is the GPUs' model and the shape that their published
 places make, and how those in MIG mode may be cut (`slices`). A MIG slice is a place of its card, a VF one of its port's functions. What is free follows from what the
-allocated claims hold (`Taken`), from taints on single devices, and from the pods' requests.
+allocated claims hold (`Usage`), from taints on single devices, and from the pods' requests.
 
 The view is for ranking: it may be coarser than the search (selectors, constraints and counters are the search's business), never
 the last word.
@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from koordra.allocator.inventory import Inventory, Offered, Pool, PoolID, Taken
+from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, PublishedDevice, Usage
 from koordra.allocator.score import COMPACT
 from koordra.api import names, objects
 from koordra.api.devices import DeviceID
@@ -64,7 +64,7 @@ class NodeDevices:
         tainted = {one.id for pool in self.sources for one in pool.devices if any(map(keeps_out, one.taints))}
         return replace(self, unusable=self.unusable | tainted) if tainted else self
 
-    def state(self, kind: int, taken: Taken, load: Mapping[str, Decimal]) -> State:
+    def state(self, kind: int, taken: Usage, load: Mapping[str, Decimal]) -> State:
         """What is free, given what claims and pods hold."""
         gpus, nics = [WHOLE] * len(self.gpus), [FULL] * len(self.nics)
         for position, layout in enumerate(self.kind.layouts):
@@ -85,12 +85,12 @@ class NodeDevices:
             self._codes(taken) if self.kind.layouts else (),
         )
 
-    def _in_use(self, taken: Taken) -> Iterator[DeviceID]:
+    def _in_use(self, taken: Usage) -> Iterator[DeviceID]:
         return (
             device for pool in self.pools for device in taken.of_pool.get(pool, ()) if device in self.parts
         )
 
-    def _codes(self, taken: Taken) -> tuple[int, ...]:
+    def _codes(self, taken: Usage) -> tuple[int, ...]:
         """What is taken of each card that may be cut, and what of it nobody may have (`layouts`)."""
         codes = [0] * len(self.gpus)
         if self.unusable or not self.pools.isdisjoint(taken.pools):
@@ -103,11 +103,11 @@ class NodeDevices:
                     codes[position] |= 1 << len(layout.places) + place
         return tuple(codes)
 
-    def used(self, device: DeviceID, taken: Taken) -> int:
+    def used(self, device: DeviceID, taken: Usage) -> int:
         """Thousandths of the GPU, or percent of the NIC, that is taken of the device."""
         return self._used(device, self.parts[device][2], taken)
 
-    def _used(self, device: DeviceID, most: int, taken: Taken) -> int:
+    def _used(self, device: DeviceID, most: int, taken: Usage) -> int:
         if device in self.unusable or device in taken.dedicated:
             return most
         amounts = taken.consumed.get(device)
@@ -162,7 +162,7 @@ def devices_of_pools(pools: tuple[Pool, ...]) -> NodeDevices:
 
 def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
     offered = [one for pool in pools if not pool.trouble for one in pool.devices if one.here]
-    of_type: dict[str, list[Offered]] = {}
+    of_type: dict[str, list[PublishedDevice]] = {}
     for one in offered:
         of_type.setdefault(str(one.plain.get(names.ATTR_TYPE)), []).append(one)
     gpus = _gpus(offered)
@@ -198,9 +198,9 @@ def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
     )
 
 
-def _gpus(offered: Sequence[Offered]) -> list[Offered]:
+def _gpus(offered: Sequence[PublishedDevice]) -> list[PublishedDevice]:
     """One device for each card, the card itself if it is given out as a whole, in the order in which cards are first named."""
-    found: dict[str, Offered] = {}
+    found: dict[str, PublishedDevice] = {}
     for one in offered:
         kind = one.plain.get(names.ATTR_TYPE)
         if kind == names.TYPE_GPU:
@@ -210,12 +210,14 @@ def _gpus(offered: Sequence[Offered]) -> list[Offered]:
     return list(found.values())
 
 
-def _cuts(gpus: Sequence[Offered], slices: Sequence[Offered], pools: Sequence[Pool]) -> dict[int, Cut]:
+def _cuts(
+    gpus: Sequence[PublishedDevice], slices: Sequence[PublishedDevice], pools: Sequence[Pool]
+) -> dict[int, Cut]:
     """By position: cards that are only given out in parts, where their counters tell how."""
     if not slices:
         return {}
     counters = {pool.id: pool.counters for pool in pools}
-    by_card: dict[str, list[Offered]] = {}
+    by_card: dict[str, list[PublishedDevice]] = {}
     for one in slices:
         by_card.setdefault(_card_of(one), []).append(one)
     found = {
@@ -226,7 +228,7 @@ def _cuts(gpus: Sequence[Offered], slices: Sequence[Offered], pools: Sequence[Po
     return {at: cut for at, cut in found.items() if cut is not None}
 
 
-def _unusable(offered: Sequence[Offered]) -> frozenset[DeviceID]:
+def _unusable(offered: Sequence[PublishedDevice]) -> frozenset[DeviceID]:
     """Devices with taints of their own. Those that all of a type on the node have are about requests (`node_sets`)."""
     if not any(one.taints for one in offered):
         return frozenset()
@@ -239,7 +241,9 @@ def _unusable(offered: Sequence[Offered]) -> frozenset[DeviceID]:
 
 
 def _parts(
-    of_type: Mapping[str, Sequence[Offered]], gpus: Sequence[Offered], nics: Sequence[Offered]
+    of_type: Mapping[str, Sequence[PublishedDevice]],
+    gpus: Sequence[PublishedDevice],
+    nics: Sequence[PublishedDevice],
 ) -> dict[DeviceID, tuple[bool, int, int]]:
     parts: dict[DeviceID, tuple[bool, int, int]] = {}
     for is_gpu, cards, most in ((True, gpus, WHOLE), (False, nics, FULL)):
@@ -254,12 +258,12 @@ def _parts(
     return parts
 
 
-def _cards(slices: Sequence[Offered]) -> list[Offered]:
+def _cards(slices: Sequence[PublishedDevice]) -> list[PublishedDevice]:
     """One of each card of which only parts are published."""
     return list({_card_of(one): one for one in reversed(slices)}.values())[::-1]
 
 
-def _card_of(one: Offered) -> str:
+def _card_of(one: PublishedDevice) -> str:
     """The card's PCI address; of a VF its parent's name."""
     if one.plain.get(names.ATTR_TYPE) == names.TYPE_VF:
         return str(one.plain.get(names.ATTR_PARENT))
@@ -284,7 +288,7 @@ _IDENTITY: Final = frozenset(
 _Place = tuple[tuple[str, Any], ...]
 
 
-def _place(one: Offered) -> _Place:
+def _place(one: PublishedDevice) -> _Place:
     return tuple(sorted((name, value) for name, value in one.plain.items() if name not in _IDENTITY))
 
 
@@ -294,7 +298,7 @@ def _shape(gpus: tuple[_Place, ...], nics: tuple[_Place, ...]) -> Shape:
     return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])
 
 
-def _spread(gpus: Sequence[Offered]) -> Spread:
+def _spread(gpus: Sequence[PublishedDevice]) -> Spread:
     """The groups of the cards by what the cost counts as spread; a card that does not say is in no group."""
     found = []
     for attribute, weight in COMPACT:
@@ -307,7 +311,7 @@ def _spread(gpus: Sequence[Offered]) -> Spread:
     return tuple(found)
 
 
-def _memory(gpus: Sequence[Offered]) -> Decimal:
+def _memory(gpus: Sequence[PublishedDevice]) -> Decimal:
     for one in gpus:
         for name, entry in one.device.capacity.items():
             if name.rpartition("/")[2] == names.CAPACITY_MEMORY:

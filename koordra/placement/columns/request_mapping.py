@@ -13,7 +13,7 @@ from math import prod
 from typing import Any, Final
 
 from koordra.allocator.predicates import requests_of
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names
 from koordra.placement.columns.node_devices import mebi_of, milli_of
 from koordra.placement.columns.state import FULL, WHOLE, Request, Slice
@@ -28,7 +28,7 @@ _MOST_DEVICES: Final = 1 << 10
 
 
 def request_of(
-    asked: Sequence[AskedClaim],
+    asked: Sequence[ResolvedClaim],
     pods: Sequence[Mapping[str, Any]],
     memory: Decimal,
     profiles: Profiles = NO_PROFILES,
@@ -79,7 +79,7 @@ def request_of(
     )
 
 
-def counted(asked: Sequence[AskedClaim]) -> bool:
+def counted(asked: Sequence[ResolvedClaim]) -> bool:
     """Whether counts say all that is asked: no alternatives, of several GPUs every one whole, NICs that ask alike.
 
     So do several slices, if there is no NIC to be near to.
@@ -97,14 +97,14 @@ def counted(asked: Sequence[AskedClaim]) -> bool:
     return sum(one.spec.count for one in gpus) <= 1 or all(map(_takes_cards, gpus))
 
 
-def _takes_cards(wanted: Wanted) -> bool:
+def _takes_cards(wanted: RequestAlternative) -> bool:
     """Whether the request takes whole cards, whatever they are."""
     amounts = {name.rpartition("/")[2] for name in wanted.spec.capacity or {}}
     shared = names.CAPACITY_MEMORY in amounts or names.CAPACITY_MEMORY in wanted.percent
     return wanted.spec.device_class == names.CLASS_GPU and (bool(wanted.whole) or not shared)
 
 
-def _share(wanted: Wanted, memory: Decimal) -> int:
+def _share(wanted: RequestAlternative, memory: Decimal) -> int:
     amounts = {name.rpartition("/")[2]: amount for name, amount in (wanted.spec.capacity or {}).items()}
     parts = [Decimal(part) / 100 for name, part in wanted.percent.items() if name == names.CAPACITY_MEMORY]
     if names.CAPACITY_MEMORY in amounts and memory:
@@ -116,7 +116,7 @@ def _share(wanted: Wanted, memory: Decimal) -> int:
     return max(1, -int(-min(Decimal(1), max(parts)) * WHOLE // 1))
 
 
-def _percent(wanted: Wanted) -> int:
+def _percent(wanted: RequestAlternative) -> int:
     for name, amount in (wanted.spec.capacity or {}).items():
         if name.rpartition("/")[2] == names.CAPACITY_SHARE:
             return max(1, min(FULL, int(amount)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.inventory import Taken
+from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.predicates import requests_of
 from koordra.api import objects
 from koordra.api.allocation import Allocation
@@ -162,7 +162,7 @@ def _unit(
             # A slice frees no GPU, and nothing says where else it could go.
             movable = False
             continue
-        held = Taken()
+        held = Usage()
         held.add([result], holder="")
         is_gpu, position, _ = devices[number].parts[result.device]
         used = devices[number].used(result.device, held)

@@ -29,10 +29,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from koordra.allocator.inventory import GPU, NIC
-from koordra.allocator.joint import Member, Rule, Tally, members_of, rule_for, rungs
+from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker, members_of, rule_for, rungs
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import ALTERNATIVE, BROKEN, Cost
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
@@ -118,7 +118,7 @@ class Table:
 
 
 def table_of(
-    asked: Sequence[AskedClaim],
+    asked: Sequence[ResolvedClaim],
     siblings: Sequence[frozenset[int]],
     state: NodeState,
     *,
@@ -166,7 +166,7 @@ def table_of(
     )
 
 
-def _taken_whole(asked: Sequence[AskedClaim], state: NodeState) -> dict[int, str | None] | None:
+def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, str | None] | None:
     """The devices that a member may take, with the capacity that it takes all of; None where it may take less of one."""
     if any(pool.trouble or pool.others for pool in state.pools):
         return None
@@ -214,9 +214,11 @@ def _whole(state: NodeState, device: int, amounts: Mapping[str, Decimal]) -> str
     )
 
 
-def _ways(asked: Sequence[AskedClaim], siblings: Sequence[frozenset[int]], state: NodeState) -> Iterator[Way]:
+def _ways(
+    asked: Sequence[ResolvedClaim], siblings: Sequence[frozenset[int]], state: NodeState
+) -> Iterator[Way]:
     """All ways to give one member its devices, in the search's order."""
-    requests: list[tuple[Member, Wanted, list[int]]] = []
+    requests: list[tuple[Member, RequestAlternative, list[int]]] = []
     kinds: dict[Member, set[str]] = {}
     for position, claim in enumerate(asked):
         for index, request in enumerate(claim.requests):
@@ -234,13 +236,13 @@ def _ways(asked: Sequence[AskedClaim], siblings: Sequence[frozenset[int]], state
         rule_for(joint, members, rungs(joint)[0], kinds)
         for joint, members in members_of(asked, kinds, siblings)
     ]
-    tallies = [Tally(rule) for rule in rules if rule.scope is not None]
+    tallies = [ScopeTracker(rule) for rule in rules if rule.scope is not None]
     yield from _given(requests, tallies, state, (), set())
 
 
 def _given(
-    requests: Sequence[tuple[Member, Wanted, list[int]]],
-    tallies: Sequence[Tally],
+    requests: Sequence[tuple[Member, RequestAlternative, list[int]]],
+    tallies: Sequence[ScopeTracker],
     state: NodeState,
     way: Way,
     used: set[int],

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.offer import Offer, share_id
-from koordra.allocator.pairing_level import level_of
 from koordra.allocator.score import ALTERNATIVE, RUNG, worst_pair
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation

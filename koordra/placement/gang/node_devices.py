@@ -10,9 +10,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.inventory import NIC, Inventory, Pool, Usage
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import NIC, Inventory, Pool, Taken
 from koordra.allocator.node_state import NodeState
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -30,7 +30,7 @@ class Devices:
     features: Features
     _stand_ins: dict[Hashable, str] = field(default_factory=dict)
     _pools: dict[tuple[str, Rails | None], list[Pool]] = field(default_factory=dict)
-    _taken: dict[str, Taken] = field(default_factory=dict)
+    _taken: dict[str, Usage] = field(default_factory=dict)
 
     def inventory(self, name: str) -> Inventory:
         inventory = self.nodes[name].inventory
@@ -54,18 +54,18 @@ class Devices:
             self._pools[name, rails] = found
         return found
 
-    def taken(self, name: str) -> Taken:
+    def taken(self, name: str) -> Usage:
         found = self._taken.get(name)
         if found is None:
             found = self._taken[name] = taken_by(self.nodes[name])
         return found
 
-    def taken_as(self, name: str, stand_in: str) -> Taken:
+    def taken_as(self, name: str, stand_in: str) -> Usage:
         """What is taken of the node, as if it were taken of its stand-in."""
         taken = self.taken(name)
         if name == stand_in:
             return taken
-        return Taken(
+        return Usage(
             {_moved(device, name, stand_in): holder for device, holder in taken.dedicated.items()},
             {_moved(device, name, stand_in): shares for device, shares in taken.shares.items()},
             {_moved(device, name, stand_in): amounts for device, amounts in taken.consumed.items()},
@@ -102,8 +102,8 @@ def _on_rails(pool: Pool, rails: Rails) -> Pool:
     return pool if not dropped else replace(pool, devices=tuple(kept), others=(*pool.others, *dropped))
 
 
-def taken_by(node: GangNode) -> Taken:
-    taken = Taken()
+def taken_by(node: GangNode) -> Usage:
+    taken = Usage()
     for claim in node.holders:
         allocation = Allocation.of_claim(claim)
         if allocation is not None:

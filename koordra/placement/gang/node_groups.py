@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.likeness import likeness
 from koordra.api import objects
 from koordra.errors import InvalidQuantity

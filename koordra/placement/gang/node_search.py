@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Taken
 from koordra.allocator.placement import NodeAnswer, Placement
-from koordra.allocator.requests import AskedClaim, refuse_bad_selectors, resolve
+from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.api import objects
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -42,7 +42,7 @@ class Searching:
     features: Features
     policy: PlacementPolicy | None
     budget: int = 1
-    _asked: dict[tuple[str, int], AskedClaim] = field(default_factory=dict)
+    _asked: dict[tuple[str, int], ResolvedClaim] = field(default_factory=dict)
 
     def search(self, name: str, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
         """The node's seats for these members, on these rails; and whether the search ran out of budget."""
@@ -64,7 +64,7 @@ class Searching:
         return self._one_by_one(name, alike, rails), True
 
     def ask(
-        self, name: str, members: Sequence[Member], rails: Rails | None = None, taken: Taken | None = None
+        self, name: str, members: Sequence[Member], rails: Rails | None = None, taken: Usage | None = None
     ) -> NodeAnswer:
         """The allocator's answer for these members on the node."""
         return self._placed(name, *self.together(members), rails, taken)
@@ -72,10 +72,10 @@ class Searching:
     def _placed(
         self,
         name: str,
-        asked: Sequence[AskedClaim],
+        asked: Sequence[ResolvedClaim],
         siblings: Sequence[frozenset[int]],
         rails: Rails | None = None,
-        taken: Taken | None = None,
+        taken: Usage | None = None,
     ) -> NodeAnswer:
         node = self.nodes[name]
         placement = Placement(
@@ -105,9 +105,9 @@ class Searching:
                 taken.add(allocation.results, holder=member.key)
         return fit_of(name, alike, offers)
 
-    def together(self, members: Sequence[Member]) -> tuple[list[AskedClaim], list[frozenset[int]]]:
+    def together(self, members: Sequence[Member]) -> tuple[list[ResolvedClaim], list[frozenset[int]]]:
         """The members' claims, one after the other, and which claims each one's pods use together with it."""
-        asked: list[AskedClaim] = []
+        asked: list[ResolvedClaim] = []
         siblings: list[frozenset[int]] = []
         for member in members:
             start = len(asked)

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from koordra.allocator.joint import rungs
+from koordra.allocator.joint_allocation import rungs
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
-from koordra.allocator.requests import AskedClaim
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement
 from koordra.placement.gang.member_assignment import Alike
 
@@ -29,14 +29,14 @@ MOST_CLIMBS: Final = 8
 _MOST_COMBINATIONS: Final = 20_000
 
 
-def prefers(claim: AskedClaim) -> bool:
+def prefers(claim: ResolvedClaim) -> bool:
     return any(joint.enforcement is Enforcement.PREFERRED for joint in claim.joints)
 
 
 def climbing(
-    asked: Sequence[AskedClaim],
+    asked: Sequence[ResolvedClaim],
     alike: Alike,
-    place: Callable[[Sequence[AskedClaim]], NodeAnswer],
+    place: Callable[[Sequence[ResolvedClaim]], NodeAnswer],
     *,
     budget: int,
 ) -> tuple[Offer | None, int, bool]:
@@ -61,7 +61,7 @@ def climbing(
     return anyhow.offer, most, True
 
 
-def _rungs(asked: Sequence[AskedClaim], alike: Alike) -> Iterator[list[tuple[int, ...]]]:
+def _rungs(asked: Sequence[ResolvedClaim], alike: Alike) -> Iterator[list[tuple[int, ...]]]:
     """Steps climbed per claim and joint, the fewest in sum first; members of a class in order of their steps."""
     of_claim = [[range(len(rungs(joint))) for joint in claim.joints] for claim in asked]
     at = 0
@@ -83,7 +83,7 @@ def _rungs(asked: Sequence[AskedClaim], alike: Alike) -> Iterator[list[tuple[int
     yield from sorted(flat, key=lambda steps: (sum(map(sum, steps)), steps))
 
 
-def _on_rungs(asked: Sequence[AskedClaim], steps: Sequence[tuple[int, ...]]) -> list[AskedClaim]:
+def _on_rungs(asked: Sequence[ResolvedClaim], steps: Sequence[tuple[int, ...]]) -> list[ResolvedClaim]:
     """The claims with every Preferred scope turned into the one that is so many rungs up, now Required."""
     found = []
     for claim, climbs in zip(asked, steps, strict=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from koordra.allocator.inventory import Inventory
+from koordra.allocator.devices.inventory import Inventory
 from koordra.api import objects
 from koordra.placement.gang.device_table import Table
 from koordra.placement.gang.member_assignment import Fit

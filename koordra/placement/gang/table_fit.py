@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from koordra.allocator.capacity import Demand
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.capacity import Demand
+from koordra.allocator.devices.inventory import NIC, Usage
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import NIC, Taken
 from koordra.allocator.likeness import likeness
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement
-from koordra.allocator.requests import AskedClaim, Wanted
-from koordra.allocator.solution import Placed
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.search.solution import Placed
 from koordra.api import objects
 from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -155,7 +155,7 @@ class Tabled:
         if node.likeness is not None:
             return None
         pools, inventory = self.devices.pools(name), self.devices.inventory(name)
-        alike = likeness(inventory, pools, Taken(), None)
+        alike = likeness(inventory, pools, Usage(), None)
         if alike is None or any(pool.id[1] != name for pool in pools):
             return None
         called = tuple(offered.id.device for pool in pools for offered in pool.devices)
@@ -165,7 +165,7 @@ class Tabled:
         stand_in = self.devices.stand_in(name)
         node = self.devices.nodes[stand_in].node
         honors = honors_partitions(objects.labels_of(node))
-        state = NodeState(self.devices.pools(stand_in), Taken(), self.features, honors_partitions=honors)
+        state = NodeState(self.devices.pools(stand_in), Usage(), self.features, honors_partitions=honors)
         return _Shape(
             stand_in, state, {offered.id: position for position, offered in enumerate(state.devices)}
         )
@@ -205,7 +205,9 @@ class Tabled:
         return _Free(whole & ~blocked, whole & ~used)
 
 
-def _placed(state: NodeState, asked: Sequence[AskedClaim], wanted: Wanted, device: int) -> Placed:
+def _placed(
+    state: NodeState, asked: Sequence[ResolvedClaim], wanted: RequestAlternative, device: int
+) -> Placed:
     verdict = state.verdict(wanted, device, own_driver_only=asked[wanted.claim].own_driver_only)
     assert verdict.demand is not None
     shared = state.shared[device]

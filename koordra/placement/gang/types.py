@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from koordra.allocator.inventory import Inventory
+from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.reasons import Reason
 
 Object = Mapping[str, Any]

@@ -4,7 +4,7 @@ A card's places are its MIG devices in the order in which they are published; th
 counter set. Nothing but what is published is known of a card. One whose devices take of several sets or of none, or of counters that are not
 whole numbers, has no layout: its slices are then parts of a card, all of one size (`view`).
 
-What a request would take is judged as the search judges it (`allocator.eligibility`), on one device of every profile and model
+What a request would take is judged as the search judges it (`allocator.devices.eligibility`), on one device of every profile and model
 that the cluster has: selectors may name the profile, its memory or anything else, and so may an amount of memory. Which of the places of
 that profile it may have, where selectors name a place, is the search's to say.
 """
@@ -16,11 +16,11 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from koordra.allocator.cut_cards import size_of
-from koordra.allocator.eligibility import judge
+from koordra.allocator.devices.eligibility import judge
+from koordra.allocator.devices.inventory import PublishedDevice
+from koordra.allocator.devices.partitionable_gpu import size_of
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Offered
-from koordra.allocator.requests import Wanted
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.placement.columns.state import Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
@@ -37,7 +37,7 @@ class Sample(NamedTuple):
     profile: str
     model: str
     milli: int
-    device: Offered
+    device: PublishedDevice
 
 
 class Profiles:
@@ -54,7 +54,7 @@ class Profiles:
     def __bool__(self) -> bool:
         return bool(self.samples)
 
-    def slice_of(self, wanted: Wanted) -> Slice | None:
+    def slice_of(self, wanted: RequestAlternative) -> Slice | None:
         """What the request takes of a card; None where no device would do."""
         if wanted.kind not in self._kept:
             if len(self._kept) >= _MOST:
@@ -62,7 +62,7 @@ class Profiles:
             self._kept[wanted.kind] = self._judged(wanted)
         return self._kept[wanted.kind]
 
-    def _judged(self, wanted: Wanted) -> Slice | None:
+    def _judged(self, wanted: RequestAlternative) -> Slice | None:
         found = [
             one
             for one in self.samples
@@ -77,7 +77,7 @@ class Cut(NamedTuple):
     """A card that may be cut, with its devices in the order of the layout's places."""
 
     layout: Layout
-    devices: tuple[Offered, ...]
+    devices: tuple[PublishedDevice, ...]
 
     def samples(self) -> list[Sample]:
         return [
@@ -86,7 +86,7 @@ class Cut(NamedTuple):
         ]
 
 
-def cut_of(devices: Sequence[Offered], counters: Mapping[tuple[str, str], Counters]) -> Cut | None:
+def cut_of(devices: Sequence[PublishedDevice], counters: Mapping[tuple[str, str], Counters]) -> Cut | None:
     """The card of these MIG devices. `counters` are those of each pool, by set and counter."""
     sets = {(one.id.driver, one.id.pool, *one.device.consumes_counters) for one in devices}
     if (
@@ -120,7 +120,7 @@ def _layout(counters: tuple[int, ...], places: tuple[Place, ...]) -> Layout | No
     return layout_of(counters, places)
 
 
-def _profile(one: Offered) -> str:
+def _profile(one: PublishedDevice) -> str:
     """By name; where that is not published, by what the device has."""
     named = one.plain.get(names.ATTR_PROFILE)
     if named is not None:

@@ -3,7 +3,7 @@
     pools of a node ──▶ what is told of them (names that selectors read) ──▶ `Published`: nodes that publish the same share it
     selectors of class and request ──▶ eligibility.judge on the devices of one such node ──▶ `Admits`
 
-The judgement is the search's own (`allocator.eligibility`): gates, selectors of class and request, foreign drivers, taints, and
+The judgement is the search's own (`allocator.devices.eligibility`): gates, selectors of class and request, foreign drivers, taints, and
 amounts that are more than the device has at all. What is free does not matter here.
 
 Two answers are kept apart. `any`: some device could serve the request, were it not tainted. From this follow the models that a
@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from koordra.allocator.eligibility import judge
+from koordra.allocator.devices.eligibility import judge
+from koordra.allocator.devices.inventory import Pool, PublishedDevice
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Offered, Pool
-from koordra.allocator.requests import Wanted
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
 from koordra.cel.selectors import names_read_by
@@ -53,8 +53,8 @@ _READ: Final = "admitted"
 class Published:
     """What nodes of one sort publish: one node's devices, with the taints that all of their type carry, and without any."""
 
-    devices: tuple[Offered, ...]
-    untainted: tuple[Offered, ...]
+    devices: tuple[PublishedDevice, ...]
+    untainted: tuple[PublishedDevice, ...]
     token: object
 
 
@@ -89,7 +89,7 @@ def _published(pools: tuple[Pool, ...], told: frozenset[str]) -> Published:
     return Published(devices, untainted, _one_of(tuple([_told(one, told) for one in devices])))
 
 
-def common_taints(devices: Sequence[Offered]) -> dict[str, tuple[Taint, ...]]:
+def common_taints(devices: Sequence[PublishedDevice]) -> dict[str, tuple[Taint, ...]]:
     """By type of device, the taints that keep out and that all devices of the type have."""
     found: dict[str, tuple[Taint, ...]] = {}
     for one in devices:
@@ -99,11 +99,11 @@ def common_taints(devices: Sequence[Offered]) -> dict[str, tuple[Taint, ...]]:
     return found
 
 
-def type_of(one: Offered) -> str:
+def type_of(one: PublishedDevice) -> str:
     return str(one.plain.get(names.ATTR_TYPE))
 
 
-def _told(one: Offered, told: frozenset[str]) -> Hashable:
+def _told(one: PublishedDevice, told: frozenset[str]) -> Hashable:
     facts, device, attributes = one.facts, one.device, one.facts.attributes
     return (
         facts.driver,
@@ -144,7 +144,7 @@ class Admitted:
     def __init__(self, features: Features, told: frozenset[str] = TOLD) -> None:
         self.features, self.told = features, told
         self._known: dict[tuple[object, int, bool, object], Admits] = {}
-        self._plain: dict[object, Wanted] = {}
+        self._plain: dict[object, RequestAlternative] = {}
 
     def tell(self, more: frozenset[str]) -> None:
         """Read these names too. Sorts are others then."""
@@ -152,7 +152,7 @@ class Admitted:
         self._known.clear()
         self._plain.clear()
 
-    def of(self, wanted: Wanted, at: Published, *, own_driver_only: bool) -> Admits:
+    def of(self, wanted: RequestAlternative, at: Published, *, own_driver_only: bool) -> Admits:
         """Whether devices of the sort serve the request."""
         key = (wanted.kind, wanted.spec.count, own_driver_only, at.token)
         found = self._known.get(key)
@@ -163,14 +163,14 @@ class Admitted:
             found = self._known[key] = self._judged(wanted, at, own_driver_only=own_driver_only)
         return found
 
-    def types(self, wanted: Wanted, at: Published, *, own_driver_only: bool) -> frozenset[str]:
+    def types(self, wanted: RequestAlternative, at: Published, *, own_driver_only: bool) -> frozenset[str]:
         """Types of the devices that could serve the request, were they not tainted."""
         plain = _readable(wanted, self.told)
         return frozenset(
             type_of(one) for one in at.untainted if self._times(plain, one, own_driver_only=own_driver_only)
         )
 
-    def _judged(self, wanted: Wanted, at: Published, *, own_driver_only: bool) -> Admits:
+    def _judged(self, wanted: RequestAlternative, at: Published, *, own_driver_only: bool) -> Admits:
         plain = self._plain.get(wanted.kind)
         if plain is None:
             plain = self._plain[wanted.kind] = _readable(wanted, self.told)
@@ -181,7 +181,7 @@ class Admitted:
         free = any(self._times(plain, one, own_driver_only=own_driver_only) for one in at.untainted)
         return Admits(any=free, enough=False)
 
-    def _times(self, wanted: Wanted, one: Offered, *, own_driver_only: bool) -> int:
+    def _times(self, wanted: RequestAlternative, one: PublishedDevice, *, own_driver_only: bool) -> int:
         """How often the empty device serves the request."""
         verdict = judge(wanted, one, features=self.features, own_driver_only=own_driver_only)
         if verdict.error:
@@ -195,7 +195,7 @@ class Admitted:
         return min((int(capacity[name].value // amount) for name, amount in asked), default=wanted.spec.count)
 
 
-def names_of(wanted: Wanted) -> frozenset[str]:
+def names_of(wanted: RequestAlternative) -> frozenset[str]:
     """The names that the selectors of class and request read; those that may read all names are left out."""
     found: frozenset[str] = frozenset()
     for expression in (*wanted.device_class.selectors, *wanted.spec.selectors):
@@ -203,7 +203,7 @@ def names_of(wanted: Wanted) -> frozenset[str]:
     return found
 
 
-def _readable(wanted: Wanted, told: frozenset[str]) -> Wanted:
+def _readable(wanted: RequestAlternative, told: frozenset[str]) -> RequestAlternative:
     """The request without the expressions that read what sorts are not told apart by."""
 
     def kept(expressions: tuple[str, ...]) -> tuple[str, ...]:

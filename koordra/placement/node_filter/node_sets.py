@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from koordra.allocator.features import Features
-from koordra.allocator.requests import KOORDRA_CLASSES, AskedClaim, Wanted
+from koordra.allocator.request.requests import KOORDRA_CLASSES, RequestAlternative, ResolvedClaim
 from koordra.api import names, objects
 from koordra.placement.columns.node_devices import NodeDevices
 from koordra.placement.columns.state import Request
@@ -73,8 +73,8 @@ class _Asked(NamedTuple):
     """`own`: only koordra's devices; `first` and `others`: the ways to satisfy the request, in order."""
 
     own: bool
-    first: Wanted
-    others: tuple[Wanted, ...]
+    first: RequestAlternative
+    others: tuple[RequestAlternative, ...]
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class NodeSets:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def request(self, asked: Sequence[AskedClaim], pods: Sequence[Pod], request: Request) -> Request:
+    def request(self, asked: Sequence[ResolvedClaim], pods: Sequence[Pod], request: Request) -> Request:
         """The request with the models and nodes that it may use."""
         self._questions += 1
         said = _said(asked, pods)
@@ -174,7 +174,7 @@ class NodeSets:
             self._last[nodes] = self._questions
         return request if not models and nodes < 0 else request._replace(models=models, nodes=nodes)
 
-    def shipped(self, asked: Sequence[AskedClaim]) -> Sequence[AskedClaim]:
+    def shipped(self, asked: Sequence[ResolvedClaim]) -> Sequence[ResolvedClaim]:
         """The claims as if they named koordra's own classes, where a class of somebody else selects devices of one type.
 
         Which models it selects is said by `request`, as for a selector of the claim's own.
@@ -193,7 +193,7 @@ class NodeSets:
             for claim in asked
         ]
 
-    def _shipped(self, claim: AskedClaim, way: Wanted) -> Wanted:
+    def _shipped(self, claim: ResolvedClaim, way: RequestAlternative) -> RequestAlternative:
         if way.device_class.name in KOORDRA_CLASSES:
             return way
         known = self._types.get(way.kind)
@@ -209,7 +209,7 @@ class NodeSets:
         name = classes.pop() if len(classes) == 1 else ""
         return replace(way, spec=replace(way.spec, device_class=name)) if name else way
 
-    def _words_of(self, said: Hashable, asked: Sequence[AskedClaim], pods: Sequence[Pod]) -> _Words:
+    def _words_of(self, said: Hashable, asked: Sequence[ResolvedClaim], pods: Sequence[Pod]) -> _Words:
         found = self._words.get(said)
         if found is None or found.judged > len(self._cells):
             parts = tuple(
@@ -356,7 +356,7 @@ class NodeSets:
             self.version += 1
 
 
-def _said(asked: Sequence[AskedClaim], pods: Sequence[Pod]) -> Hashable:
+def _said(asked: Sequence[ResolvedClaim], pods: Sequence[Pod]) -> Hashable:
     return (
         tuple(
             [

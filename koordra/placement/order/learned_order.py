@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koordra.allocator.requests import AskedClaim
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import NodePolicy
 from koordra.errors import KoordraError
@@ -238,7 +238,7 @@ class LearnedOrder:
 _MOST_CLASSES: Final = 1024
 
 
-def leaves_the_node(asked: Sequence[AskedClaim]) -> bool:
+def leaves_the_node(asked: Sequence[ResolvedClaim]) -> bool:
     """Whether the claims leave the choice of the node to the default policy."""
     return all(claim.placement.node in {None, NodePolicy.FRAGMENTATION_AWARE} for claim in asked)
 

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
+from koordra.allocator.devices.inventory import Inventory, Usage
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Taken
-from koordra.allocator.requests import AskedClaim
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import NodeDevices, node_devices, nodes_of
 from koordra.placement.columns.request_mapping import request_of
@@ -90,12 +90,12 @@ class NodeRanking:
         """What requests are measured by: the usual memory of a GPU, and the profiles that cards are cut into."""
         return self.memory, self._profiles
 
-    def settle(self, taken: Taken, loads: _Loads) -> None:
+    def settle(self, taken: Usage, loads: _Loads) -> None:
         """All nodes as they are now."""
         for one in list(self.devices):
             self.changed(one.name, taken, loads.get(one.name, {}))
 
-    def put(self, devices: NodeDevices, taken: Taken, load: Mapping[str, Decimal]) -> None:
+    def put(self, devices: NodeDevices, taken: Usage, load: Mapping[str, Decimal]) -> None:
         """A node that is new, or whose devices or size are new, as it is now.
 
         Nodes of a new name or kind are gathered and taken in together, when the fleet is asked next.
@@ -110,7 +110,7 @@ class NodeRanking:
         self.devices[at], self._kind[at] = devices, kind
         self.changed(devices.name, taken, load)
 
-    def changed(self, name: str, taken: Taken, load: Mapping[str, Decimal]) -> None:
+    def changed(self, name: str, taken: Usage, load: Mapping[str, Decimal]) -> None:
         """One node as it is now."""
         late, at = self._late.get(name), self.number.get(name)
         if late is not None:
@@ -196,7 +196,7 @@ class NodeRanking:
         self.policy.learn(table)
         self.fleet.tables_changed()
 
-    def request(self, asked: Sequence[AskedClaim], pods: Sequence[Mapping[str, Any]]) -> Request | None:
+    def request(self, asked: Sequence[ResolvedClaim], pods: Sequence[Mapping[str, Any]]) -> Request | None:
         """The class of a claim group; None where counting devices does not describe it.
 
         Good until `sets.epoch` goes up.
@@ -206,7 +206,7 @@ class NodeRanking:
 
     def order(
         self,
-        asked: Sequence[AskedClaim],
+        asked: Sequence[ResolvedClaim],
         pods: Sequence[Mapping[str, Any]],
         *,
         among: Iterable[str] | None = None,

@@ -1,6 +1,6 @@
 """Inside a node: the search's choice, guided by what was learned of the workload.
 
-The search (`allocator.search`) knows every rule of a claim and finds the best choice by the written cost, whose last part is best
+The search (`allocator.search.search`) knows every rule of a claim and finds the best choice by the written cost, whose last part is best
 fit. The policy `koordra` knows, beside that, what a choice leaves to those who come (`leftover`, `joint`). Both are asked, and the
 claim comes first:
 
@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api.devices import DeviceID
 from koordra.placement.columns.canonical import Likeness
 from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools
@@ -41,7 +41,7 @@ from koordra.placement.policy.stranded_capacity import Lacking
 from koordra.placement.policy.workload_table import Table
 from koordra.topology.shapes import Shape
 
-Candidates = Mapping[Wanted, Sequence[int]]
+Candidates = Mapping[RequestAlternative, Sequence[int]]
 """Device positions by request."""
 
 _MOST: Final = 1 << 14
@@ -103,7 +103,7 @@ class Guide:
         self._cards = cards
 
     def __call__(
-        self, asked: Sequence[AskedClaim], state: NodeState, candidates: Candidates
+        self, asked: Sequence[ResolvedClaim], state: NodeState, candidates: Candidates
     ) -> Candidates | None:
         """The candidates on the policy's devices; None where the policy has nothing to say."""
         devices = devices_of_pools(tuple(state.pools))

@@ -14,7 +14,7 @@ from typing import Any, Final
 from koordra.allocator.features import Features
 from koordra.allocator.node_state import Verdicts
 from koordra.allocator.predicates import requests_of
-from koordra.allocator.requests import AskedClaim
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api import objects
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.cel.selectors import names_read_by
@@ -57,13 +57,13 @@ class Question:
     """A group as it is asked: its claims resolved, and its class."""
 
     group: Group
-    asked: tuple[AskedClaim, ...]
+    asked: tuple[ResolvedClaim, ...]
     siblings: tuple[frozenset[int], ...]
     request_class: RequestClass
     key: Hashable
 
 
-def class_key(group: Group, asked: Sequence[AskedClaim]) -> Hashable:
+def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> Hashable:
     """Equal for groups that every node answers alike."""
     position = {claim.key: at for at, claim in enumerate(group.claims)}
     several = len(group.pods) > 1
@@ -82,7 +82,7 @@ def class_key(group: Group, asked: Sequence[AskedClaim]) -> Hashable:
 
 def question_of(
     group: Group,
-    asked: tuple[AskedClaim, ...],
+    asked: tuple[ResolvedClaim, ...],
     known: Mapping[Hashable, RequestClass],
     *,
     policy: PlacementPolicy | None,
@@ -96,7 +96,7 @@ def question_of(
     return Question(group, asked, tuple(siblings_in(group)), found, key)
 
 
-def names_read(asked: Sequence[AskedClaim]) -> frozenset[str] | None:
+def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
     """The attribute names that the selectors of the claims and of their classes read; None is all."""
     found: set[str] = set()
     for claim in asked:
@@ -127,7 +127,7 @@ def _affinity(spec: Mapping[str, Any]) -> Any:
     return found.get("requiredDuringSchedulingIgnoredDuringExecution")
 
 
-def _said(claim: AskedClaim) -> Hashable:
+def _said(claim: ResolvedClaim) -> Hashable:
     """All of a claim that the search sees."""
     return (
         claim.claim.requests,

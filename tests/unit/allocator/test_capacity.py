@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.capacity import Demand, Unmet, demand_of, spell
+from koordra.allocator.devices.capacity import Demand, Unmet, demand_of, spell
 from koordra.api.claims import Alternative
 from koordra.api.devices import Device, Reader, device_from_dict
 from koordra.quantity import parse

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.request.classes import shipped_classes
 from koordra.cli.manifests import explain, plan
 from koordra.errors import InvalidManifest, PlanError
 from tests.unit.allocator.machines import claim, joint, machine, pod, request

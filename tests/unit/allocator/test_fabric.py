@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.fabric import honors_partitions
+from koordra.allocator.devices.nvlink_fabric import honors_partitions
 from koordra.placement import Plan, plan
 from tests.conformance import checker
 from tests.unit.allocator.machines import (

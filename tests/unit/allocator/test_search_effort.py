@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.search import Search
-from koordra.allocator.solution import Outcome
+from koordra.allocator.search.search import Search
+from koordra.allocator.search.solution import Outcome
 from koordra.placement import plan
 from tests.unit.allocator.machines import (
     allocated,

@@ -10,8 +10,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from koordra.allocator.classes import shipped_classes
-from koordra.allocator.templates import with_template_claims
+from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.request.templates import with_template_claims
 from koordra.cli.manifests import convert
 from koordra.cli.manifests import plan as plan_command
 from koordra.compat.settings import Settings

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.request.classes import shipped_classes
 from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.compat.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.request.classes import shipped_classes
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from tests.machines import catalogue
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.devices.inventory import Inventory, Pool
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Pool
-from koordra.allocator.requests import Wanted, resolve
+from koordra.allocator.request.requests import RequestAlternative, resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.request_mapping import request_of
@@ -224,7 +224,7 @@ def test_a_claim_for_slices_of_many_sorts_is_the_searchs_alone() -> None:
         def __bool__(self) -> bool:
             return True
 
-        def slice_of(self, wanted: Wanted) -> Slice:
+        def slice_of(self, wanted: RequestAlternative) -> Slice:
             return Slice((str(wanted.request % self.sorts),), 100)
 
     classes = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in mixed.classes()}

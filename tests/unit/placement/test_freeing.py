@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.request.classes import shipped_classes
 from koordra.cli.manifests.plan import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.publish.resource_slices import build_slices

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from koordra.allocator.devices.inventory import Inventory, Usage
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory, Taken
 from koordra.allocator.placement import Placement
-from koordra.allocator.requests import AskedClaim, resolve
+from koordra.allocator.request.requests import ResolvedClaim, resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.state import Request
@@ -146,7 +146,7 @@ class Fleet:
     def __init__(self, inventory: Inventory, nodes: list[Object]) -> None:
         by_name = {node["metadata"]["name"]: node for node in nodes}
         self.ranking = NodeRanking.of(by_name, inventory)
-        self.ranking.settle(Taken(), {})
+        self.ranking.settle(Usage(), {})
 
     def request(self, **said: Any) -> Request:
         found = self.ranking.request(*_asked(**said))
@@ -161,7 +161,7 @@ class Fleet:
         return list(self.ranking.order(*_asked(**said)) or ())
 
 
-def _asked(**said: Any) -> tuple[list[AskedClaim], list[Object]]:
+def _asked(**said: Any) -> tuple[list[ResolvedClaim], list[Object]]:
     claim, pod = mixed.claim("asked", **said)
     classes = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in mixed.classes()}
     resolved = resolve(
@@ -302,9 +302,9 @@ def test_taints_that_come_and_go_use_nothing_up(
     for number in range(100):
         taint = {"key": "ToBeDeleted", "value": str(number), "effect": "NoSchedule"}
         node = {**one.node, "spec": {"taints": [taint, {**taint, "key": "x", "effect": "PreferNoSchedule"}]}}
-        fleet.ranking.put(replace(one, node=node), Taken(), {})
+        fleet.ranking.put(replace(one, node=node), Usage(), {})
         assert one.name not in fleet.order()
-    fleet.ranking.put(one, Taken(), {})
+    fleet.ranking.put(one, Usage(), {})
     assert set(fleet.order(pod=west)) == before
     assert one.name in fleet.order()
 
@@ -340,7 +340,7 @@ def test_a_new_sort_of_node_makes_requests_others(inventory: Inventory, publishe
     assert fleet.restriction(selector=selector) == ((), -1)
     other = NodeRanking.of({node["metadata"]["name"]: node for node in nodes}, inventory)
     new = next(one for one in other.devices if one.kind.model == "T4")
-    fleet.ranking.put(new, Taken(), {})
+    fleet.ranking.put(new, Usage(), {})
     assert fleet.request(selector=selector).models == ("A100", "H100")
     assert fleet.ranking.key(new.name, fleet.request(selector=selector)) is None
     assert fleet.ranking.key(new.name, fleet.request(selector=mixed.of_model("T4"))) is not None

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Taken
-from koordra.allocator.requests import resolve
+from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.request.requests import resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.leftovers import Learned
@@ -88,7 +88,7 @@ class Clusters:
         self.ranking = NodeRanking.of(
             {entry["metadata"]["name"]: entry for entry in self.nodes}, read_inventory(self.slices), table
         )
-        self.ranking.settle(Taken(), {})
+        self.ranking.settle(Usage(), {})
         self.cache = ClusterCache()
         self.offers = Offers(plan, read_inventory, learned=Learned(table, LEARNED))
         self.claims: dict[str, Object] = {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.classes import shipped_classes
-from koordra.allocator.inventory import Taken
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.request.classes import shipped_classes
 from koordra.errors import PlanError
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
@@ -149,12 +149,12 @@ def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
     nodes = {entry["metadata"]["name"]: entry for entry in cluster if entry["kind"] == "Node"}
     inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
     ranking = NodeRanking.of(nodes, inventory)
-    ranking.settle(Taken(), {})
+    ranking.settle(Usage(), {})
     assert len(ranking.fleet.kinds) == 2
     request = Request(4000, 0, 1, 1000, (), 1, 100)
     assert next(iter(ranking.order_of(request))) == "node-000"
     everything = {"cpu": Decimal(64)}
-    ranking.changed("node-000", Taken(), everything)
+    ranking.changed("node-000", Usage(), everything)
     assert next(iter(ranking.order_of(request))) == "node-001"
     assert ranking.key("node-000", request) is None
     ranking.gone("node-001")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koordra.allocator.classes import shipped_classes
+from koordra.allocator.request.classes import shipped_classes
 from koordra.api import objects
 
 Object = dict[str, Any]

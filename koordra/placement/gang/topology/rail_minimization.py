@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from koordra.allocator.inventory import NIC
+from koordra.allocator.devices.inventory import NIC
 from koordra.api import names
 from koordra.api.allocation import Allocation
 from koordra.placement.gang.member_classes import natural

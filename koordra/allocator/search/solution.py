@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koordra.allocator.capacity import Demand
-from koordra.allocator.requests import Wanted
+from koordra.allocator.devices.capacity import Demand
+from koordra.allocator.request.requests import RequestAlternative
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """One device given to one request. `demand` is empty for a device that is taken whole."""
 
-    wanted: Wanted
+    wanted: RequestAlternative
     device: int
     demand: Demand
     shared: bool

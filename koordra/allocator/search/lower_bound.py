@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from koordra.allocator.inventory import GPU, NIC
-from koordra.allocator.joint import Tally
-from koordra.allocator.packing import Sums
-from koordra.allocator.partial_choice import PartialChoice
-from koordra.allocator.remaining_supply import Side, Tail
-from koordra.allocator.requests import Wanted
+from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.joint_allocation import ScopeTracker
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.score import Cost
+from koordra.allocator.search.packing import Sums
+from koordra.allocator.search.partial_choice import PartialChoice
+from koordra.allocator.search.remaining_supply import Side, Tail
 from koordra.api.opaque.parameters import Pairing
 
 
@@ -106,7 +106,7 @@ class LowerBound:
             more_others=max(lacking, more_others),
         )
 
-    def _missing(self, tally: Tally, tail: Tail, others: list[int]) -> int | None:
+    def _missing(self, tally: ScopeTracker, tail: Tail, others: list[int]) -> int | None:
         """How many NICs a JointAllocation still lacks, at least; None where it cannot get them.
 
         Where a class has no more NICs than it lacks, these are as good as chosen: they are put to `others`.
@@ -126,7 +126,7 @@ class LowerBound:
                 missing += max(0, count - (len(nics) - len(new)))
         return missing
 
-    def _may_count(self, tally: Tally, device: int, key: str) -> bool:
+    def _may_count(self, tally: ScopeTracker, device: int, key: str) -> bool:
         offered = self._search.state.devices[device]
         return offered not in tally.shares and tally.key(offered) == key
 
@@ -147,7 +147,7 @@ class LowerBound:
 
     # --- what remains -------------------------------------------------------------------------------------------------
 
-    def _option(self, wanted: Wanted) -> _Option:
+    def _option(self, wanted: RequestAlternative) -> _Option:
         search, state = self._search, self._search.state
         own = search.claims[wanted.claim].own_driver_only
         takes: dict[int, Mapping[str, int] | None] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Inventory
 from koordra.allocator.score import worst_pair
 from koordra.api import names
 from koordra.api.allocation import Allocation

@@ -33,7 +33,7 @@ _KINDS: Final = {names.TYPE_GPU: GPU, names.TYPE_MIG: GPU, names.TYPE_NIC: NIC, 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Offered:
+class PublishedDevice:
     """A device as one node sees it. `taints` are the slice's and the rules', without koordra's joint taint.
 
     `kind` is `gpu` (also for a MIG slice), `nic` (also for a VF), or "" for a device that is neither.
@@ -58,7 +58,7 @@ class Pool:
     """
 
     id: PoolID
-    devices: tuple[Offered, ...] = ()
+    devices: tuple[PublishedDevice, ...] = ()
     others: tuple[tuple[DeviceID, Device], ...] = ()
     counters: Mapping[tuple[str, str], Decimal] = field(default_factory=dict)
     incomplete: bool = False
@@ -124,7 +124,7 @@ def pool_of(
 
 def _offered(
     entry: ResourceSlice, device: Device, node: Mapping[str, Any], rules: Sequence[DeviceTaintRule]
-) -> Offered:
+) -> PublishedDevice:
     identity = DeviceID(entry.driver, entry.pool, device.name)
     selection = device.selection if entry.per_device_selection else entry.selection
     facts, class_facts, plain = facts_of(entry.driver, device)
@@ -135,7 +135,7 @@ def _offered(
     taints = tuple(taint for taint in device.taints + added if not (own and taint.key == names.JOINT_TAINT))
     here = not entry.per_device_selection or _selected(selection, node)
     kind = _KINDS.get(str(plain.get(names.ATTR_TYPE)), "")
-    return Offered(identity, device, facts, class_facts, plain, selection, here, taints, kind)
+    return PublishedDevice(identity, device, facts, class_facts, plain, selection, here, taints, kind)
 
 
 def concerns(entry: ResourceSlice, node: Mapping[str, Any]) -> bool:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from koordra.allocator import constraints as rules
-from koordra.allocator.joint import Rule, Tally
+from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.requests import AskedClaim, Wanted
-from koordra.allocator.solution import Placed
-from koordra.allocator.walking_order import walking_order
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.search.request_order import walking_order
+from koordra.allocator.search.solution import Placed
 
 
 class PartialChoice:
@@ -23,11 +23,11 @@ class PartialChoice:
 
     def __init__(
         self,
-        claims: Sequence[AskedClaim],
+        claims: Sequence[ResolvedClaim],
         state: NodeState,
         *,
         joint_rules: Sequence[Rule],
-        candidates: Mapping[Wanted, Sequence[int]],
+        candidates: Mapping[RequestAlternative, Sequence[int]],
         scored: bool,
         tied: bool,
         without_constraints: frozenset[tuple[int, int]],
@@ -46,7 +46,7 @@ class PartialChoice:
             for position, claim in enumerate(claims)
         ]
         self.requests = walking_order(claims, tied=tied)
-        self.tallies = [Tally(rule) for rule in joint_rules if rule.scope is not None]
+        self.tallies = [ScopeTracker(rule) for rule in joint_rules if rule.scope is not None]
         self.demanded = None if without_partitions else state.demanded_of(claims)
         self.constraint_states: list[list[rules.State]] = [[() for _ in found] for found in self.constraints]
         self.placed: list[Placed] = []

@@ -25,8 +25,8 @@ from koordra.topology.levels import attribute
 from koordra.topology.shapes import shape_of_devices
 
 if TYPE_CHECKING:
-    from koordra.allocator.inventory import Offered
-    from koordra.allocator.requests import AskedClaim
+    from koordra.allocator.devices.inventory import PublishedDevice
+    from koordra.allocator.request.requests import ResolvedClaim
 
 _PUBLISHED: Final = (
     names.ATTR_NVLINK_DOMAIN,
@@ -104,7 +104,7 @@ class Fabric:
 NO_FABRIC: Final = Fabric()
 
 
-def fabric_of(devices: Sequence[Offered]) -> Fabric:
+def fabric_of(devices: Sequence[PublishedDevice]) -> Fabric:
     """The NVLink of the cards among a node's devices."""
     cards = [
         (position, offered.plain)
@@ -149,7 +149,7 @@ def honors_partitions(labels: Mapping[str, Any]) -> bool:
 
 
 @dataclass(slots=True)
-class Demanded:
+class PartitionTracker:
     """The whole cards that each claim has so far, and whether they can still become a partition.
 
     `claims` are the positions of those of whom it is demanded; `cards` what it is about.
@@ -182,8 +182,8 @@ class Demanded:
 
 
 def demanded_of(
-    claims: Sequence[AskedClaim], devices: Sequence[Offered], fabric: Fabric, *, by_node: bool
-) -> Demanded | None:
+    claims: Sequence[ResolvedClaim], devices: Sequence[PublishedDevice], fabric: Fabric, *, by_node: bool
+) -> PartitionTracker | None:
     """Of whom partitions are demanded on a node; None where that is nobody."""
     by_node = by_node and bool(fabric.partitions)
     demanding = frozenset(
@@ -196,7 +196,7 @@ def demanded_of(
         for position, offered in enumerate(devices)
         if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
     ]
-    return Demanded(fabric, demanding, frozenset(cards))
+    return PartitionTracker(fabric, demanding, frozenset(cards))
 
 
 def spelled_sizes(sizes: Iterable[int]) -> str:

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from koordra.allocator.device_reason import Miss, device_reason
-from koordra.allocator.joint import Rule
+from koordra.allocator.explain.nearest_fit import Together, Told
+from koordra.allocator.explain.rejection import Rejection, device_reason
+from koordra.allocator.joint_allocation import Rule
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure
-from koordra.allocator.relaxation import Together, Told
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 
 
 @dataclass(slots=True)
 class _Diagnosis:
     node: str
-    claims: Sequence[AskedClaim]
+    claims: Sequence[ResolvedClaim]
     state: NodeState
     joint_rules: Sequence[Rule]
     known: dict[tuple[object, ...], list[Told]]
@@ -57,7 +57,7 @@ class _Diagnosis:
         reason = Reason(self.node, None, None, cause.value, detail)
         self.of_requests += [(position, reason) for position in range(len(self.claims))]
 
-    def _tell(self, position: int, claim: AskedClaim, wanted: Wanted) -> bool:
+    def _tell(self, position: int, claim: ResolvedClaim, wanted: RequestAlternative) -> bool:
         """Tell the devices that cannot serve the request; true when enough others can."""
         own, state = claim.own_driver_only, self.state
         of_class = [
@@ -65,7 +65,7 @@ class _Diagnosis:
             for device in range(len(state.devices))
             if state.verdict(wanted, device, own_driver_only=own).of_class
         ]
-        usable, misses = 0, dict[int, Miss]()
+        usable, misses = 0, dict[int, Rejection]()
         for device in of_class or range(len(state.devices)):
             miss = device_reason(wanted, device, state, own_driver_only=own)
             if miss is None:
@@ -90,7 +90,7 @@ class _Diagnosis:
         self.of_requests.append((position, Reason(self.node, None, wanted.label, cause.value, detail)))
         return False
 
-    def _nearest(self, misses: dict[int, Miss]) -> str:
+    def _nearest(self, misses: dict[int, Rejection]) -> str:
         """The device that lacks least of what it is short of."""
         short = {device: miss for device, miss in misses.items() if miss.lacking > 0}
         if not short:
@@ -107,7 +107,7 @@ class _Diagnosis:
 
 def reasons_on_node(
     node: str,
-    claims: Sequence[AskedClaim],
+    claims: Sequence[ResolvedClaim],
     state: NodeState,
     *,
     joint_rules: Sequence[Rule],

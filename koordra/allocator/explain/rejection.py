@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from koordra.allocator.capacity import nano
+from koordra.allocator.devices.capacity import nano
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, figure
-from koordra.allocator.requests import Wanted
+from koordra.allocator.request.requests import RequestAlternative
 
 _MOST_HOLDERS: Final = 3
 """Claims that are named; of more there is only their number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class Rejection:
     """Why one device does not do; `lacking` of the capacity `name` is missing where it is a matter of amounts."""
 
     cause: Cause
@@ -29,20 +29,22 @@ class Miss:
     lacking: Decimal = Decimal(0)
 
 
-def device_reason(wanted: Wanted, device: int, state: NodeState, *, own_driver_only: bool) -> Miss | None:
+def device_reason(
+    wanted: RequestAlternative, device: int, state: NodeState, *, own_driver_only: bool
+) -> Rejection | None:
     """Why the device cannot serve the request as things stand; None when it can."""
     offered = state.devices[device]
     verdict = state.verdict(wanted, device, own_driver_only=own_driver_only)
     if verdict.short_of is not None:
         return _no_room(state, device, *verdict.short_of)
     if verdict.cause is not None:
-        return Miss(verdict.cause, verdict.detail)
+        return Rejection(verdict.cause, verdict.detail)
     if wanted.spec.admin_access or verdict.demand is None:
         return None
     if state.busy[device]:
         holder = state.taken.dedicated.get(offered.id)
         by = _in_use_by([holder] if holder else state.taken.sharers.get(offered.id, ()))
-        return Miss(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{by}")
+        return Rejection(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{by}")
     for name, amount in sorted(verdict.demand.amounts.items()):
         if nano(amount) > state.room(device, name):
             return _no_room(state, device, name, amount)
@@ -55,11 +57,11 @@ def device_reason(wanted: Wanted, device: int, state: NodeState, *, own_driver_o
                     total = state.pools[pool].counters.get((set_name, counter), Decimal(0))
                     free = f"free {figure(available)} of {figure(total)}"
                     detail = f"counter {set_name}/{counter}: requested {figure(amount)}, {free}"
-                    return Miss(Cause.COUNTERS_EXHAUSTED, detail)
+                    return Rejection(Cause.COUNTERS_EXHAUSTED, detail)
     return None
 
 
-def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Miss:
+def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Rejection:
     total = state.devices[device].device.capacity[name].value
     free = max(state.free(device, name), Decimal(0))
     detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
@@ -67,7 +69,7 @@ def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Miss:
         # Who asks for more than there is waits for nobody.
         sharers = state.taken.sharers.get(state.devices[device].id, {})
         detail += _in_use_by([holder for holder, takes in sharers.items() if name in takes])
-    return Miss(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)
+    return Rejection(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)
 
 
 def _in_use_by(holders: Collection[str]) -> str:

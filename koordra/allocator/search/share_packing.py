@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from koordra.allocator.packing import PACKING_BUDGET, Item, Packing
-from koordra.allocator.partial_choice import PartialChoice
-from koordra.allocator.requests import Wanted
+from koordra.allocator.request.requests import RequestAlternative
+from koordra.allocator.search.packing import PACKING_BUDGET, Item, Packing
+from koordra.allocator.search.partial_choice import PartialChoice
 
 _FEWEST: Final = 3
 """Requests of which an order matters; fewer are tried at once."""
@@ -21,7 +21,7 @@ _FEWEST: Final = 3
 class Packed(NamedTuple):
     """`candidates`: the devices of each request; None where there is no packing."""
 
-    candidates: dict[Wanted, list[int]] | None
+    candidates: dict[RequestAlternative, list[int]] | None
 
 
 def fills_exactly(search: PartialChoice) -> bool:
@@ -50,16 +50,16 @@ def packed(search: PartialChoice) -> Packed | None:
     chosen = packing.solve()
     if chosen is None:
         return None if packing.budget < 0 else Packed(None)
-    candidates: dict[Wanted, list[int]] = {}
+    candidates: dict[RequestAlternative, list[int]] = {}
     for one, device in zip(wanted, chosen, strict=True):
         candidates.setdefault(one, []).append(device)
     return Packed({one: sorted(found) for one, found in candidates.items()})
 
 
-def _items(search: PartialChoice) -> tuple[list[Wanted], list[str], list[Item]] | None:
+def _items(search: PartialChoice) -> tuple[list[RequestAlternative], list[str], list[Item]] | None:
     """The shares that are asked for, with what each takes; None where something else is asked for, too."""
     state = search.state
-    takes: dict[Wanted, dict[int, dict[str, int]]] = {}
+    takes: dict[RequestAlternative, dict[int, dict[str, int]]] = {}
     for _, _, request in search.requests:
         wanted = request.alternatives[0]
         if wanted not in search.candidates or not all(

@@ -21,19 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koordra.allocator.capacity import nano
 from koordra.allocator.constraints import Values
-from koordra.allocator.inventory import GPU, NIC
-from koordra.allocator.joint import Rule, Tally
+from koordra.allocator.devices.capacity import nano
+from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api.claims import MAX_RESULTS, Constraint
 from koordra.api.opaque.parameters import Pairing
 
-Candidates = dict[Wanted, list[int]]
+Candidates = dict[RequestAlternative, list[int]]
 
 
-def candidates_of(claims: Sequence[AskedClaim], state: NodeState) -> Candidates | None:
+def candidates_of(claims: Sequence[ResolvedClaim], state: NodeState) -> Candidates | None:
     """Devices that can serve each fixed request as things stand, in search order; None if a selector fails on one."""
     found: Candidates = {}
     of_kind: dict[tuple[object, bool], list[int]] = {}
@@ -52,7 +52,7 @@ def candidates_of(claims: Sequence[AskedClaim], state: NodeState) -> Candidates 
     return found
 
 
-def _serving(wanted: Wanted, state: NodeState, *, own_driver_only: bool) -> list[int] | None:
+def _serving(wanted: RequestAlternative, state: NodeState, *, own_driver_only: bool) -> list[int] | None:
     devices = []
     for device, busy in enumerate(state.busy):
         if busy:
@@ -67,7 +67,7 @@ def _serving(wanted: Wanted, state: NodeState, *, own_driver_only: bool) -> list
 
 
 def narrow(
-    claims: Sequence[AskedClaim],
+    claims: Sequence[ResolvedClaim],
     state: NodeState,
     found: Candidates,
     *,
@@ -120,7 +120,7 @@ def enough(state: NodeState, left: Candidates) -> bool:
     return all(fill(place, set()) for place in range(len(places)))
 
 
-def settled(claims: Sequence[AskedClaim], state: NodeState, left: Candidates) -> bool:
+def settled(claims: Sequence[ResolvedClaim], state: NodeState, left: Candidates) -> bool:
     """Whether the claims take all there is to take, so that every solution leaves the same behind and costs the same.
 
     That is so when every request is a fixed one, there are just as many places as the devices have room for, and of a
@@ -141,7 +141,7 @@ def settled(claims: Sequence[AskedClaim], state: NodeState, left: Candidates) ->
 
 def _rooms(state: NodeState, left: Candidates) -> dict[int, int]:
     """How many places each device can fill at most."""
-    wanting: dict[int, list[Wanted]] = {}
+    wanting: dict[int, list[RequestAlternative]] = {}
     for wanted, devices in left.items():
         for device in devices:
             wanting.setdefault(device, []).append(wanted)
@@ -149,7 +149,7 @@ def _rooms(state: NodeState, left: Candidates) -> dict[int, int]:
 
 
 def _keep_common_values(
-    claim: AskedClaim,
+    claim: ResolvedClaim,
     constraint: Constraint,
     state: NodeState,
     left: Candidates,
@@ -231,7 +231,7 @@ def _takers(state: NodeState, candidates: Iterable[int]) -> dict[tuple[int, tupl
 
 def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:
     """Leave out GPUs without a NIC candidate in scope (and, Together, NICs without a GPU)."""
-    tally = Tally(rule)
+    tally = ScopeTracker(rule)
     members = [wanted for wanted in left if (wanted.claim, wanted.request) in rule.members]
     if len(members) < len(rule.members) or rule.pairing is Pairing.TOGETHER:
         # Alternatives or `All` among the members, or one kind only: the search decides.
@@ -258,7 +258,7 @@ def _keep_scopes(rule: Rule, state: NodeState, left: Candidates) -> bool:
     return changed
 
 
-def _places_on(state: NodeState, device: int, wanting: Sequence[Wanted]) -> int:
+def _places_on(state: NodeState, device: int, wanting: Sequence[RequestAlternative]) -> int:
     """How many of the requests the device can serve at most, each taking no more than the least anyone asks."""
     if not state.shared[device]:
         return 1

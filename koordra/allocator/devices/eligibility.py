@@ -12,11 +12,11 @@ from decimal import Decimal
 from typing import Final
 
 from koordra.allocator import features as gates
-from koordra.allocator.capacity import Demand, Unmet, demand_of
+from koordra.allocator.devices.capacity import Demand, Unmet, demand_of
+from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.features import Features
-from koordra.allocator.inventory import Offered
 from koordra.allocator.reasons import Cause
-from koordra.allocator.requests import Wanted
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.api import names
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
 from koordra.api.opaque.isolation import published_policy
@@ -41,14 +41,16 @@ class Verdict:
     short_of: tuple[str, Decimal] | None = None
 
 
-def judge(wanted: Wanted, offered: Offered, *, features: Features, own_driver_only: bool) -> Verdict:
+def judge(
+    wanted: RequestAlternative, offered: PublishedDevice, *, features: Features, own_driver_only: bool
+) -> Verdict:
     """The static verdict, clauses in upstream's order."""
     return selected(wanted, offered, features=features) or admitted(
         wanted, offered, features=features, own_driver_only=own_driver_only
     )
 
 
-def selected(wanted: Wanted, offered: Offered, *, features: Features) -> Verdict | None:
+def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict | None:
     """Why the selectors leave the device out; None where they do not. The same for all requests with these selectors."""
     if offered.device.binding_conditions and not features.binding_conditions:
         return Verdict(
@@ -66,7 +68,9 @@ def selected(wanted: Wanted, offered: Offered, *, features: Features) -> Verdict
     return None
 
 
-def admitted(wanted: Wanted, offered: Offered, *, features: Features, own_driver_only: bool) -> Verdict:
+def admitted(
+    wanted: RequestAlternative, offered: PublishedDevice, *, features: Features, own_driver_only: bool
+) -> Verdict:
     """The verdict on a device that the selectors choose."""
     if not offered.here:
         return Verdict(
@@ -104,7 +108,7 @@ def admitted(wanted: Wanted, offered: Offered, *, features: Features, own_driver
     return Verdict(demand)
 
 
-def _isolation(wanted: Wanted, offered: Offered, demand: Demand) -> str | None:
+def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Demand) -> str | None:
     """Why the policy of the device's node, or of the class, does not let the request have the device."""
     if offered.id.driver != names.DRIVER or wanted.spec.admin_access:
         return None
@@ -143,7 +147,7 @@ def _values(expression: str, facts: DeviceFacts) -> str:
     return ", ".join(found) or "it has no such attribute"
 
 
-def _tolerated(taint: Taint, wanted: Wanted) -> bool:
+def _tolerated(taint: Taint, wanted: RequestAlternative) -> bool:
     """A held device is in use, whatever the request says: no toleration makes it free."""
     return taint.key != names.HELD_TAINT and any(
         toleration.tolerates(taint) for toleration in wanted.spec.tolerations

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koordra.allocator.requests import AskedClaim, AskedRequest
+from koordra.allocator.request.requests import ResolvedClaim, ResolvedRequest
 
-Entry = tuple[int, int, AskedRequest]
+Entry = tuple[int, int, ResolvedRequest]
 
 
-def walking_order(claims: Sequence[AskedClaim], *, tied: bool) -> list[Entry]:
+def walking_order(claims: Sequence[ResolvedClaim], *, tied: bool) -> list[Entry]:
     """Requests in the claims' order; with `tied`, those that share a constraint follow one another."""
     order = [
         (position, index, request)
@@ -39,7 +39,7 @@ def walking_order(claims: Sequence[AskedClaim], *, tied: bool) -> list[Entry]:
     return tied_order
 
 
-def _members(claims: Sequence[AskedClaim], order: Sequence[Entry]) -> list[set[int]]:
+def _members(claims: Sequence[ResolvedClaim], order: Sequence[Entry]) -> list[set[int]]:
     """For each constraint that names requests, their places in the order; one over all requests ties nothing closer."""
     places = {(claim, request.name): at for at, (claim, _, request) in enumerate(order)}
     found = []

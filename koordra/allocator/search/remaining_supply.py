@@ -6,17 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import sub
 
-from koordra.allocator.inventory import GPU
-from koordra.allocator.joint import Tally
+from koordra.allocator.devices.inventory import GPU
+from koordra.allocator.joint_allocation import ScopeTracker
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.packing import Sums
-from koordra.allocator.requests import AskedClaim, Wanted
-from koordra.allocator.walking_order import Entry
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.search.packing import Sums
+from koordra.allocator.search.request_order import Entry
 from koordra.api.claims import MAX_RESULTS
 
 
 def nics_after(
-    requests: Sequence[Entry], claims: Sequence[AskedClaim], state: NodeState, tallies: Sequence[Tally]
+    requests: Sequence[Entry],
+    claims: Sequence[ResolvedClaim],
+    state: NodeState,
+    tallies: Sequence[ScopeTracker],
 ) -> list[list[int]]:
     """Per joint rule and request in walking order: how many NICs later requests of that rule can bring at most.
 
@@ -43,7 +46,7 @@ def nics_after(
 
 
 def cards_after(
-    requests: Sequence[Entry], claims: Sequence[AskedClaim], state: NodeState, cards: Iterable[int]
+    requests: Sequence[Entry], claims: Sequence[ResolvedClaim], state: NodeState, cards: Iterable[int]
 ) -> list[tuple[int, int]]:
     """Per request in walking order: the fewest and the most of the cards that later requests of its claim take."""
     bounds = []
@@ -60,12 +63,14 @@ def cards_after(
     return found
 
 
-def _range(wanted: Wanted) -> tuple[int, int]:
+def _range(wanted: RequestAlternative) -> tuple[int, int]:
     # What `All` finds, and which of it are whole cards, is not known before.
     return (0, MAX_RESULTS) if wanted.takes_all else (wanted.spec.count, wanted.spec.count)
 
 
-def _may_have(wanted: Wanted, devices: Iterable[int], claims: Sequence[AskedClaim], state: NodeState) -> bool:
+def _may_have(
+    wanted: RequestAlternative, devices: Iterable[int], claims: Sequence[ResolvedClaim], state: NodeState
+) -> bool:
     own = claims[wanted.claim].own_driver_only
     return any(state.verdict(wanted, device, own_driver_only=own).demand is not None for device in devices)
 

@@ -3,7 +3,7 @@
 The inventory holds every ResourceSlice, read once, and gives each node its pools (`pools.py`), in upstream's order: by driver
 and name, those with binding conditions last. First fit means this order.
 
-Taken is what the claims with an allocation say: dedicated devices, shares with their consumed capacity, and the
+Usage is what the claims with an allocation say: dedicated devices, shares with their consumed capacity, and the
 counters of every device in use (once per device, however many shares it has). adminAccess takes nothing.
 """
 
@@ -15,15 +15,24 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 from koordra.allocator import features as gates
+from koordra.allocator.devices.pools import (
+    GPU,
+    NIC,
+    Pool,
+    PoolID,
+    PublishedDevice,
+    concerns,
+    facts_of,
+    pool_of,
+)
 from koordra.allocator.features import TAINT_RULES, Features
-from koordra.allocator.pools import GPU, NIC, Offered, Pool, PoolID, concerns, facts_of, pool_of
 from koordra.api import objects
 from koordra.api.allocation import DeviceResult
 from koordra.api.devices import DeviceID
 from koordra.api.slices import DeviceTaintRule, ResourceSlice
 from koordra.errors import InvalidManifest, PlanError
 
-__all__ = ["GPU", "NIC", "Inventory", "Offered", "Pool", "PoolID", "Taken", "available_counters"]
+__all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice", "Usage", "available_counters"]
 
 _Key = TypeVar("_Key")
 _Found = TypeVar("_Found")
@@ -33,7 +42,7 @@ _MOST_KINDS = 4096
 
 
 @dataclass(slots=True)
-class Taken:
+class Usage:
     """What is in use. Grows while groups are planned one after the other."""
 
     dedicated: dict[DeviceID, str] = field(default_factory=dict)
@@ -277,7 +286,7 @@ def _keep(table: dict[_Key, _Found], key: _Key, found: _Found) -> None:
         table.pop(key, None)
 
 
-def available_counters(pool: Pool, taken: Taken) -> dict[tuple[str, str], Decimal]:
+def available_counters(pool: Pool, taken: Usage) -> dict[tuple[str, str], Decimal]:
     """What is left of the pool's counters; may be negative where more was given out than is published now."""
     left = dict(pool.counters)
     for identity, device in (*((entry.id, entry.device) for entry in pool.devices), *pool.others):

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.allocator.inventory import GPU, NIC, Offered
-from koordra.allocator.requests import AskedClaim
+from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice
+from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing, Scope
 from koordra.topology.scopes import scope_key
 
@@ -47,17 +47,17 @@ class Rule:
 
 
 @dataclass(slots=True)
-class Tally:
+class ScopeTracker:
     """Counts of different devices per class for one rule; changed by `add` and put back by `remove`. `shares`: of each device."""
 
     rule: Rule
     gpus: dict[str, int] = field(default_factory=dict)
     nics: dict[str, int] = field(default_factory=dict)
     lacking: int = 0
-    shares: dict[Offered, int] = field(default_factory=dict)
-    _keys: dict[Offered, str | None] = field(default_factory=dict)
+    shares: dict[PublishedDevice, int] = field(default_factory=dict)
+    _keys: dict[PublishedDevice, str | None] = field(default_factory=dict)
 
-    def allows(self, offered: Offered, *, nics_to_come: int) -> bool:
+    def allows(self, offered: PublishedDevice, *, nics_to_come: int) -> bool:
         """Whether the device may be added, with that many NICs still to come after it."""
         key, kind = self.key(offered), offered.kind
         if self.rule.pairing is Pairing.TOGETHER:
@@ -86,7 +86,7 @@ class Tally:
         """How many NICs are there for GPUs that are still to come."""
         return sum(max(0, count - self.gpus.get(key, 0)) for key, count in self.nics.items())
 
-    def add(self, offered: Offered) -> None:
+    def add(self, offered: PublishedDevice) -> None:
         shares = self.shares.get(offered, 0)
         self.shares[offered] = shares + 1
         if shares:
@@ -99,7 +99,7 @@ class Tally:
             self.lacking -= self._relief(key)
             self.nics[key] = self.nics.get(key, 0) + 1
 
-    def remove(self, offered: Offered) -> None:
+    def remove(self, offered: PublishedDevice) -> None:
         self.shares[offered] -= 1
         if self.shares[offered]:
             return
@@ -114,14 +114,14 @@ class Tally:
         else:
             self.lacking += self._relief(key)
 
-    def key(self, offered: Offered) -> str | None:
+    def key(self, offered: PublishedDevice) -> str | None:
         """The device's class, looked up once."""
         if offered not in self._keys:
             assert self.rule.scope is not None
             self._keys[offered] = scope_key(offered.plain, self.rule.scope.value)
         return self._keys[offered]
 
-    def standing(self, offered: Offered) -> int:
+    def standing(self, offered: PublishedDevice) -> int:
         """How the device's class stands (what more of it would change); equal standings are interchangeable."""
         key = self.key(offered)
         if key is None:
@@ -160,7 +160,7 @@ def rungs(joint: JointAllocation) -> tuple[Scope | None, ...]:
 
 
 def members_of(
-    claims: Sequence[AskedClaim], kinds: Mapping[Member, set[str]], siblings: Sequence[frozenset[int]]
+    claims: Sequence[ResolvedClaim], kinds: Mapping[Member, set[str]], siblings: Sequence[frozenset[int]]
 ) -> list[tuple[JointAllocation, frozenset[Member]]]:
     """Every JointAllocation of the group with the requests it is about.
 

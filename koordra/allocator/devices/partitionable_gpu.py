@@ -21,8 +21,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from koordra.allocator.capacity import nano
-from koordra.allocator.inventory import GPU, Pool
+from koordra.allocator.devices.capacity import nano
+from koordra.allocator.devices.inventory import GPU, Pool
 from koordra.allocator.node_state import NodeState
 from koordra.api import names
 from koordra.api.devices import Device

@@ -11,7 +11,7 @@ complete choice is upstream's choice, since the order of requests, alternatives 
 
 What keeps it fast. None of this loses a solution:
 
-1. Bounds before the walk (`bounds.py`): devices whose attribute values cannot satisfy a matchAttribute are left out, and
+1. Bounds before the walk (`feasibility.py`): devices whose attribute values cannot satisfy a matchAttribute are left out, and
    requests are matched against devices as a whole; when that fails there is no solution.
 2. Remembered states. Two partial choices that leave the same devices free, with the same standing towards every
    constraint, have the same completions, so a position is entered once per state. States are compared up to symmetry
@@ -19,7 +19,7 @@ What keeps it fast. None of this loses a solution:
    interchangeable in a state only the first is tried.
 3. A claim that has more devices than a claim may have is left at once for the last request with another alternative.
 4. A JointAllocation counts what is still lacking and stops a branch when too few NICs are to come; where partitions of the
-   NVLink fabric are demanded (`fabric.py`), a branch stops when a claim's cards fit into none.
+   NVLink fabric are demanded (`nvlink_fabric.py`), a branch stops when a claim's cards fit into none.
 
 Scored policies. The walk goes on after the first solution; every complete choice is given to the objective, which depends
 only on the final state up to symmetry, so entering each state once still sees the best one. At request boundaries a branch
@@ -39,19 +39,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.allocator import constraints as rules
-from koordra.allocator.capacity import Demand
-from koordra.allocator.device_tree import Orbits
-from koordra.allocator.inventory import GPU
-from koordra.allocator.joint import Member, Rule, Tally
-from koordra.allocator.lower_bound import LowerBound
+from koordra.allocator.devices.capacity import Demand
+from koordra.allocator.devices.inventory import GPU
+from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.partial_choice import PartialChoice
 from koordra.allocator.reasons import Cause, ClaimRefused, refusal
-from koordra.allocator.remaining_supply import cards_after, nics_after
-from koordra.allocator.requests import AskedClaim, Wanted
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import Cost
-from koordra.allocator.solution import Outcome, Placed, Position
-from koordra.allocator.symmetry import Symmetry
+from koordra.allocator.search.device_tree import Orbits
+from koordra.allocator.search.lower_bound import LowerBound
+from koordra.allocator.search.partial_choice import PartialChoice
+from koordra.allocator.search.remaining_supply import cards_after, nics_after
+from koordra.allocator.search.solution import Outcome, Placed, Position
+from koordra.allocator.search.symmetry import Symmetry
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 
@@ -94,15 +94,15 @@ class _Best:
 class Search(PartialChoice):
     """One walk over one node for one group of claims.
 
-    `ceiling`: only placements that cost no more are of interest. `counted`: what counting said (`bounds.enough`), once it has.
+    `ceiling`: only placements that cost no more are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
 
-    `strict`: selector errors end it, as upstream does. `settled`: all complete choices cost the same (`bounds.settled`).
+    `strict`: selector errors end it, as upstream does. `settled`: all complete choices cost the same (`feasibility.settled`).
     `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
     """
 
     def __init__(
         self,
-        claims: Sequence[AskedClaim],
+        claims: Sequence[ResolvedClaim],
         state: NodeState,
         *,
         joint_rules: Sequence[Rule] = (),
@@ -112,7 +112,7 @@ class Search(PartialChoice):
         without_constraints: frozenset[tuple[int, int]] = frozenset(),
         without_partitions: bool = False,
         without_counters: bool = False,
-        candidates: Mapping[Wanted, Sequence[int]] | None = None,
+        candidates: Mapping[RequestAlternative, Sequence[int]] | None = None,
         budget: int = BUDGET,
         codes: dict[Hashable, int] | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class Search(PartialChoice):
             else []
         )
         self.by_request: dict[tuple[Member, int], int] = {}
-        self.all_devices: dict[Wanted, list[int]] = {}
+        self.all_devices: dict[RequestAlternative, list[int]] = {}
         self.symmetry: Symmetry | None = None
         self.codes: dict[Hashable, int] = {} if codes is None else codes
         self._orbits: Orbits | None = None
@@ -297,13 +297,13 @@ class Search(PartialChoice):
         else:
             yield at
 
-    def _needed(self, wanted: Wanted) -> int:
+    def _needed(self, wanted: RequestAlternative) -> int:
         return len(self._all_of(wanted)) if wanted.takes_all else wanted.spec.count
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def _place(
-        self, wanted: Wanted, device: int, member: Member, at: Position, *, must: bool
+        self, wanted: RequestAlternative, device: int, member: Member, at: Position, *, must: bool
     ) -> Callable[[], None] | None:
         """Give the device to the request; returns how to take it back, None when it cannot be given."""
         state, claim = self.state, wanted.claim
@@ -362,13 +362,13 @@ class Search(PartialChoice):
 
     def _apply(
         self,
-        wanted: Wanted,
+        wanted: RequestAlternative,
         device: int,
         demand: Demand,
         *,
         counted: dict[tuple[str, str], int],
         new_states: list[rules.State],
-        tallies: Sequence[Tally],
+        tallies: Sequence[ScopeTracker],
     ) -> Callable[[], None]:
         state, claim = self.state, wanted.claim
         shared, offered = state.shared[device], state.devices[device]
@@ -416,7 +416,7 @@ class Search(PartialChoice):
 
         return undo
 
-    def _constraints_with(self, wanted: Wanted, device: int) -> list[rules.State] | None:
+    def _constraints_with(self, wanted: RequestAlternative, device: int) -> list[rules.State] | None:
         states = list(self.constraint_states[wanted.claim])
         for index, constraint in enumerate(self.constraints[wanted.claim]):
             if constraint.covers(wanted.base, wanted.sub):
@@ -427,7 +427,7 @@ class Search(PartialChoice):
                 states[index] = after
         return states
 
-    def _all_of(self, wanted: Wanted) -> list[int]:
+    def _all_of(self, wanted: RequestAlternative) -> list[int]:
         """The devices of an `All` request: all that match and could hold the demand when idle."""
         found = self.all_devices.get(wanted)
         if found is not None:
@@ -452,7 +452,7 @@ class Search(PartialChoice):
         self.all_devices[wanted] = found
         return found
 
-    def _err(self, wanted: Wanted, cause: Cause, detail: str) -> None:
+    def _err(self, wanted: RequestAlternative, cause: Cause, detail: str) -> None:
         """End as upstream does, or remember the error for the case that nothing fits."""
         error = refusal(self.claims[wanted.claim].claim.key, cause, detail, request=wanted.label)
         if self.strict:

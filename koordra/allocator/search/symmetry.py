@@ -28,9 +28,9 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 from koordra.allocator import constraints as rules
-from koordra.allocator.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
-from koordra.allocator.partial_choice import PartialChoice
-from koordra.allocator.solution import Position
+from koordra.allocator.search.device_tree import Column, DeviceTree, Orbits, inserted, nests, spread
+from koordra.allocator.search.partial_choice import PartialChoice
+from koordra.allocator.search.solution import Position
 from koordra.api import names
 from koordra.api.opaque.parameters import Pairing
 

@@ -16,15 +16,15 @@ from decimal import Decimal
 from typing import Final
 
 from koordra.allocator import constraints as rules
-from koordra.allocator.bounds import Candidates, candidates_of, enough, narrow
-from koordra.allocator.device_reason import device_reason
-from koordra.allocator.fabric import Demanded, spelled_sizes
-from koordra.allocator.inventory import GPU, NIC
-from koordra.allocator.joint import Rule, Tally
+from koordra.allocator.devices.inventory import GPU, NIC
+from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_sizes
+from koordra.allocator.explain.rejection import device_reason
+from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure
-from koordra.allocator.requests import AskedClaim
-from koordra.allocator.search import Search
+from koordra.allocator.request.requests import ResolvedClaim
+from koordra.allocator.search.feasibility import Candidates, candidates_of, enough, narrow
+from koordra.allocator.search.search import Search
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
 from koordra.errors import PlanError
@@ -59,7 +59,7 @@ class Left:
 @dataclass(slots=True)
 class Together:
     node: str
-    claims: Sequence[AskedClaim]
+    claims: Sequence[ResolvedClaim]
     state: NodeState
     joint_rules: Sequence[Rule]
     candidates: Candidates | None = None
@@ -113,7 +113,7 @@ class Together:
         return []
 
     def _story(
-        self, out: Sequence[str], left: Left, joints: tuple[Rule, ...], demanded: Demanded | None
+        self, out: Sequence[str], left: Left, joints: tuple[Rule, ...], demanded: PartitionTracker | None
     ) -> Iterator[Told]:
         alone = len(out) == 1
         wanted = []
@@ -175,7 +175,7 @@ class Together:
 
     def _scope_text(self, rule: Rule) -> str:
         """What the rule's requests ask for, and how the devices that would do lie in the scope."""
-        tally, asked, places = Tally(rule), {GPU: 0, NIC: 0}, dict[str, set[int]]()
+        tally, asked, places = ScopeTracker(rule), {GPU: 0, NIC: 0}, dict[str, set[int]]()
         devices = self.state.devices
         for position, index in sorted(rule.members):
             claim = self.claims[position]
@@ -283,7 +283,7 @@ class Together:
 
     # --- partitions -----------------------------------------------------------------------------------------------------
 
-    def _demands(self, demanded: Demanded) -> str:
+    def _demands(self, demanded: PartitionTracker) -> str:
         said = []
         if self.state.honors_partitions and self.state.fabric.partitions:
             said.append(f"{names.PARTITION_POLICY_LABELS[0]}: {names.PARTITION_HONOR}")
@@ -291,7 +291,7 @@ class Together:
             said.append(f"GpuConfig partition: {names.PARTITION_HONOR}")
         return " and ".join(said)
 
-    def _no_partition(self, demanded: Demanded, nearest: str) -> Iterator[Told]:
+    def _no_partition(self, demanded: PartitionTracker, nearest: str) -> Iterator[Told]:
         """Cards are to be partitions of the node's fabric, and those of the sizes asked for are not free."""
         state = self.state
         nearest = nearest or f"it would fit without {self._demands(demanded)}"
@@ -342,7 +342,7 @@ class Together:
             for position in sorted({wanted.claim for wanted in of_class}):
                 yield position, Reason(self.node, None, None, Cause.INSUFFICIENT_CAPACITY.value, detail)
 
-    def _values_text(self, claim: AskedClaim, index: int) -> str:
+    def _values_text(self, claim: ResolvedClaim, index: int) -> str:
         """How many usable devices have which value, over the requests that the constraint covers."""
         constraint = claim.constraints[index]
         name = rules.attribute_of(constraint)

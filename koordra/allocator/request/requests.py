@@ -1,6 +1,6 @@
 """What a claim asks for, resolved: each request with its class, amounts and koordra's own parameters.
 
-A claim becomes an AskedClaim: requests in their order, each with its alternatives (one for an exact request), the claim's
+A claim becomes an ResolvedClaim: requests in their order, each with its alternatives (one for an exact request), the claim's
 constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the configuration of the classes and of the claim
 (the claim's own word wins over its class's). Everything that upstream answers with an error for the claim as a whole is
 found here and raised as ClaimRefused, so that the search only meets requests that make sense.
@@ -16,9 +16,9 @@ from itertools import chain
 from typing import Final
 
 from koordra.allocator import features as gates
-from koordra.allocator.claim_rules import refuse_memory_said_twice, refuse_misnamed
 from koordra.allocator.features import Features
 from koordra.allocator.reasons import Cause, refusal
+from koordra.allocator.request.claim_validation import refuse_memory_said_twice, refuse_misnamed
 from koordra.api import names
 from koordra.api.claims import (
     ALL,
@@ -50,7 +50,7 @@ _DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
+class RequestAlternative:
     """One way to satisfy a request. `label` is the name results carry: `request` or `request/subrequest`.
 
     Two that are of one `kind` ask the same of a device, so that what was found for one holds for the other. Of those with the
@@ -77,21 +77,21 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AskedRequest:
+class ResolvedRequest:
     name: str
-    alternatives: tuple[Wanted, ...]
+    alternatives: tuple[RequestAlternative, ...]
     prioritized: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AskedClaim:
+class ResolvedClaim:
     """`own_driver_only`: some request is for koordra's classes, so devices of other drivers may not be mixed in.
 
     `demands_partition`: its whole GPUs are one partition of the NVLink fabric, whatever the node's label says.
     """
 
     claim: ResourceClaim
-    requests: tuple[AskedRequest, ...]
+    requests: tuple[ResolvedRequest, ...]
     constraints: tuple[Constraint, ...]
     joints: tuple[JointAllocation, ...] = ()
     joint_requests: tuple[frozenset[int], ...] = ()
@@ -106,7 +106,7 @@ def resolve(
     position: int,
     classes: Mapping[str, DeviceClass | InvalidManifest],
     features: Features,
-) -> AskedClaim:
+) -> ResolvedClaim:
     """The claim as the search sees it. Raises ClaimRefused."""
     requests = tuple(
         _request(claim, request, position=(position, index), classes=classes, features=features)
@@ -130,7 +130,7 @@ def resolve(
             request=foreign[0],
         )
     joints, joint_requests, placement = _claim_parameters(claim, requests)
-    return AskedClaim(
+    return ResolvedClaim(
         claim=claim,
         requests=requests,
         constraints=claim.constraints,
@@ -149,7 +149,7 @@ def _request(
     position: tuple[int, int],
     classes: Mapping[str, DeviceClass | InvalidManifest],
     features: Features,
-) -> AskedRequest:
+) -> ResolvedRequest:
     if request.prioritized and gates.PRIORITIZED_LIST not in features:
         raise refusal(
             claim.key,
@@ -157,7 +157,7 @@ def _request(
             f"has subrequests, but the {gates.PRIORITIZED_LIST} feature is disabled",
             request=request.name,
         )
-    return AskedRequest(
+    return ResolvedRequest(
         request.name,
         tuple(
             _alternative(
@@ -177,7 +177,7 @@ def _alternative(
     position: tuple[int, int, int],
     classes: Mapping[str, DeviceClass | InvalidManifest],
     features: Features,
-) -> Wanted:
+) -> RequestAlternative:
     label = f"{request.name}/{spec.name}" if request.prioritized else request.name
     _check_gates(claim, spec, label=label, features=features)
     _check_selectors(claim, spec.selectors, label=label, owner="")
@@ -197,7 +197,7 @@ def _alternative(
             whole.add(names.CAPACITY_SLOTS)
         if isinstance(parameters, RdmaConfig) and parameters.mode is RdmaMode.EXCLUSIVE:
             whole.add(names.CAPACITY_SHARE)
-    return Wanted(
+    return RequestAlternative(
         *position,
         label=label,
         base=request.name,
@@ -314,7 +314,7 @@ def _drivers_named(device_class: DeviceClass) -> set[str]:
     return {driver for expression in device_class.selectors for driver in _DRIVER_TEST.findall(expression)}
 
 
-def _foreign_driver(requests: Sequence[AskedRequest]) -> tuple[str, str] | None:
+def _foreign_driver(requests: Sequence[ResolvedRequest]) -> tuple[str, str] | None:
     """The first request whose class names a driver other than koordra's, with that driver."""
     for request in requests:
         for wanted in request.alternatives:
@@ -349,7 +349,7 @@ def _decoded(claim: ResourceClaim, entry: Configuration, *, owner: str) -> Param
         raise refusal(claim.key, Cause.CONSTRAINT_VIOLATED, str(error)) from error
 
 
-def _demands_partition(claim: ResourceClaim, requests: Sequence[AskedRequest]) -> bool:
+def _demands_partition(claim: ResourceClaim, requests: Sequence[ResolvedRequest]) -> bool:
     """The last word of class and claim about any of the requests; one request that demands it is enough."""
     for wanted in (wanted for request in requests for wanted in request.alternatives):
         said = [
@@ -363,7 +363,7 @@ def _demands_partition(claim: ResourceClaim, requests: Sequence[AskedRequest]) -
 
 
 def _claim_parameters(
-    claim: ResourceClaim, requests: Sequence[AskedRequest]
+    claim: ResourceClaim, requests: Sequence[ResolvedRequest]
 ) -> tuple[tuple[JointAllocation, ...], tuple[frozenset[int], ...], PlacementPolicy]:
     """JointAllocations with the requests each covers, and the placement policy (the last one said wins)."""
     joints: list[JointAllocation] = []
@@ -400,7 +400,7 @@ def _claim_parameters(
     return tuple(joints), tuple(covered), placement
 
 
-def refuse_bad_selectors(claim: AskedClaim) -> None:
+def refuse_bad_selectors(claim: ResolvedClaim) -> None:
     """Raises ClaimRefused for the first selector that does not compile, though no device may ever be held against it."""
     for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
         for owner, expressions in (
