@@ -185,12 +185,10 @@ CYCLIC_PACKAGES = {
 IMPORTS_INSIDE_FUNCTIONS = {
     "kube.py",
     "placement/columns/arrays.py",
-    "topology/document.py",
     "topology/graph.py",
     "topology/overlay.py",
     "topology/presets/facts.py",
     "topology/shapes.py",
-    "topology/svg.py",
 }
 CROWDED_PACKAGES = {
     "koordra.controller",

@@ -1,11 +1,15 @@
 """The machine: what hangs where, how near devices are to each other, and pictures of it.
 
-``levels`` and ``scopes`` answer from published attributes alone and are what the allocator imports.
-``shapes`` answers which GPUs and NICs of a node serve a request best.
-``machine`` holds the facts of one node as frozen values (``published`` makes them from ResourceSlices,
-``overlay`` adds what sysfs does not show), ``graph`` questions them as a networkx graph (imported only
-when a graph is built). ``matrix``, ``outline``, ``document``, ``svg`` and ``dot`` show them, with who
-holds what from ``usage``. ``presets`` can write a made-up machine that discovery reads like a real one.
+``levels``, ``scopes``   how near two devices are, from published attributes alone: what the allocator imports
+``machine``              the facts of one node as frozen values; ``partitions`` MIG instances and sub-functions of a device
+``published``            a machine from ResourceSlices; ``overlay`` adds what sysfs does not show
+``inferred``             NVLink domains and rails; ``nvlinks`` how NVLink is published
+``products``, ``versions``  names and versions as they are published
+``graph``                the machine as a networkx graph (imported only when one is built)
+``shapes``               which GPUs and NICs of a node serve a request best
+``network_topology``     where a node stands between the others: zone, core, spine, block, NVLink domain
+``pictures``             a machine or a placed job as text, matrix, document, SVG and Graphviz
+``presets``              made-up machines, written so that discovery reads them like real ones
 """
 
 from koordra.api.opaque.parameters import Scope

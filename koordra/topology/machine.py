@@ -2,7 +2,7 @@
 
 Discovery makes a :class:`Machine`, everything else reads it: the ResourceSlices, the graph, the
 matrix, Prepare and the list of guarded device nodes. A value that is not known is ``None`` and stays
-so; nothing here guesses. ``inferred`` names the fields of a device that were concluded rather than
+so; nothing here guesses. ``inferred`` names the fields of a device that were inferred rather than
 read, so that every picture can mark them.
 
 Addresses are written as sysfs writes them: ``dddd:bb:dd.f`` in lower case, five to eight digits of
@@ -85,12 +85,12 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """``concluded`` where the kind could not be read and follows from the place in the tree."""
+    """``inferred`` where the kind could not be read and follows from the place in the tree."""
 
     bus_id: str
     path: tuple[str, ...]
     kind: BridgeKind
-    concluded: bool = False
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ def pcie_level(a: Device, b: Device) -> Level:
 
 
 def level_is_inferred(a: Device, b: Device) -> bool:
-    """Whether the PCIe level between two devices rests on something that was concluded or laid over, not read."""
+    """Whether the PCIe level between two devices rests on something that was inferred or laid over, not read."""
     field = _DECIDED_BY.get(pcie_level(a, b))
     return field is not None and (field in a.inferred or field in b.inferred)
 
@@ -332,7 +332,7 @@ _DECIDED_BY = {
 
 
 def inferred_attribute(device: Device) -> str | None:
-    """What ``koordra.io/inferred`` publishes: the attributes that were concluded or laid over ("numaNode,pcieSwitch").
+    """What ``koordra.io/inferred`` publishes: the attributes that were inferred or laid over ("numaNode,pcieSwitch").
 
     None, and not published, where all was read. A rail is always inferred and not listed.
     """

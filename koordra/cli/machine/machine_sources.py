@@ -15,7 +15,7 @@ from koordra.kubelet_plugin.discovery.result import Problem
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
 from koordra.topology.machine import Machine
-from koordra.topology.usage import NOBODY, Usage, holders_of_claims
+from koordra.topology.pictures.usage import NOBODY, Usage, holders_of_claims
 
 _STATE: Final = Path("/var/lib/kubelet/plugins/koordra.io")
 _SERIAL: Final = "shown"

@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from koordra.cli.machine.machine_sources import Sight
-    from koordra.topology.fabric_job import Job
+    from koordra.topology.pictures.job import Job
 
 _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
 
@@ -115,25 +115,25 @@ def _render(sight: Sight, output: str) -> str:
 
             return as_text(_document(sight), output)
         case "tree":
-            from koordra.topology.outline import outline
+            from koordra.topology.pictures.text_tree import text_tree
 
-            return outline(sight.machine, sight.usage)
+            return text_tree(sight.machine, sight.usage)
         case "svg":
-            from koordra.topology.svg import svg
+            from koordra.topology.pictures.svg import svg
 
             return svg(sight.machine, sight.usage, title=sight.title, subtitle=sight.subtitle)
         case "dot":
-            from koordra.topology.dot import dot
+            from koordra.topology.pictures.dot import dot
 
             return dot(sight.machine, sight.usage)
         case _:
-            from koordra.topology.matrix import matrix
+            from koordra.topology.pictures.matrix import matrix
 
             return matrix(sight.machine, sight.usage)
 
 
 def _document(sight: Sight) -> dict[str, object]:
-    from koordra.topology.document import document
+    from koordra.topology.pictures.document import document
 
     problems = [problem.to_dict() for problem in sight.problems]
     return {**document(sight.machine, sight.usage), "problems": problems}
@@ -143,7 +143,7 @@ def _jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> lis
     """The jobs of that name. Raises InvalidInput where there is none."""
     from koordra.api import kinds
     from koordra.errors import InvalidInput
-    from koordra.topology.fabric_job import jobs_of
+    from koordra.topology.pictures.job import jobs_of
 
     if files:
         from koordra.cli.manifests.files import read_objects
@@ -166,7 +166,7 @@ def _jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> lis
 
 
 def _render_jobs(jobs: list[Job], output: str) -> str:
-    from koordra.topology import fabric_picture as picture
+    from koordra.topology.pictures import job_picture as picture
 
     match output:
         case "json" | "yaml":
@@ -180,4 +180,4 @@ def _render_jobs(jobs: list[Job], output: str) -> str:
 
             raise InvalidInput("a job has no dot picture", object="topology", remedy="use -o svg")
         case _:
-            return "".join(picture.outline(job) for job in jobs) or "no job is placed\n"
+            return "".join(picture.text_tree(job) for job in jobs) or "no job is placed\n"

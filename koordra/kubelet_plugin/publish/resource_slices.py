@@ -43,7 +43,7 @@ from koordra.kubelet_plugin.publish.device_attributes import (
 )
 from koordra.kubelet_plugin.publish.partitions import MigDevice, consumption, counter_sets, gpu_counters
 from koordra.quantity import canonical
-from koordra.topology.concluded import nvlink_domains, rails
+from koordra.topology.inferred import nvlink_domains, rails
 from koordra.topology.machine import Gpu, Machine, Nic, inferred_attribute
 from koordra.topology.nvlinks import published_links
 from koordra.topology.products import gpu_model, nic_model

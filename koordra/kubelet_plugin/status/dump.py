@@ -29,7 +29,7 @@ from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.node_state import layout
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.disk import Disk
-from koordra.topology.document import document
+from koordra.topology.pictures.document import document
 
 SCHEMA: Final = "koordra.io/dump/v1"
 _NONCE: Final = re.compile(r"[0-9a-f]{32}")

@@ -45,7 +45,7 @@ from koordra.placement.gang.types import (
     Member,
     PlacedMember,
 )
-from koordra.topology.fabric import NODE, FabricLevels
+from koordra.topology.network_topology import NODE, NetworkLevels
 
 _MOST_TOLD: Final = 24
 
@@ -55,7 +55,7 @@ def place_gang(
     nodes: Mapping[str, GangNode],
     classes: Mapping[str, Mapping[str, Any]],
     *,
-    fabric: FabricLevels | None = None,
+    fabric: NetworkLevels | None = None,
     policy: str = "koordra",
     features: str | Iterable[str] | None = None,
     memory: Remembered | None = None,
@@ -77,7 +77,7 @@ def place_gang(
         Remembered() if memory is None else memory,
         budget,
     )
-    scope = Scope(gang, nodes, fabric or FabricLevels(), fitting.memory)
+    scope = Scope(gang, nodes, fabric or NetworkLevels(), fitting.memory)
     spreading = Spreading(gang, scope, fitting, budget)
     placing = _Placing(gang, fitting, scope, spreading, FewerRails(gang, fitting, spreading, budget))
     try:

@@ -17,7 +17,7 @@ from koordra.api import objects
 from koordra.placement.gang.device_table import Table
 from koordra.placement.gang.member_assignment import Fit
 from koordra.placement.gang.types import GangNode
-from koordra.topology.fabric import FabricLevels
+from koordra.topology.network_topology import NetworkLevels
 
 _MOST_REMEMBERED: Final = 50_000
 _INVENTORIES: Final = 64
@@ -60,7 +60,7 @@ class Remembered:
             self._inventories.clear()
             self.forget()
 
-    def places(self, nodes: Mapping[str, GangNode], fabric: FabricLevels) -> dict[str, tuple[str, ...]]:
+    def places(self, nodes: Mapping[str, GangNode], fabric: NetworkLevels) -> dict[str, tuple[str, ...]]:
         """Every node's place in the fabric; read anew only of nodes that are other objects than they were."""
         known = self._places if self._fabric == fabric else {}
         found: dict[str, tuple[Any, tuple[str, ...]]] = {}

@@ -5,7 +5,7 @@ Format (schema ``koordra.io/machine/v1``)::
     schema: koordra.io/machine/v1
     title: what it is, in words
     sources: [where the facts come from]
-    inferred: what was concluded rather than published, in words
+    inferred: what was inferred rather than published, in words
     driver: {version: 550.54.15, cuda: 12040}
     numa:                                     # distances: the SLIT row
       - {id: 0, socket: 0, cpus: "0-55,112-167", distances: [10, 21]}

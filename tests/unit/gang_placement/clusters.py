@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koordra.placement.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
-from koordra.topology.fabric import FabricLevels
+from koordra.topology.network_topology import NetworkLevels
 from tests.fakes.gang_nodes import gang_nodes
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 
@@ -56,7 +56,7 @@ def placed(objects: Sequence[Dict], gang: Gang, **options: Any) -> GangPlaced:
     return answer
 
 
-def answered(objects: Sequence[Dict], gang: Gang, *, fabric: FabricLevels | None = None) -> GangAnswer:
+def answered(objects: Sequence[Dict], gang: Gang, *, fabric: NetworkLevels | None = None) -> GangAnswer:
     nodes, classes = gang_nodes([*device_classes(), *objects])
     return place_gang(gang, nodes, classes, fabric=fabric)
 

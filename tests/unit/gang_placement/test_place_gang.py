@@ -14,9 +14,9 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.errors import InvalidManifest
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable
 from koordra.placement.gang import node_search as searching
-from koordra.topology.fabric import FabricLevels
-from koordra.topology.fabric_job import jobs_of
-from koordra.topology.fabric_picture import outline, svg
+from koordra.topology.network_topology import NetworkLevels
+from koordra.topology.pictures.job import jobs_of
+from koordra.topology.pictures.job_picture import svg, text_tree
 from tests.unit.allocator.machines import allocated, claim, request
 from tests.unit.gang_placement.clusters import (
     BLOCK,
@@ -222,7 +222,7 @@ def test_a_claim_that_is_wrong_is_everybodys_reason() -> None:
 
 
 def test_levels_can_be_named_like_kueues() -> None:
-    levels = FabricLevels.of(
+    levels = NetworkLevels.of(
         [{"nodeLabel": "dc/hall"}, {"nodeLabel": "dc/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
     )
     objects = [
@@ -233,12 +233,12 @@ def test_levels_can_be_named_like_kueues() -> None:
     answer = placed(objects, Gang("job", workers(2, 8), 2, required="dc/rack"), fabric=levels)
     assert set(nodes_of(answer)) == {"n1", "n2"}
     with pytest.raises(InvalidManifest, match="names no label"):
-        FabricLevels.of([{"name": "rack"}])
+        NetworkLevels.of([{"name": "rack"}])
 
 
 def test_the_picture_of_a_job(golden: Callable[[str, str], None]) -> None:
     members = workers(4, 4)
     answer = placed(cluster(a=1, b=1), Gang("job", members, 4))
     jobs = jobs_of(written(answer, members, gang="llama"))
-    golden("gang_placement/job.txt", "".join(map(outline, jobs)))
+    golden("gang_placement/job.txt", "".join(map(text_tree, jobs)))
     golden("gang_placement/job.svg", svg(jobs))

@@ -13,16 +13,16 @@ import pytest
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level, level_between
-from koordra.topology.concluded import inferred_parts, nvlink_domains, rails
-from koordra.topology.document import document
-from koordra.topology.dot import dot
 from koordra.topology.graph import build, nvlink_cliques, tree
+from koordra.topology.inferred import inferred_parts, nvlink_domains, rails
 from koordra.topology.machine import NumaNode, inferred_attribute, number_ranges, pcie_level
 from koordra.topology.machine import level as level_of_machine
-from koordra.topology.matrix import matrix
-from koordra.topology.outline import outline
+from koordra.topology.pictures.document import document
+from koordra.topology.pictures.dot import dot
+from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.svg import svg
+from koordra.topology.pictures.text_tree import text_tree
 from koordra.topology.presets import write_machine
-from koordra.topology.svg import svg
 from tests.machines import catalogue
 from tests.unit.topology.graph_levels import hops, level
 
@@ -77,7 +77,7 @@ def test_parts_that_nobody_has_seen_are_marked() -> None:
     parts = {"ffff:ff:01.0", "ffff:ff:02.0", "pciffff:00", "pciffff:01"}
     assert inferred_parts(found) == parts
     for part in parts:
-        (line,) = [line for line in outline(found).splitlines() if f" {part} " in line]
+        (line,) = [line for line in text_tree(found).splitlines() if f" {part} " in line]
         assert line.endswith("  *")
         (line,) = [line for line in dot(found).splitlines() if line.strip().startswith(f'"{part}" [')]
         assert line.endswith("style=dashed];")
@@ -88,8 +88,8 @@ def test_parts_that_nobody_has_seen_are_marked() -> None:
 
 def test_outline_says_what_its_marks_mean() -> None:
     note = "* inferred or laid over, not read from the machine\n"
-    assert outline(machine("vm-flat")).endswith(note)
-    assert note not in outline(machine("hgx-h100"))
+    assert text_tree(machine("vm-flat")).endswith(note)
+    assert note not in text_tree(machine("hgx-h100"))
 
 
 @pytest.mark.parametrize("name", catalogue.NAMES)
@@ -102,7 +102,7 @@ def test_dot_names_inferred_fields_as_the_other_pictures_do(name: str) -> None:
 @pytest.mark.parametrize("name", catalogue.NAMES)
 def test_outline_shows_every_device_once(name: str) -> None:
     found = machine(name)
-    text = outline(found)
+    text = text_tree(found)
     for device in found.devices():
         assert text.count(f" {device.name} ") == 1
 
@@ -155,8 +155,8 @@ class TestGraceBoard:
 
     def test_memory_only_nodes_take_one_place_in_every_picture(self) -> None:
         assert [node.id for node in self.FOUND.memory_only()] == list(range(2, 34))
-        assert "memory only: NUMA nodes 2-33\n" in outline(self.FOUND)
-        assert "NUMA node 2 " not in outline(self.FOUND)
+        assert "memory only: NUMA nodes 2-33\n" in text_tree(self.FOUND)
+        assert "NUMA node 2 " not in text_tree(self.FOUND)
         assert dot(self.FOUND).count("subgraph") == 2
         drawn = svg(self.FOUND)
         assert drawn.count(">NUMA 2-33<") == 1

@@ -9,13 +9,13 @@ import pytest
 
 from koordra.api import names
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.topology.document import document
 from koordra.topology.machine import Machine, NvLink, Told, level, pcie_level
-from koordra.topology.matrix import matrix
 from koordra.topology.nvlinks import links_between_published, published_links
+from koordra.topology.pictures.document import document
+from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.svg import svg
+from koordra.topology.pictures.usage import Usage, holders_of_claims
 from koordra.topology.published import machine_of_slices
-from koordra.topology.svg import svg
-from koordra.topology.usage import Usage, holders_of_claims
 from tests.machines import catalogue
 
 

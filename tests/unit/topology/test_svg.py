@@ -8,13 +8,13 @@ from itertools import combinations
 
 import pytest
 
-from koordra.topology.dot import dot
-from koordra.topology.drawing.nvlinks import nvlink_height
-from koordra.topology.drawing.pen import Pen, fitting, number, text_width
-from koordra.topology.drawing.plan import GPU_SIZE, NIC_SIZE, plan
 from koordra.topology.machine import Machine
-from koordra.topology.svg import svg
-from koordra.topology.usage import Usage
+from koordra.topology.pictures.dot import dot
+from koordra.topology.pictures.drawing.nvlinks import nvlink_height
+from koordra.topology.pictures.drawing.pen import Pen, fitting, number, text_width
+from koordra.topology.pictures.drawing.plan import GPU_SIZE, NIC_SIZE, plan
+from koordra.topology.pictures.svg import svg
+from koordra.topology.pictures.usage import Usage
 from tests.machines import catalogue
 
 SVG = "{http://www.w3.org/2000/svg}"

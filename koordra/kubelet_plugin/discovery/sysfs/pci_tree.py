@@ -113,7 +113,7 @@ def bridges(root: MachineRoot, functions: Iterable[PciFunction]) -> dict[str, Br
             path = function.path[: index + 1]
             kind = _kind_by_capability(root.data(f"{prefix}{'/'.join(path)}/config"))
             found[bus_id] = Bridge(
-                bus_id=bus_id, path=path, kind=kind or _kind_by_place(path), concluded=kind is None
+                bus_id=bus_id, path=path, kind=kind or _kind_by_place(path), inferred=kind is None
             )
     return dict(sorted(found.items(), key=lambda item: bus_order(item[0])))
 
@@ -165,7 +165,7 @@ def locate(
         numa = None
     above = [bridges[part] for part in function.path[:-1] if part in bridges]
     switches = tuple(bridge.bus_id for bridge in above if bridge.kind is BridgeKind.UPSTREAM)
-    if len(above) > 1 and any(bridge.concluded for bridge in above):
+    if len(above) > 1 and any(bridge.inferred for bridge in above):
         inferred |= {"pcieSwitch"}
     location = Location(
         bus_id=function.bus_id,

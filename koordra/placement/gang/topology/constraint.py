@@ -17,7 +17,7 @@ from koordra.placement.gang.result_cache import Remembered
 from koordra.placement.gang.score import Count, Rules
 from koordra.placement.gang.topology.tree import Domain, tree_of
 from koordra.placement.gang.types import Gang, GangNode
-from koordra.topology.fabric import NODE, NVLINK, FabricLevels, trimmed
+from koordra.topology.network_topology import NODE, NVLINK, NetworkLevels, trimmed
 
 _OPENED: Final = frozenset({"block", NVLINK})
 
@@ -29,7 +29,7 @@ class Scope:
 
     gang: Gang
     nodes: Mapping[str, GangNode]
-    fabric: FabricLevels
+    fabric: NetworkLevels
     memory: Remembered
     levels: list[str] = field(default_factory=list)
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)

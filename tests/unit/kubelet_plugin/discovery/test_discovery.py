@@ -16,7 +16,7 @@ from koordra.kubelet_plugin.discovery.nvml.gpu_facts import GpuFacts, NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.topology.machine import Gpu, Nic
-from koordra.topology.matrix import matrix
+from koordra.topology.pictures.matrix import matrix
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.machines import catalogue

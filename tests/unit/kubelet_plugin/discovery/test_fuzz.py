@@ -21,8 +21,8 @@ from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.machine import Gpu, Machine
-from koordra.topology.matrix import matrix
-from koordra.topology.outline import outline
+from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.text_tree import text_tree
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.long import examples
@@ -98,7 +98,7 @@ def assert_sane(found: Discovery) -> None:
     assert_parts_are_true(found.machine)
     guard_of(found.machine, node_name="n")
     assert matrix(found.machine)
-    assert outline(found.machine)
+    assert text_tree(found.machine)
 
 
 def parts(machine: Machine) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What is concluded from a machine as a whole: which GPUs NVLink joins, which NICs are on one rail, and which parts of it
+"""What is inferred from a machine as a whole: which GPUs NVLink joins, which NICs are on one rail, and which parts of it
 are themselves conclusions.
 
 Domains and rails are numbered over all devices, so one that is not seen would shift the numbers of the others. From a laptop a card
@@ -65,7 +65,7 @@ def rails(machine: Machine) -> dict[str, int]:
 
 
 def inferred_parts(machine: Machine) -> frozenset[str]:
-    """Switches and host bridges that nobody has seen: devices below them were said or concluded to be there."""
+    """Switches and host bridges that nobody has seen: devices below them were said or inferred to be there."""
     parts: set[str] = set()
     for device in machine.devices():
         if "pcieSwitch" in device.inferred:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from koordra.topology.drawing.pen import (
+from koordra.topology.machine import Gpu, Machine, Nic
+from koordra.topology.pictures.drawing.pen import (
     FAINT_INK,
     FAULT,
     GPU,
@@ -20,10 +21,9 @@ from koordra.topology.drawing.pen import (
     Pen,
     fitting,
 )
-from koordra.topology.drawing.plan import BAR, GPU_SIZE, NIC_SIZE, Bar, Rows, Tile
-from koordra.topology.machine import Gpu, Machine, Nic
-from koordra.topology.matrix import labels, port_text
-from koordra.topology.usage import Usage, mig_summary
+from koordra.topology.pictures.drawing.plan import BAR, GPU_SIZE, NIC_SIZE, Bar, Rows, Tile
+from koordra.topology.pictures.matrix import labels, port_text
+from koordra.topology.pictures.usage import Usage, mig_summary
 
 _RIBBON: Final = 19.0
 _MIG_COLOURS: Final = ("#8fbf4f", "#5f8d1f", "#b8d98a", "#79a83a")

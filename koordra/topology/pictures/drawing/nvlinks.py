@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
-from koordra.topology.drawing.pen import NVLINK, NVLINK_DARK, PAPER, Pen
-from koordra.topology.drawing.plan import GPU_SIZE, Plan, Tile
 from koordra.topology.machine import Gpu, nvlinks_between
+from koordra.topology.pictures.drawing.pen import NVLINK, NVLINK_DARK, PAPER, Pen
+from koordra.topology.pictures.drawing.plan import GPU_SIZE, Plan, Tile
 
 _FABRIC_HEIGHT: Final = 46.0
 _DEEPEST: Final = 150.0

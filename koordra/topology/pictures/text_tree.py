@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from koordra.topology.concluded import inferred_parts
 from koordra.topology.graph import MACHINE, build, tree
+from koordra.topology.inferred import inferred_parts
 from koordra.topology.machine import BUS_ID, Device, Gpu, Machine, bus_order, number_ranges
-from koordra.topology.matrix import device_state, labels, port_text
-from koordra.topology.usage import NOBODY, Usage, mig_summary
+from koordra.topology.pictures.matrix import device_state, labels, port_text
+from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
 
-def outline(machine: Machine, usage: Usage = NOBODY) -> str:
+def text_tree(machine: Machine, usage: Usage = NOBODY) -> str:
     """One line for each node of the machine's tree, ending with a newline. ``*`` marks what was inferred or laid over."""
     graph = tree(build(machine))
     short = labels(machine)

@@ -6,7 +6,7 @@
      "numaNodes": [{"id", "socket", "cpus", "distances"}],
      "nvlinkCliques": [["<device>", "<device>"]]}
 
-What is not known is null. ``inferred`` names the fields that were concluded or laid over rather than read, and
+What is not known is null. ``inferred`` names the fields that were inferred or laid over rather than read, and
 ``inferredLevels`` the pairs whose level rests on such a field. ``distances`` is the node's SLIT row, in
 the order of ``numaNodes``.
 """
@@ -17,10 +17,11 @@ from itertools import combinations
 from typing import Any
 
 from koordra.api import names
-from koordra.topology.concluded import nvlink_domains, rails
+from koordra.topology.graph import build, nvlink_cliques
+from koordra.topology.inferred import nvlink_domains, rails
 from koordra.topology.machine import Device, Gpu, Machine, Nic
-from koordra.topology.matrix import level_rests_on_guess, level_text
-from koordra.topology.usage import NOBODY, Usage, mig_summary
+from koordra.topology.pictures.matrix import level_rests_on_guess, level_text
+from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
 
 def document(machine: Machine, usage: Usage = NOBODY) -> dict[str, Any]:
@@ -57,8 +58,6 @@ def _cliques(machine: Machine) -> list[list[str]]:
     by_bus_id = {gpu.location.bus_id: gpu.name for gpu in machine.gpus}
     if not any(gpu.nvlinks for gpu in machine.gpus):
         return []
-    from koordra.topology.graph import build, nvlink_cliques
-
     return [[by_bus_id[gpu] for gpu in sorted(clique)] for clique in nvlink_cliques(build(machine))]
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 
-from koordra.topology.concluded import inferred_parts
 from koordra.topology.graph import build
+from koordra.topology.inferred import inferred_parts
 from koordra.topology.machine import Device, Gpu, Machine, inferred_attribute
-from koordra.topology.matrix import device_state, labels
-from koordra.topology.usage import NOBODY, Usage, mig_summary
+from koordra.topology.pictures.matrix import device_state, labels
+from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
 _SHAPES = {
     "gpu": 'shape=box style="filled,rounded" fillcolor="#eaf4dc"',

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Final
 
-from koordra.topology.drawing.pen import (
+from koordra.topology.machine import Device, Machine, NumaNode, nvlinks_between, pcie_level
+from koordra.topology.pictures.drawing.pen import (
     FAINT_INK,
     FAULT,
     GPU,
@@ -23,8 +24,7 @@ from koordra.topology.drawing.pen import (
     SWITCH,
     Pen,
 )
-from koordra.topology.machine import Device, Machine, NumaNode, nvlinks_between, pcie_level
-from koordra.topology.matrix import labels, level_rests_on_guess
+from koordra.topology.pictures.matrix import labels, level_rests_on_guess
 
 _NARROWEST: Final = 38.0
 _WIDEST: Final = 62.0

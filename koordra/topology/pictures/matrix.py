@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koordra.topology.concluded import rails
+from koordra.topology.inferred import rails
 from koordra.topology.levels import Level, level_label
 from koordra.topology.machine import Device, Gpu, Machine, Nic, level, level_is_inferred
-from koordra.topology.usage import NOBODY, Usage, mig_summary
+from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
 _LEGEND = """\
 X    = the device itself
@@ -64,7 +64,7 @@ def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
 
 
 def level_rests_on_guess(a: Device, b: Device) -> bool:
-    """Whether the level that is shown (NVLink where there is any) was concluded rather than read."""
+    """Whether the level that is shown (NVLink where there is any) was inferred rather than read."""
     return level(a, b)[0] is not Level.NV and level_is_inferred(a, b)
 
 

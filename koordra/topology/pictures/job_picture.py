@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any, Final
 from xml.sax.saxutils import quoteattr
 
-from koordra.topology.drawing.pen import PAPER, SANS, SOCKET, Pen, number
-from koordra.topology.fabric_job import Job, JobMember
+from koordra.topology.pictures.drawing.pen import PAPER, SANS, SOCKET, Pen, number
+from koordra.topology.pictures.job import Job, JobMember
 
 _BOX_WIDTH: Final = 250.0
 _LINE: Final = 22.0
@@ -27,7 +27,7 @@ def summary(job: Job) -> str:
     return ", ".join(parts)
 
 
-def outline(job: Job) -> str:
+def text_tree(job: Job) -> str:
     """The tree of domains with the members by rank."""
     lines = [f"job {job.namespace}/{job.name}: {summary(job)}"]
     shown: list[tuple[str, str]] = []

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
+from xml.sax.saxutils import escape, quoteattr
 
-from koordra.topology.concluded import rails
-from koordra.topology.drawing.devices import DeviceArtist
-from koordra.topology.drawing.legend import Legend
-from koordra.topology.drawing.nvlinks import draw_nvlinks, nvlink_height
-from koordra.topology.drawing.pen import (
+from koordra.topology.inferred import rails
+from koordra.topology.machine import Machine
+from koordra.topology.pictures.drawing.devices import DeviceArtist
+from koordra.topology.pictures.drawing.legend import Legend
+from koordra.topology.pictures.drawing.nvlinks import draw_nvlinks, nvlink_height
+from koordra.topology.pictures.drawing.pen import (
     FAINT_INK,
     INK,
     NUMA,
@@ -31,10 +33,9 @@ from koordra.topology.drawing.pen import (
     number,
     text_width,
 )
-from koordra.topology.drawing.plan import MARGIN, Panel, Plan, Rows, plan
-from koordra.topology.machine import Machine
+from koordra.topology.pictures.drawing.plan import MARGIN, Panel, Plan, Rows, plan
+from koordra.topology.pictures.usage import NOBODY, Usage
 from koordra.topology.products import nic_model
-from koordra.topology.usage import NOBODY, Usage
 
 _LEAST_WIDTH: Final = 1000.0
 _STYLES: Final = {"socket": SOCKET, "numa": NUMA, "root": ROOT}
@@ -66,8 +67,6 @@ def svg(machine: Machine, usage: Usage = NOBODY, *, title: str = "", subtitle: s
 
 
 def _document(pen: Pen, width: float, height: float, title: str) -> str:
-    from xml.sax.saxutils import escape, quoteattr
-
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
         f'viewBox="0 0 {number(width)} {number(height)}" font-family={quoteattr(SANS)} role="img">'

@@ -38,14 +38,14 @@ _OWN: Final = "fabric.koordra.io/"
 
 
 @dataclass(frozen=True, slots=True)
-class FabricLevel:
+class NetworkLevel:
     name: str
     labels: tuple[str, ...]
 
 
 DEFAULT_LEVELS: Final = (
-    FabricLevel("zone", (_OWN + "zone", "topology.kubernetes.io/zone")),
-    FabricLevel(
+    NetworkLevel("zone", (_OWN + "zone", "topology.kubernetes.io/zone")),
+    NetworkLevel(
         "core",
         (
             _OWN + "core",
@@ -56,7 +56,7 @@ DEFAULT_LEVELS: Final = (
             _OCI + "hpc_island_id",
         ),
     ),
-    FabricLevel(
+    NetworkLevel(
         "spine",
         (
             _OWN + "spine",
@@ -67,7 +67,7 @@ DEFAULT_LEVELS: Final = (
             _GKE + "block",
         ),
     ),
-    FabricLevel(
+    NetworkLevel(
         "block",
         (
             _OWN + "block",
@@ -79,7 +79,7 @@ DEFAULT_LEVELS: Final = (
             _GKE + "subblock",
         ),
     ),
-    FabricLevel(
+    NetworkLevel(
         NVLINK,
         (
             _OWN + "nvlink",
@@ -92,13 +92,13 @@ DEFAULT_LEVELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class FabricLevels:
+class NetworkLevels:
     """The levels, wide to narrow. `node` is always the last and is not in the list."""
 
-    levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS
+    levels: tuple[NetworkLevel, ...] = DEFAULT_LEVELS
 
     @classmethod
-    def of(cls, entries: Sequence[Mapping[str, Any]]) -> FabricLevels:
+    def of(cls, entries: Sequence[Mapping[str, Any]]) -> NetworkLevels:
         """From a configuration: `[{name: block, labels: [example.com/rack]}, ...]`, wide to narrow; a Kueue Topology's
         `spec.levels` (`[{nodeLabel: ...}, ...]`) is understood too. Raises InvalidManifest."""
         found = []
@@ -113,7 +113,7 @@ class FabricLevels:
                 )
             if labels == ["kubernetes.io/hostname"]:
                 continue  # the node, which is always the last
-            found.append(FabricLevel(str(entry.get("name") or labels[0].rpartition("/")[2]), tuple(labels)))
+            found.append(NetworkLevel(str(entry.get("name") or labels[0].rpartition("/")[2]), tuple(labels)))
         if len({level.name for level in found} | {NODE}) != len(found) + 1:
             raise InvalidManifest("name a level twice (node is always there)", object="fabric levels")
         return cls(tuple(found))
