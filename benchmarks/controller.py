@@ -9,7 +9,7 @@ process, so that the figures are the controller's own. Four parts of its work ar
     write    the double's answer to it (over HTTP this is the server's time and the network's)
 
 CPU is told by what was done in it; latency, from a claim's creation to its allocation, by what its controller did in the
-meantime (koordra.controller.stages, as in `koordra_controller_stage_seconds`): the four parts of one claim add up.
+meantime (koordra.controller.reporting.latency_breakdown, as in `koordra_controller_stage_seconds`): the four parts of one claim add up.
 
 passes      a pass in which nothing has changed, and one with one new claim, on small and large clusters in which all other claims
             have their devices and their pods run: it costs what has changed
@@ -38,11 +38,10 @@ from benchmarks import _results
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Change, ChangeQueue
+from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
 from koordra.controller.reconciler import Reconciler
+from koordra.controller.reporting.latency_breakdown import PARTS, LatencyBreakdown
 from koordra.controller.run import collect_seldom
-from koordra.controller.snapshot import Cluster
-from koordra.controller.stages import PARTS, Stages
 from koordra.controller.writes import Writer
 from koordra.kube import encoded
 from koordra.kubelet_plugin.discovery.reading import discover
@@ -101,13 +100,13 @@ class Bench:
                 self.api.create(RESOURCE_SLICES, renamed(entry, name, index))
         self.ways: list[Mapping[str, float]] = []
         """Each allocated claim's way, by part."""
-        self.stages = Stages(clock=time.perf_counter, observe=self.ways.append)
+        self.latency = LatencyBreakdown(clock=time.perf_counter, observe=self.ways.append)
         self.reconciler = Reconciler(
             self,
             Writer(self, may_write=lambda: True, now=lambda: "2026-11-21T00:00:00Z"),
             planner=plan,
             clock=time.monotonic,
-            stages=self.stages,
+            latency=self.latency,
         )
 
     # the API, as the writer sees it
@@ -130,9 +129,9 @@ class Bench:
         content_type: str = "application/merge-patch+json",
     ) -> Object:
         del namespace
-        with self.clocks.on("encode"), self.stages.on("encode"):
+        with self.clocks.on("encode"), self.latency.on("encode"):
             encoded(body)
-        with self.clocks.on("write"), self.stages.on("write"):
+        with self.clocks.on("write"), self.latency.on("write"):
             answer = self.api.patch(kind, name, body, subresource, content_type)
         if subresource == "status":
             self.allocated[name] = time.perf_counter()
@@ -180,8 +179,8 @@ class Bench:
     def arrive(self, number: int) -> str:
         """One pod with one claim of one of three kinds."""
         name = f"c{number:05d}"
-        self.stages.heard(RESOURCE_CLAIMS, "ADDED", self.api.create(RESOURCE_CLAIMS, claim(name, number)))
-        self.stages.heard(PODS, "ADDED", self.api.create(PODS, pod(f"p{number:05d}", name)))
+        self.latency.observe(RESOURCE_CLAIMS, "ADDED", self.api.create(RESOURCE_CLAIMS, claim(name, number)))
+        self.latency.observe(PODS, "ADDED", self.api.create(PODS, pod(f"p{number:05d}", name)))
         return name
 
 
@@ -338,7 +337,7 @@ def burst() -> Bench:
         f"  burst: {found.claims} of {CLAIMS} claims on {NODES_NUMBER} nodes in {passes} passes, {cpu:.1f} s of CPU"
     )
     print("    per claim: " + ", ".join(f"{part} {spent:.3f} ms" for part, spent in found.cpu.items()))
-    asked = bench.reconciler.placing.offers.asked / found.claims
+    asked = bench.reconciler.allocation.offers.asked / found.claims
     print(f"    decide+encode: {found.rate:.0f} claims/s; {asked:.2f} questions to the allocator per claim")
     print(f"    latency in s: {found.split(1.0, '.2f')}")
     return bench
@@ -373,7 +372,7 @@ def relist(bench: Bench) -> str:
     fresh = {str(item["metadata"]["name"]): item for item in json.loads(text)["items"]}
     decoded = time.process_time()
     bench.cache[RESOURCE_SLICES.plural] = fresh
-    offers = bench.reconciler.placing.offers
+    offers = bench.reconciler.allocation.offers
     bench.reconciler.cache.adopt(bench.cluster())
     offers.look(bench.reconciler.cache)
     looked = time.process_time()

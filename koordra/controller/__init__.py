@@ -1,20 +1,20 @@
 """Joint mode: one active controller allocates claims ahead of kube-scheduler, which honours what it finds.
 
-One pass of the reconciler, told by module:
+    run                the process: lease, informers, passes
+    reconciler         one pass, step by step
+    allocation_step    its planning step: groups that wait, most urgent first
+    writes             finalizer, then allocation, then the pod's gate; every write is conditional
+    claims             reading ResourceClaims
+    offers, sites, site_answers, request_class, leftovers, leftover_store    the best node for a group
+    dry_run            what the next pass would decide, without writing
+    pod_requeue        pods that their kubelet has given up for a minute
+    leadership         who is active; stops a writer before its lease ends
 
-    caches       watch caches of nodes, slices, classes, claims and pods; any change wakes the worker
-    assumed      our own writes that the caches do not show yet are laid over them
-    snapshot     which pods wait for which claims of koordra, joined into groups that are planned together
-    answers      did the scheduler say no to an allocation? grants keeps what that needs to remember;
-                 exclusions keeps the pod off the node for a while, and the devices are given back
-    order        pod priority, then age
-    planning     one group at a time goes through `koordra.placement.plan`: all of its claims, or none
-    inventory    has anything changed that could make room for those that wait?
-    writes       finalizer, then allocation, then the pod's gate; every write is conditional
-    happenings   what is worth telling; announcements keeps it from being told twice; events, logs and
-                 metrics listen
+    cache/             objects as the watches have them, our own writes laid over, and the indices that a pass acts on
+    allocation/        what a decision is made from: pass context, scheduler feedback, back-off, predicates, reservations, preemption
+    conflicts/         what nobody but koordra should do with its devices
+    reporting/         Events, metrics and latency
+    gangs/  legacy/  elastic/  peers/  resource_class/  webhook/
 
-`lease` decides who is active and stops a writer before its lease ends; `run` is the process. Everything but
-caches, writes, events, lease and run is a function of values. All state that matters is in the API: a
-controller that starts anew repairs whatever its predecessor left half done.
+All state that matters is in the API: a controller that starts anew repairs whatever its predecessor left half done.
 """

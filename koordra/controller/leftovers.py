@@ -33,9 +33,10 @@ from koordra.api.devices import DeviceID
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NodePolicy
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.groups import Group
+from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.request_class import request_class
 from koordra.controller.sites import Site, Sites
-from koordra.controller.snapshot import Group, PodClaims
 from koordra.errors import KoordraError, PlanError
 from koordra.logs import get_logger
 from koordra.placement.columns.arrays import INFEASIBLE

@@ -37,6 +37,7 @@ from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.groups import Group
 from koordra.controller.leftovers import Learned, Leftovers
 from koordra.controller.request_class import (
     SPEAKS_OF_ONE,
@@ -57,7 +58,6 @@ from koordra.controller.site_answers import (
     waits_for_others,
 )
 from koordra.controller.sites import Inventory, Site, Sites, add_load
-from koordra.controller.snapshot import Group
 from koordra.errors import KoordraError
 
 MOST_CLASSES: Final = 128

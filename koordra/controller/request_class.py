@@ -17,9 +17,9 @@ from koordra.allocator.offer import share_id
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.groups import Group
 from koordra.controller.site_answers import Exemplar, Offered, Reasons
 from koordra.controller.sites import IDENTITIES
-from koordra.controller.snapshot import Group
 
 SPEAKS_OF_ONE: Final = re.compile("|".join(sorted(IDENTITIES)))
 """Requests that name an identity of single devices get no shared answers."""

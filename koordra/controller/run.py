@@ -18,24 +18,25 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
-from koordra.api.kinds import PODS
-from koordra.controller.caches import Caches
-from koordra.controller.classes.run import start_classes
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS
+from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.cache.informers import Informers
 from koordra.controller.elastic.run import start_elastic
-from koordra.controller.events import EventRecorder
-from koordra.controller.figures import Figures
-from koordra.controller.happenings import Happening, Witness
-from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
+from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore
-from koordra.controller.legacy.keeping import Keeper
+from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.peers.writing import PeerAnnotations, start_peer_annotations
+from koordra.controller.peers.writer import PeerAnnotations, start_peer_annotations
+from koordra.controller.pod_requeue import PodRequeue, has_ours, start_waking
 from koordra.controller.reconciler import Reconciler
-from koordra.controller.reservations import STARVES_AFTER
+from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
+from koordra.controller.reporting.event_recorder import EventRecorder
+from koordra.controller.reporting.metrics import ControllerMetrics
+from koordra.controller.resource_class.run import start_classes
 from koordra.controller.site_answers import Planner
-from koordra.controller.waking import Waking, has_ours, start_waking
 from koordra.controller.writes import Writer
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
@@ -96,13 +97,13 @@ class _Office:
     client: KubeClient
     settings: Settings
     planner: Planner
-    witnesses: Sequence[Witness]
-    figures: Figures
+    sinks: Sequence[EventSink]
+    instruments: ControllerMetrics
     readiness: Readiness
 
-    def tell(self, happening: Happening, /) -> None:
-        for witness in self.witnesses:
-            witness(happening)
+    def tell(self, happening: ClaimEvent, /) -> None:
+        for sink in self.sinks:
+            sink(happening)
 
 
 def run(
@@ -111,7 +112,7 @@ def run(
     *,
     planner: Planner,
     stop: threading.Event,
-    witnesses: Sequence[Witness] = (),
+    sinks: Sequence[EventSink] = (),
     metrics: Metrics | None = None,
     readiness: Readiness | None = None,
 ) -> None:
@@ -120,15 +121,15 @@ def run(
     collect_seldom()
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
     writing = spawn(lambda: recorder.run(stop), name="events")
-    figures = Figures(metrics or Metrics())
-    heard: tuple[Witness, ...] = (recorder, figures, *witnesses)
-    office = _Office(client, settings, planner, heard, figures, readiness or Readiness())
+    instruments = ControllerMetrics(metrics or Metrics())
+    heard: tuple[EventSink, ...] = (recorder, instruments, *sinks)
+    office = _Office(client, settings, planner, heard, instruments, readiness or Readiness())
     _negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
         _stand_by_and_lead(office, stop)
     else:
-        figures.leading.set(1)
+        instruments.leading.set(1)
         _term(office, stop=stop, may_write=lambda: True)
     writing.join(timeout=client.timeout)
     log.info("controller_stopped", identity=settings.identity)
@@ -167,7 +168,7 @@ def _stand_by_and_lead(office: _Office, stop: threading.Event) -> None:
     end_of_term = threading.Event()
     while not stop.is_set():
         leading = lease.step() is Standing.LEADER
-        office.figures.leading.set(int(leading))
+        office.instruments.leading.set(int(leading))
         if leading and (term is None or not term.is_alive()):
             end_of_term = threading.Event()
             term = spawn(_term_of(office, end_of_term, lease.may_write), name="worker")
@@ -198,23 +199,29 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         may_write=may_write,
         stop=stop,
     )
+    latency = office.instruments.latency
     changed, beside, annotating = threading.Event(), threading.Event(), threading.Event()
     legacy = office.settings.legacy
-    keeper = legacy and Keeper(office.client, legacy, tell=office.tell, may_write=may_write, wake=changed.set)
-    waking = Waking(
+    keeper = legacy and LegacyController(
+        office.client, legacy, tell=office.tell, may_write=may_write, wake=changed.set
+    )
+    waking = PodRequeue(
         office.client,
         ours=lambda pod: has_ours(pod, caches.get),
         clock=time.monotonic,
         may_write=may_write,
     )
-    caches = Caches(
+    caches = Informers(
         office.client,
         changed=changed,
         stop=stop,
         others=(beside, annotating),
-        stages=office.figures.stages,
-        heard={PODS: [waking.on_pod, *([keeper.on_pod] if keeper else [])]},
+        heard={
+            PODS: [waking.on_pod, *([keeper.on_pod] if keeper else []), partial(latency.observe, PODS)],
+            RESOURCE_CLAIMS: [partial(latency.observe, RESOURCE_CLAIMS)],
+        },
     )
+    latency.begin_term()
     source = caches.source()
     of_peers = caches.source() if office.settings.peer_annotations else None
     caches.start()
@@ -245,20 +252,20 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
     )
     reconciler = Reconciler(
         source,
-        Writer(office.figures.counting(office.client), may_write=may_write, now=wall_clock),
+        Writer(office.instruments.counting(office.client), may_write=may_write, now=wall_clock),
         planner=office.planner,
         clock=time.monotonic,
-        witnesses=office.witnesses,
+        sinks=office.sinks,
         starves_after=office.settings.starves_after,
         preemption=office.settings.preemption,
         place_gang=place_gang,
         gang_entries=gang_members,
         learned=store.read(),
-        stages=office.figures.stages,
+        latency=latency,
         quota=keeper.held if keeper else None,
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
-    store.keep(reconciler.placing.offers.leftovers, now=True)
+    store.keep(reconciler.allocation.offers.leftovers, now=True)
 
 
 def _passes(
@@ -273,7 +280,7 @@ def _passes(
     while not stop.is_set():
         changed.clear()
         try:
-            with office.figures.one_pass():
+            with office.instruments.one_pass():
                 pause = reconciler.reconcile()
         except ApiUnreachable as error:
             log.warning("pass_interrupted", error=str(error), again_in=backoff)
@@ -282,8 +289,8 @@ def _passes(
         else:
             backoff = FIRST_BACKOFF
             office.readiness.tell(True)
-            reconciler.count(office.figures)
-            store.keep(reconciler.placing.offers.leftovers)
+            reconciler.count(office.instruments)
+            store.keep(reconciler.allocation.offers.leftovers)
             _wait(changed, stop, pause)
             stop.wait(GATHER)
             continue

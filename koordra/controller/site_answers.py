@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from koordra.allocator.reasons import Cause, Reason, told_in_order
+from koordra.controller.cache.groups import Group
 from koordra.controller.sites import Inventory
-from koordra.controller.snapshot import Group
 from koordra.errors import InvalidInput, KoordraError, SelectorError
 
 Reasons = tuple[Reason, ...]

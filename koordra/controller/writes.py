@@ -31,7 +31,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller import snapshot
+from koordra.controller.cache import pod_claims
 from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import JSON_PATCH, MERGE_PATCH
 
@@ -144,9 +144,9 @@ class Writer:
             return Written(Outcome.TAKEN, claim)
         return self._patch_claim(claim, _no_allocation(claim), subresource="status")
 
-    def lift_gate(self, pod: Object) -> Written:
+    def ungate(self, pod: Object) -> Written:
         """Remove koordra's scheduling gate."""
-        held = snapshot.gates(pod)
+        held = pod_claims.gates(pod)
         if names.JOINT_GATE not in held:
             return Written(Outcome.TAKEN, pod)
         path = f"/spec/schedulingGates/{held.index(names.JOINT_GATE)}"
@@ -157,7 +157,7 @@ class Writer:
         ]
         return self._send(PODS, pod, steps, content_type=JSON_PATCH)
 
-    def let_go(self, pod: Object, annotations: Mapping[str, str]) -> Written:
+    def ungate_member(self, pod: Object, annotations: Mapping[str, str]) -> Written:
         """Remove koordra's gate and write annotations, in one write that holds only for this version of the pod."""
         rest = [
             gate
@@ -199,12 +199,12 @@ class Writer:
             return Written(Outcome.REFUSED, None, error.message)
         return Written(Outcome.WRITTEN, pod)
 
-    def see_quarantine(self, node: Object, generation: str) -> Written:
+    def ack_quarantine(self, node: Object, generation: str) -> Written:
         """Tell the node's plugin that its quarantine is seen and no allocation is under way there."""
         body = {"metadata": {"annotations": {names.QUARANTINE_SEEN: generation}, "uid": objects.uid(node)}}
         return self._send(NODES, node, body)
 
-    def note(self, node: Object, annotation: str, text: str | None) -> Written:
+    def annotate(self, node: Object, annotation: str, text: str | None) -> Written:
         """Write an annotation on a Node, or take it away."""
         return self._send(
             NODES, node, {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}

@@ -9,8 +9,8 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.controller.gangs.kinds import POD_GROUPS_ALPHA
-from koordra.controller.gangs.marks import COMMITTED, GANG, GANG_MIN
+from koordra.controller.cache.pod_group_kinds import POD_GROUPS_ALPHA
+from koordra.controller.gangs.annotations import COMMITTED, GANG, GANG_MIN
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
 from tests.cluster.test_joint_allocation import Workload, request

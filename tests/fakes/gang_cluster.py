@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from koordra.controller.gangs.planning import Place
+from koordra.controller.gangs.member_placement import Place
 from koordra.placement.gang.rank_assignment import gang_members
 from tests.fakes.joint_cluster import JointCluster
 

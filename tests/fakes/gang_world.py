@@ -18,7 +18,14 @@ from typing import Any
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.gangs.marks import COMMITTED, GANG, GANG_MAX, GANG_MIN, GANG_SHRINK, GANG_TIMEOUT
+from koordra.controller.gangs.annotations import (
+    COMMITTED,
+    GANG,
+    GANG_MAX,
+    GANG_MIN,
+    GANG_SHRINK,
+    GANG_TIMEOUT,
+)
 from koordra.controller.site_answers import Planner
 from tests.fakes.joint_cluster import gpu_slice
 from tests.fakes.model_api import Request
@@ -284,7 +291,7 @@ class GangWorld(World):
     def is_held_back(self, answer: Any) -> bool:
         leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
         kept = [
-            gangs.keeping.kept for one in leading if (gangs := one.placing.gangs).keeping.kept is not None
+            gangs.keeping.kept for one in leading if (gangs := one.allocation.gangs).keeping.kept is not None
         ]
         nodes = {node for entry in kept if entry is not None for node in entry.nodes}
         return bool(nodes & set(answer.nodes.values())) or super().is_held_back(answer)

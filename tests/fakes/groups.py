@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.group_index import GroupIndex
-from koordra.controller.snapshot import Group, PodClaims, may_be_planned
+from koordra.controller.cache.groups import Group, GroupIndex
+from koordra.controller.cache.pod_claims import PodClaims, may_be_planned
 
 
 def groups(members: Iterable[PodClaims], *, immediate: Iterable[Object] = ()) -> list[Group]:

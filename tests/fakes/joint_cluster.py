@@ -13,8 +13,8 @@ from typing import Any
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.happenings import Happening
 from koordra.controller.reconciler import Reconciler
+from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.controller.writes import Writer
 from koordra.placement import plan
 from tests.fakes.kube_api import FakeCaches, FakeKubeApi, Write
@@ -33,7 +33,7 @@ class JointCluster:
         self.api = FakeKubeApi()
         self.now = 1000.0
         self.leading = True
-        self.told: list[Happening] = []
+        self.told: list[ClaimEvent] = []
         self.api.create(DEVICE_CLASSES, device_class(names.CLASS_GPU, "gpu"))
         self.api.create(DEVICE_CLASSES, device_class(names.CLASS_NIC, "nic"))
         for number in range(nodes):
@@ -51,7 +51,7 @@ class JointCluster:
             self.writer,
             planner=plan,
             clock=lambda: self.now,
-            witnesses=(self.told.append,),
+            sinks=(self.told.append,),
             starves_after=self.starves_after,
             preemption=self.preemption,
             **self.for_gangs(),

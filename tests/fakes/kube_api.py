@@ -20,8 +20,7 @@ from typing import Any
 from koordra.api import objects
 from koordra.api.kinds import ALL, EVENTS, LEASES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Change, ChangeQueue
-from koordra.controller.snapshot import Cluster
+from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
 from koordra.errors import Conflict, Invalid, NotFound
 
 Key = tuple[str, str, str]

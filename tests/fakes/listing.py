@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from koordra.controller.cache.changes import Change
+from koordra.controller.cache.changes import Change, Cluster
 from koordra.controller.cache.cluster_cache import listed_by_kind
-from koordra.controller.snapshot import Cluster
 
 
 class Listing:

@@ -45,11 +45,10 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Change, ChangeQueue
-from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
+from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
+from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.site_answers import Planner
-from koordra.controller.snapshot import Cluster
 from koordra.controller.writes import Writer
 from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.joint_cluster import device_class, gpu_slice, node
@@ -96,7 +95,7 @@ class InFlight:
         return self.sent + TIMES.timeout
 
 
-class Caches:
+class Informers:
     """Watch caches of one term: listed at its start, then as far behind as the schedule has them. `saw` is told of
     each claim that comes in."""
 
@@ -168,7 +167,7 @@ class Controller:
             now=self.world.timestamp,
             times=TIMES,
         )
-        self.caches: Caches | None = None
+        self.caches: Informers | None = None
         self.reconciler: Reconciler | None = None
 
     def clock(self) -> float:
@@ -194,7 +193,7 @@ class Controller:
             self.reconciler = self.caches = None
 
     def start_term(self) -> None:
-        self.caches = Caches(self.world.api, self.client.saw)
+        self.caches = Informers(self.world.api, self.client.saw)
         self.reconciler = self.world.new_reconciler(self)
         self.world.term = (self.identity, self.world.now)
 
@@ -1072,7 +1071,7 @@ class World:
     def is_held_back(self, answer: Any) -> bool:
         """A node may be kept free for somebody who comes first."""
         leading = [one.reconciler for one in self.controllers if one.reconciler is not None]
-        kept = {entry.node for one in leading for entry in one.placing.reservations.held}
+        kept = {entry.node for one in leading for entry in one.allocation.reservations.held}
         return bool(kept & set(answer.nodes.values()))
 
 

@@ -18,7 +18,7 @@ def main() -> None:
     stop = process.stop_on_signals()
 
     from koordra import logs
-    from koordra.controller.lease import LeaseTimes
+    from koordra.controller.leadership import LeaseTimes
     from koordra.controller.run import Settings, run
     from koordra.kube import KubeClient
     from koordra.placement import plan

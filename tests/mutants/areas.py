@@ -15,8 +15,8 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "koordra.allocator.placement",
         "koordra.allocator.search.request_order",
     ),
-    "lease": ("koordra.controller.lease",),
-    "writer": ("koordra.controller.writes", "koordra.controller.assumed", "koordra.watch"),
+    "lease": ("koordra.controller.leadership",),
+    "writer": ("koordra.controller.writes", "koordra.controller.cache.assume_cache", "koordra.watch"),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),
     "hook": ("koordra.nri.hook.adjust", "koordra.nri.hook.ungranted_access", "koordra.nri.hook.grants"),
 }

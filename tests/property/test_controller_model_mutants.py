@@ -11,8 +11,8 @@ import pytest
 from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
-from koordra.controller.assumed import AssumedWrites
-from koordra.controller.lease import LeaderLease
+from koordra.controller.cache.assume_cache import AssumeCache
+from koordra.controller.leadership import LeaderLease
 from koordra.controller.writes import Writer, Written
 from tests.property.test_controller_model import one_schedule
 
@@ -76,6 +76,6 @@ def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AssumedWrites, "assume", lambda self, claim: None)
-    monkeypatch.setattr(AssumedWrites, "doubt", lambda self, claim, allocation: None)
+    monkeypatch.setattr(AssumeCache, "assume", lambda self, claim: None)
+    monkeypatch.setattr(AssumeCache, "doubt", lambda self, claim, allocation: None)
     caught("allocated beyond capacity", last=19)

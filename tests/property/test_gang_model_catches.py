@@ -11,40 +11,40 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.gangs import commit, restarting, stages
+from koordra.controller.gangs import commit, phase, restart
 from koordra.controller.gangs.membership import Gang
-from koordra.controller.gangs.stages import Stage, Standing, standing_of
+from koordra.controller.gangs.phase import GangStatus, Phase, status_of
 from tests.property.test_gang_model import one_schedule
 
 MOST = 1500
 """Schedules that are tried for each case; most need a few dozen."""
 
 
-def starts_with_fewer(gang: Gang, **known: Any) -> Standing:
+def starts_with_fewer(gang: Gang, **known: Any) -> GangStatus:
     """Gates are lifted as soon as one member has its devices."""
-    found = standing_of(gang, **known)
+    found = status_of(gang, **known)
     placed = tuple(
         member for member in gang.held if member.is_placed and member.claims and member.claims.ours
     )
-    if found.stage in {Stage.TORN, Stage.GATHERING} and placed:
-        return Standing(Stage.READY, found.count, lift=placed)
+    if found.phase in {Phase.PARTIALLY_ALLOCATED, Phase.GATHERING} and placed:
+        return GangStatus(Phase.READY, found.count, lift=placed)
     return found
 
 
-def plans_a_part(gang: Gang, **known: Any) -> Standing:
+def plans_a_part(gang: Gang, **known: Any) -> GangStatus:
     """One member is enough for the allocations to be written."""
-    found = standing_of(gang, **known)
-    return replace(found, needed=1) if found.stage is Stage.WAITING else found
+    found = status_of(gang, **known)
+    return replace(found, needed=1) if found.phase is Phase.WAITING else found
 
 
-def keeps_what_was_torn(gang: Gang, **known: Any) -> Standing:
+def keeps_what_was_torn(gang: Gang, **known: Any) -> GangStatus:
     """What a cut-off pass has left stays."""
-    return replace(standing_of(gang, **known), give_back=())
+    return replace(status_of(gang, **known), give_back=())
 
 
-def counts_the_gathered(gang: Gang, **known: Any) -> Standing:
+def counts_the_gathered(gang: Gang, **known: Any) -> GangStatus:
     """A gang is ready although members are missing."""
-    return standing_of(replace(gang, terms=replace(gang.terms, least=1)), **known)
+    return status_of(replace(gang, terms=replace(gang.terms, least=1)), **known)
 
 
 def never_restarts(self: Any, gang: Gang, now: float) -> None:
@@ -52,9 +52,9 @@ def never_restarts(self: Any, gang: Gang, now: float) -> None:
     del self, gang, now
 
 
-def never_lifts_again(gang: Gang, **known: Any) -> Standing:
+def never_lifts_again(gang: Gang, **known: Any) -> GangStatus:
     """Gates of members that a killed controller has left are nobody's business."""
-    found = standing_of(gang, **known)
+    found = status_of(gang, **known)
     return replace(found, lift=()) if gang.committed else found
 
 
@@ -68,12 +68,12 @@ FROM = {"never restarts": 517, "leaves gates behind": 66, "keeps what was torn":
 """Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
 
 BROKEN: dict[str, list[Patch]] = {
-    "starts with fewer than the least": [(stages, "standing_of", starts_with_fewer)],
-    "allocates a part": [(stages, "standing_of", plans_a_part), (commit, "_undo", forgets_to_undo)],
-    "keeps what was torn": [(stages, "standing_of", keeps_what_was_torn)],
-    "does not count": [(stages, "standing_of", counts_the_gathered)],
-    "never restarts": [(restarting.Restarts, "look", never_restarts)],
-    "leaves gates behind": [(stages, "standing_of", never_lifts_again)],
+    "starts with fewer than the least": [(phase, "status_of", starts_with_fewer)],
+    "allocates a part": [(phase, "status_of", plans_a_part), (commit, "_undo", forgets_to_undo)],
+    "keeps what was torn": [(phase, "status_of", keeps_what_was_torn)],
+    "does not count": [(phase, "status_of", counts_the_gathered)],
+    "never restarts": [(restart.GangRestarts, "sync", never_restarts)],
+    "leaves gates behind": [(phase, "status_of", never_lifts_again)],
 }
 
 

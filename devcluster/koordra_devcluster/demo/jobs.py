@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.gangs.marks import mark_of
+from koordra.controller.gangs.annotations import gang_of
 from koordra_devcluster.demo.report import Observation
 
 FIRST, SECOND, ELASTIC = "pretrain", "finetune", "elastic"
@@ -88,7 +88,7 @@ class Story:
 
 def members_of(observation: Observation, job: str) -> list[Object]:
     """The job's pods, by completion index."""
-    found = [pod for pod in observation.pods if (mark := mark_of(pod)) is not None and mark.name == job]
+    found = [pod for pod in observation.pods if (mark := gang_of(pod)) is not None and mark.name == job]
     return sorted(found, key=_index)
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.controller.gangs.kinds import POD_GROUPS
+from koordra.controller.cache.pod_group_kinds import POD_GROUPS
 from koordra.errors import ApiUnreachable, Forbidden, NotFound
 from koordra.kube import KubeClient
 
 if TYPE_CHECKING:
-    from koordra.controller.snapshot import Cluster
+    from koordra.controller.cache.changes import Cluster
 
 _NEEDED = (kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.RESOURCE_CLAIMS, kinds.PODS)
 _OPTIONAL = (kinds.DEVICE_TAINT_RULES,)
@@ -28,7 +28,7 @@ def connect(kubeconfig: str | None) -> KubeClient:
 
 def read_cluster(client: KubeClient) -> list[Object]:
     """Everything that a plan is made from, as the controller would show it to the allocator."""
-    from koordra.controller.snapshot import joint_slices
+    from koordra.controller.cache.node_index import joint_slices
 
     found: list[Object] = []
     for kind in (*_NEEDED, *_OPTIONAL):
@@ -74,7 +74,7 @@ def read_around(client: KubeClient) -> list[Object]:
 
 def as_cluster(found: list[Object]) -> Cluster:
     """The objects by kind, as the controller's planning takes them."""
-    from koordra.controller.snapshot import Cluster
+    from koordra.controller.cache.changes import Cluster
 
     def of(kind: str) -> list[Object]:
         return [obj for obj in found if obj.get("kind") == kind]

@@ -76,12 +76,12 @@ def command(
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
     """Gangs in which somebody waits, and how many of each would fit (docs/gangs.md)."""
     from koordra.cli.cluster.cluster_objects import as_cluster, read_around
-    from koordra.controller.gangs.forecast import gangs_ahead
-    from koordra.controller.gangs.marks import mark_of
+    from koordra.controller.gangs.annotations import gang_of
+    from koordra.controller.gangs.dry_run import gangs_ahead
     from koordra.placement import plan, read_inventory
     from koordra.placement.gang import place_gang
 
-    if not any(obj.get("kind") == "Pod" and mark_of(obj) is not None for obj in manifests):
+    if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
     cluster = as_cluster([*manifests, *([] if client is None else read_around(client))])
     found = gangs_ahead(cluster, planner=plan, read_inventory=read_inventory, place=place_gang)
@@ -147,7 +147,7 @@ def _foretell(
     """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
     from koordra.cli.cluster.cluster_objects import as_cluster, read_around
     from koordra.controller.claims import consumers
-    from koordra.controller.forecast import forecast, refusals
+    from koordra.controller.dry_run import forecast, refusals
     from koordra.placement import plan, read_inventory
 
     now = datetime.now(UTC)

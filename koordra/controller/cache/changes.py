@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,7 +21,6 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
-from koordra.controller.snapshot import Cluster
 
 ORDER: Final = (
     NAMESPACES,
@@ -36,6 +35,22 @@ ORDER: Final = (
 )
 """Changes are applied in this order (other kinds first), so that a pod finds its claims and a claim its class."""
 _RANK: Final = {kind: position for position, kind in enumerate(ORDER)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A full read: every object of the kinds that matter."""
+
+    nodes: Sequence[Object] = ()
+    slices: Sequence[Object] = ()
+    classes: Sequence[Object] = ()
+    taint_rules: Sequence[Object] = ()
+    claims: Sequence[Object] = ()
+    pods: Sequence[Object] = ()
+    namespaces: Sequence[Object] = ()
+    volume_claims: Sequence[Object] = ()
+    volumes: Sequence[Object] = ()
+    pod_groups: Sequence[Object] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import ClassVar
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.pod_claims import is_living
 from koordra.controller.cache.pod_index import PodEntry, PodIndex
-from koordra.controller.snapshot import is_living
 
 
 @dataclass

@@ -24,13 +24,12 @@ from koordra.api.kinds import (
     Kind,
 )
 from koordra.api.objects import Object
-from koordra.controller.assumed import AssumedWrites
-from koordra.controller.cache.changes import Change, key_of
+from koordra.controller.cache.assume_cache import AssumeCache
+from koordra.controller.cache.capacity_epoch import CapacityEpoch
+from koordra.controller.cache.changes import Change, Cluster, key_of
 from koordra.controller.cache.claim_index import ClaimIndex
-from koordra.controller.cache.inventory import Inventory
 from koordra.controller.cache.node_index import NodeIndex
 from koordra.controller.cache.pod_index import PodIndex
-from koordra.controller.snapshot import Cluster
 
 Table = dict[str, Object]
 OnChange = Callable[[str, Object | None, Object | None], None]
@@ -63,7 +62,7 @@ class ClusterCache:
 
     def __init__(self) -> None:
         self.version = 0
-        self.assumed = AssumedWrites()
+        self.assume_cache = AssumeCache()
         self._cached: Table = {}
         """Claims as the watch has them."""
         self._tables: dict[Kind, Table] = {kind: {} for kind, _ in _FIELDS}
@@ -82,24 +81,24 @@ class ClusterCache:
         self.pod_index = PodIndex(self.claims, self.classes)
         self.claim_index = ClaimIndex(self.claims, self.pod_index)
         self.node_index = NodeIndex(self.nodes, self.taint_rules, self.claims, self.pod_index)
-        self.inventory = Inventory()
+        self.capacity_epoch = CapacityEpoch()
         self._connect()
 
     def _connect(self) -> None:
         self.pod_index.on_touch.append(self.claim_index.on_pod_touched)
         self.pod_index.on_touch.append(self.node_index.on_pod_touched)
         self.listen(NODES, self.node_index.on_node)
-        self.listen(NODES, self.inventory.on_node)
+        self.listen(NODES, self.capacity_epoch.on_node)
         self.listen(RESOURCE_SLICES, self.node_index.on_slice)
         self.listen(DEVICE_TAINT_RULES, self.node_index.on_taint_rule)
         for kind in (RESOURCE_SLICES, DEVICE_CLASSES, DEVICE_TAINT_RULES, PERSISTENT_VOLUMES):
-            self.listen(kind, self.inventory.on_published)
+            self.listen(kind, self.capacity_epoch.on_published)
         self.listen(DEVICE_CLASSES, self.pod_index.on_class)
-        self.listen(RESOURCE_CLAIMS, self.inventory.on_claim)
+        self.listen(RESOURCE_CLAIMS, self.capacity_epoch.on_claim)
         self.listen(RESOURCE_CLAIMS, self.claim_index.on_claim)
         self.listen(RESOURCE_CLAIMS, self.node_index.on_claim)
         self.listen(RESOURCE_CLAIMS, self.pod_index.on_claim)
-        self.listen(PODS, self.inventory.on_pod)
+        self.listen(PODS, self.capacity_epoch.on_pod)
         self.listen(PODS, self.pod_index.on_pod)
         self.listen(PODS, self.claim_index.on_pod)
         self.listen(PODS, self.node_index.on_pod)
@@ -149,34 +148,34 @@ class ClusterCache:
 
     def assume(self, claim: Object) -> None:
         """The server has answered with this state of a claim; where the claim is known, it counts from now on."""
-        self.assumed.assume(claim)
+        self.assume_cache.assume(claim)
         self._refresh(claim)
 
     def doubt(self, claim: Object, allocation: Mapping[str, Any]) -> None:
         """An allocation was sent and no answer came."""
-        self.assumed.doubt(claim, allocation)
+        self.assume_cache.doubt(claim, allocation)
         self._refresh(claim)
 
     def lose(self, claim: Object) -> None:
         """The server does not have the claim any more, whatever the watch shows."""
-        self.assumed.lose(objects.uid(claim))
+        self.assume_cache.lose(objects.uid(claim))
         self._refresh(claim)
 
     def _refresh(self, claim: Object) -> None:
         key = objects.key(claim)
         cached = self._cached.get(key)
         if cached is not None and objects.uid(cached) == objects.uid(claim):
-            self._put(RESOURCE_CLAIMS, key, self.assumed.current(cached))
+            self._put(RESOURCE_CLAIMS, key, self.assume_cache.current(cached))
 
     def _put_cached(self, key: str, claim: Object | None) -> None:
         before = self._cached.get(key)
         if before is not None and (claim is None or objects.uid(before) != objects.uid(claim)):
-            self.assumed.forget(objects.uid(before))
+            self.assume_cache.forget(objects.uid(before))
         if claim is None:
             self._cached.pop(key, None)
         else:
             self._cached[key] = claim
-        self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assumed.current(claim))
+        self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assume_cache.current(claim))
 
     def _put(self, kind: Kind, key: str, obj: Object | None) -> None:
         table = self._tables[kind]

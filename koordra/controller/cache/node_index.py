@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.pod_index import PodEntry, PodIndex
-from koordra.controller.snapshot import joint_slice
 
 _EVERYWHERE: Final = ""
 _Objects = dict[str, Object]
@@ -212,3 +211,32 @@ def _drop(table: dict[str, dict[str, Object]] | dict[str, dict[str, str]], place
         found.pop(key, None)
         if not found:
             del table[place]
+
+
+def joint_slice(entry: Object) -> Object:
+    """A slice of koordra's with the devices that the controller gives out."""
+    spec = objects.spec_of(entry)
+    devices = spec.get("devices") or []
+    joint = [device for device in devices if allocator_of(device) in {"", names.ALLOCATOR_CONTROLLER}]
+    return entry if len(joint) == len(devices) else {**entry, "spec": {**spec, "devices": joint}}
+
+
+def allocator_of(device: Mapping[str, Any]) -> str:
+    """Who gives the device out, in its own words; empty when it does not say. Short attribute names mean the
+    driver's domain."""
+    attributes = device.get("attributes") or {}
+    value = (
+        attributes.get(names.ATTR_ALLOCATOR)
+        or attributes.get(names.ATTR_ALLOCATOR.removeprefix(names.DOMAIN))
+        or {}
+    )
+    return str(value.get("string") or "")
+
+
+def joint_slices(slices: Iterable[Object]) -> list[Object]:
+    """koordra's slices without the devices of native nodes, and without those in quarantine between the modes;
+    slices of other drivers are left out.
+
+    A slice none of whose devices is ours stays, empty, because a pool is complete only with all its slices.
+    """
+    return [joint_slice(entry) for entry in slices if objects.spec_of(entry).get("driver") == names.DRIVER]

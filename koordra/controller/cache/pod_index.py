@@ -13,14 +13,14 @@ from typing import ClassVar
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.answers import pod_scheduled
-from koordra.controller.snapshot import (
+from koordra.controller.cache.pod_claims import (
     PodClaims,
     claims_of_pod,
     is_bound,
     is_gated,
     is_living,
     may_be_planned,
+    pod_scheduled,
 )
 
 

@@ -4,7 +4,7 @@
     ElasticGPUClaim ──> ResourceClaim of the same name; phase, conditions <── it        claims
     ResourceClaim   ──> ElasticGPU: what the claim has, and where                       bindings
     ResourceSlices  ──> GPU: the cards of the nodes, what of them is taken, by whom     cards
-    keeping         makes the API hold what those four want, and nothing of somebody else's
+    apply           makes the API hold what those four want, and nothing of somebody else's
     reconcile       one pass over all of it
     run             watches that wake the pass, in the leader's term
 

@@ -22,7 +22,7 @@ from koordra.api.elastic.elastic_gpu import CORE, ELASTIC_CLAIMS, ELASTIC_GPUS, 
 from koordra.api.objects import Object
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic import marks
+from koordra.controller.elastic import labels
 from koordra.errors import InvalidQuantity
 from koordra.quantity import parse
 
@@ -82,7 +82,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
             "kind": ELASTIC_CLAIMS.kind,
             "namespace": objects.namespace(claim),
             "name": objects.name(claim),
-            "uid": marks.claim_uid(claim),
+            "uid": labels.claim_uid(claim),
         },
         "nodeName": node,
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [_on(node)]}]}},
@@ -93,11 +93,11 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     else:
         spec["gpuShare"] = {"gpuName": gpu_name(known[0]), **sources[0]}
     metadata: Object = {
-        "name": marks.binding_name(claim),
+        "name": labels.binding_name(claim),
         "labels": {MANAGED_BY: names.FIELD_COMPONENT, **_class_label(claim)},
     }
-    if marks.is_retained(claim):
-        metadata["finalizers"] = [marks.CARD]
+    if labels.is_retained(claim):
+        metadata["finalizers"] = [labels.CARD]
     return {
         "apiVersion": ELASTIC_GPUS.api_version,
         "kind": ELASTIC_GPUS.kind,
@@ -118,8 +118,8 @@ def is_freed(binding: Object | None, claim: Object, owner: Object | None) -> boo
         owner is None
         and binding is not None
         and objects.is_deleting(binding)
-        and marks.managed(binding)
-        and marks.is_retained(claim)
+        and labels.managed(binding)
+        and labels.is_retained(claim)
     )
 
 
@@ -143,7 +143,7 @@ def _status(claim: Object, owner: Object | None, *, missing: int) -> Object:
         return {"phase": FAILED, "reason": "DeviceGone", "message": text}
     if owner is not None:
         return {"phase": BOUND, "reason": "Bound", "message": f"bound to {objects.key(claim)}"}
-    if not marks.is_retained(claim):
+    if not labels.is_retained(claim):
         text = "its claim was deleted; it goes when the last pod has ended"
         return {"phase": RELEASED, "reason": "BeingDeleted", "message": text}
     if claims_of.reserved_for(claim):
@@ -155,8 +155,8 @@ def _status(claim: Object, owner: Object | None, *, missing: int) -> Object:
 
 def _class_label(claim: Object) -> Object:
     """The class's name, where it can be a label's value: a class's name may be longer, and the annotation can be edited."""
-    name = objects.annotations_of(claim).get(marks.CLASS, "")
-    return {marks.CLASS: name} if _LABEL_VALUE.fullmatch(name) else {}
+    name = objects.annotations_of(claim).get(labels.CLASS, "")
+    return {labels.CLASS: name} if _LABEL_VALUE.fullmatch(name) else {}
 
 
 def _capacity(results: Iterable[Mapping[str, Any]], cards: Cards) -> Object:

@@ -39,7 +39,7 @@ from koordra.api.elastic.elastic_gpu import (
 from koordra.api.objects import Object
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic import marks
+from koordra.controller.elastic import labels
 
 PENDING: Final = "Pending"
 BOUND: Final = "Bound"
@@ -74,7 +74,7 @@ class Verdict:
 
 def judge(claim: Object, *, classes: Classes, current: Object | None, published: Set[Place]) -> Verdict:
     """`current`: the ResourceClaim of the claim's name; `published`: the devices that nodes offer."""
-    ours = current is not None and marks.claim_uid(current) == objects.uid(claim)
+    ours = current is not None and labels.claim_uid(current) == objects.uid(claim)
     try:
         cls = _as_made(_class(claim, classes), current if ours else None)
         amount = asked(claim, cls)
@@ -94,7 +94,7 @@ def judge(claim: Object, *, classes: Classes, current: Object | None, published:
         text = "its ResourceClaim was deleted; another is made once no pod uses it"
         return Verdict(PENDING, False, "BeingDeleted", text)
     told = (*amount.told, *_ignored(cls))
-    if objects.annotations_of(current).get(marks.SPEC) != objects.annotations_of(wanted)[marks.SPEC]:
+    if objects.annotations_of(current).get(labels.SPEC) != objects.annotations_of(wanted)[labels.SPEC]:
         return _changed(current, published)
     correct = corrected(current, wanted)
     found = _bound(current, published, told) if claims_of.is_allocated(current) else _waiting(cls, told)
@@ -106,18 +106,18 @@ def judge(claim: Object, *, classes: Classes, current: Object | None, published:
 def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
     """The ResourceClaim that an ElasticGPUClaim means."""
     annotations = {
-        marks.SPEC: digest(spec),
-        marks.POLICY: RETAIN if cls.retain else DELETE,
-        marks.CLASS: cls.name,
-        marks.BINDING: IMMEDIATE if cls.immediate else WAIT,
-        marks.UNIT: str(cls.unit),
+        labels.SPEC: digest(spec),
+        labels.POLICY: RETAIN if cls.retain else DELETE,
+        labels.CLASS: cls.name,
+        labels.BINDING: IMMEDIATE if cls.immediate else WAIT,
+        labels.UNIT: str(cls.unit),
     }
     if cls.immediate:
         annotations[names.MODE_LABEL] = "Immediate"
     metadata: Object = {
         "name": objects.name(claim),
         "namespace": objects.namespace(claim),
-        "labels": {MANAGED_BY: names.FIELD_COMPONENT, marks.CLAIM_LABEL: objects.uid(claim)},
+        "labels": {MANAGED_BY: names.FIELD_COMPONENT, labels.CLAIM_LABEL: objects.uid(claim)},
         "annotations": annotations,
     }
     if cls.retain:
@@ -138,16 +138,16 @@ def corrected(current: Object, wanted: Object) -> Object | None:
     A retained claim that pods have used keeps its devices from then on (`Immediate` means that to the allocator).
     """
     before = objects.metadata(current)
-    annotations, labels = dict(objects.annotations_of(current)), dict(objects.labels_of(current))
+    annotations, marked = dict(objects.annotations_of(current)), dict(objects.labels_of(current))
     annotations |= objects.annotations_of(wanted)
-    policy = objects.annotations_of(current).get(marks.POLICY)
-    retained = marks.is_held(current) or policy == RETAIN
-    annotations[marks.POLICY] = RETAIN if retained else DELETE
+    policy = objects.annotations_of(current).get(labels.POLICY)
+    retained = labels.is_held(current) or policy == RETAIN
+    annotations[labels.POLICY] = RETAIN if retained else DELETE
     used = retained and claims_of.reserved_for(current)
     if objects.annotations_of(current).get(names.MODE_LABEL) == "Immediate" or used:
         annotations[names.MODE_LABEL] = "Immediate"
-    labels |= objects.labels_of(wanted)
-    finalizers = marks.finalizers(current)
+    marked |= objects.labels_of(wanted)
+    finalizers = labels.finalizers(current)
     if retained and names.RETAIN_FINALIZER not in finalizers:
         finalizers = [*finalizers, names.RETAIN_FINALIZER]
     owners = list(before.get("ownerReferences") or ())
@@ -156,10 +156,10 @@ def corrected(current: Object, wanted: Object) -> Object | None:
         owners += [
             one for one in objects.metadata(wanted).get("ownerReferences") or () if one["uid"] not in known
         ]
-    if (annotations, labels, finalizers, owners) == (
+    if (annotations, marked, finalizers, owners) == (
         dict(objects.annotations_of(current)),
         dict(objects.labels_of(current)),
-        marks.finalizers(current),
+        labels.finalizers(current),
         list(before.get("ownerReferences") or ()),
     ):
         return None
@@ -167,7 +167,7 @@ def corrected(current: Object, wanted: Object) -> Object | None:
         "uid": before.get("uid"),
         "resourceVersion": before.get("resourceVersion"),
         "annotations": annotations,
-        "labels": labels,
+        "labels": marked,
         "finalizers": finalizers,
         "ownerReferences": owners,
     }
@@ -176,9 +176,9 @@ def corrected(current: Object, wanted: Object) -> Object | None:
 def without_claim(current: Object) -> Act:
     """What becomes of a ResourceClaim whose ElasticGPUClaim is gone (and of its deletion's rest)."""
     if objects.is_deleting(current):
-        free = marks.is_held(current) and not claims_of.reserved_for(current)
+        free = labels.is_held(current) and not claims_of.reserved_for(current)
         return Act.FREE if free else Act.NOTHING
-    if marks.is_retained(current) and claims_of.is_allocated(current):
+    if labels.is_retained(current) and claims_of.is_allocated(current):
         return Act.NOTHING
     return Act.REMOVE
 
@@ -195,10 +195,10 @@ def lost(current: Object, published: Set[Place]) -> list[str]:
 def _as_made(cls: ElasticClass, current: Object | None) -> ElasticClass:
     """The class as it was when the claim's ResourceClaim was made, where that says so and it is still that class."""
     made = {} if current is None else objects.annotations_of(current)
-    if made.get(marks.CLASS) != cls.name:
+    if made.get(labels.CLASS) != cls.name:
         return cls
-    immediate = made.get(marks.BINDING, IMMEDIATE if cls.immediate else WAIT) == IMMEDIATE
-    unit = next((unit for unit in UNITS.values() if str(unit) == made.get(marks.UNIT)), cls.unit)
+    immediate = made.get(labels.BINDING, IMMEDIATE if cls.immediate else WAIT) == IMMEDIATE
+    unit = next((unit for unit in UNITS.values() if str(unit) == made.get(labels.UNIT)), cls.unit)
     return replace(cls, immediate=immediate, unit=unit)
 
 
@@ -223,19 +223,21 @@ def _class(claim: Object, classes: Classes) -> ElasticClass:
 
 def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict:
     name = objects.name(current)
-    other = marks.claim_uid(current)
+    other = labels.claim_uid(current)
     if not other:
         text = (
             f"there is a ResourceClaim {name} that koordra did not make; "
             "delete it, or give the ElasticGPUClaim another name"
         )
         return Verdict(PENDING, False, "NameTaken", text)
-    binding = marks.binding_name(current)
-    kept = marks.is_retained(current) and claims_of.is_allocated(current) and not objects.is_deleting(current)
+    binding = labels.binding_name(current)
+    kept = (
+        labels.is_retained(current) and claims_of.is_allocated(current) and not objects.is_deleting(current)
+    )
     if not kept:
         text = f"ResourceClaim {name} of an earlier claim of this name has not ended yet"
         return Verdict(PENDING, False, "EarlierClaim", text)
-    same = objects.annotations_of(current).get(marks.SPEC) == objects.annotations_of(wanted)[marks.SPEC]
+    same = objects.annotations_of(current).get(labels.SPEC) == objects.annotations_of(wanted)[labels.SPEC]
     if objects.spec_of(claim).get("elasticGPUName") == binding and same:
         text = f"takes over ElasticGPU {binding}"
         return Verdict(PENDING, False, "BeingMade", text, Act.CORRECT, corrected(current, wanted))
@@ -261,7 +263,7 @@ def _bound(current: Object, published: Set[Place], told: tuple[str, ...] = ()) -
         text = f"{', '.join(gone)} is not published any more; the claim waits for it to come back"
         return Verdict(LOST, False, "DeviceGone", _with(text, told))
     devices = ", ".join(str(result.get("device")) for result in claims_of.results(current))
-    text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {marks.binding_name(current)}"
+    text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {labels.binding_name(current)}"
     return Verdict(BOUND, True, "Bound", _with(text, told))
 
 

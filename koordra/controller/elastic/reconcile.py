@@ -28,11 +28,11 @@ from koordra.api.elastic.elastic_gpu import (
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.classes.reconcile import merged, owns, ready, with_conditions
-from koordra.controller.elastic import bindings, cards, marks
+from koordra.controller.elastic import bindings, cards, labels
+from koordra.controller.elastic.apply import Client, keep
 from koordra.controller.elastic.claims import Act, Classes, Verdict, judge, published_places, without_claim
-from koordra.controller.elastic.keeping import Client, keep
-from koordra.controller.happenings import Happening, cut
+from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.controller.resource_class.reconcile import merged, owns, ready, with_conditions
 from koordra.errors import Conflict, Forbidden, Invalid, NotFound
 from koordra.logs import get_logger
 
@@ -62,7 +62,7 @@ class ElasticReconciler:
     client: Client
     now: Callable[[], str]
     may_write: Callable[[], bool]
-    tell: Callable[[Happening], None] = lambda happening: None
+    tell: Callable[[ClaimEvent], None] = lambda happening: None
     _told: dict[str, str] = field(default_factory=dict)
 
     def reconcile(self, seen: Seen) -> None:
@@ -165,7 +165,7 @@ class ElasticReconciler:
     def _tell_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
         fields: Object = {"phase": verdict.phase}
         if current is not None and verdict.phase != "Pending":
-            fields["elasticGPUName"] = marks.binding_name(current)
+            fields["elasticGPUName"] = labels.binding_name(current)
         condition = ready("True" if verdict.ready else "False", verdict.reason, cut(verdict.message))
         self._status(ELASTIC_CLAIMS, claim, fields, condition)
         trouble = not verdict.ready and verdict.reason not in _PATIENCE
@@ -177,12 +177,12 @@ class ElasticReconciler:
     def _rests(self, seen: Seen, living: Mapping[str, Object]) -> None:
         by_name = {objects.name(obj): obj for obj in seen.bindings}
         for current in seen.resource_claims:
-            uid = marks.claim_uid(current)
-            if not uid and not (marks.is_held(current) and objects.is_deleting(current)):
+            uid = labels.claim_uid(current)
+            if not uid and not (labels.is_held(current) and objects.is_deleting(current)):
                 continue
             owner = _owner(current, living)
             act = without_claim(current) if owner is None or objects.is_deleting(current) else Act.NOTHING
-            binding = by_name.get(marks.binding_name(current))
+            binding = by_name.get(labels.binding_name(current))
             if act is Act.NOTHING and not objects.is_deleting(current):
                 act = Act.REMOVE if bindings.is_freed(binding, current, owner) else act
             if act is Act.NOTHING or not self.may_write():
@@ -228,7 +228,7 @@ class ElasticReconciler:
             body = {"metadata": condition, "status": status}
             current = self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place, subresource="status")
             condition = {"uid": objects.uid(current), "resourceVersion": objects.resource_version(current)}
-        kept = [entry for entry in marks.finalizers(current) if entry != names.RETAIN_FINALIZER]
+        kept = [entry for entry in labels.finalizers(current) if entry != names.RETAIN_FINALIZER]
         body = {"metadata": {**condition, "finalizers": kept}}
         self.client.patch(RESOURCE_CLAIMS, name, body, namespace=place)
         log.info("elastic_claim_freed", claim=objects.key(current))
@@ -240,7 +240,7 @@ class ElasticReconciler:
         wanted = [
             bindings.elastic_gpu(claim, _owner(claim, living), published)
             for claim in seen.resource_claims
-            if marks.claim_uid(claim) and claims_of.holds_koordra_devices(claim)
+            if labels.claim_uid(claim) and claims_of.holds_koordra_devices(claim)
         ]
         ours = cards.gpus(published, seen.resource_claims, seen.pods)
         for kind, objs, there in ((ELASTIC_GPUS, wanted, seen.bindings), (GPUS, ours, seen.gpus)):
@@ -268,12 +268,12 @@ class ElasticReconciler:
         """Once for every new thing to say."""
         if self._told.get(objects.uid(obj)) != message:
             self._told[objects.uid(obj)] = message
-            self.tell(Happening(reason, cut(message), (obj,), warning=warning))
+            self.tell(ClaimEvent(reason, cut(message), (obj,), warning=warning))
 
 
 def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
     """The ElasticGPUClaim of a ResourceClaim; a label that names one of another name or namespace is a forgery."""
-    found = living.get(marks.claim_uid(current))
+    found = living.get(labels.claim_uid(current))
     return found if found is not None and objects.key(found) == objects.key(current) else None
 
 

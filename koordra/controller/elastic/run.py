@@ -13,9 +13,9 @@ from typing import Final
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.elastic.reconcile import ElasticReconciler, Seen
-from koordra.controller.happenings import Happening
-from koordra.controller.snapshot import Cluster
+from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -37,7 +37,7 @@ def start_elastic(
     changed: threading.Event,
     now: Callable[[], str],
     may_write: Callable[[], bool],
-    tell: Callable[[Happening], None],
+    tell: Callable[[ClaimEvent], None],
     stop: threading.Event,
 ) -> threading.Thread:
     """`run_elastic` in a thread of its own. `observe`: the term's caches; `changed` is set when they change."""

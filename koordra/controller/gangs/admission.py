@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordra.api import objects
-from koordra.controller.gangs.marks import Source, mark_of, problems_of
+from koordra.controller.gangs.annotations import Source, gang_of, problems_of
 from koordra.errors import InvalidManifest
 
 
 def must_be_held(pod: Mapping[str, Any], *, has_ours: bool, has_unknown: bool) -> bool:
     """Whether the gate goes on the pod because it is in a gang. `has_unknown`: it names claims that do not exist yet."""
-    mark = mark_of(pod)
-    if mark is None:
+    ref = gang_of(pod)
+    if ref is None:
         return False
-    return mark.source is Source.KOORDRA or has_ours or has_unknown
+    return ref.source is Source.KOORDRA or has_ours or has_unknown
 
 
 def refusals(pod: Mapping[str, Any]) -> tuple[InvalidManifest, ...]:

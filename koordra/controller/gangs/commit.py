@@ -16,13 +16,13 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller import happenings
-from koordra.controller.gangs.lifting import Lifts
-from koordra.controller.gangs.marks import COMMITTED, HELD
+from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
+from koordra.controller.cache.groups import Group
+from koordra.controller.gangs.annotations import COMMITTED, HELD
+from koordra.controller.gangs.member_placement import Cell
 from koordra.controller.gangs.membership import Gang, Member
-from koordra.controller.gangs.planning import Cell
-from koordra.controller.snapshot import Group
-from koordra.controller.working import LONGEST_CONFLICT_PAUSE, Working
+from koordra.controller.gangs.ungate import UngateTracker
+from koordra.controller.reporting import claim_events
 from koordra.controller.writes import Outcome, Written
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger
@@ -30,7 +30,7 @@ from koordra.placement.gang import GangPlaced
 
 log = get_logger(__name__)
 
-GivenOut = Callable[[Object, tuple[Object, ...], str | None], None]
+OnAllocated = Callable[[Object, tuple[Object, ...], str | None], None]
 """What follows from an allocation that was written: (claim, its pods, level)."""
 
 
@@ -39,8 +39,8 @@ def allocate(
     answer: GangPlaced,
     cells: Mapping[str, Cell],
     *,
-    working: Working,
-    given_out: GivenOut,
+    context: PassContext,
+    on_allocated: OnAllocated,
     config: Mapping[str, Object],
     undo: bool,
 ) -> bool:
@@ -52,47 +52,47 @@ def allocate(
     for placed in answer.members:
         group = cells[placed.key].group
         for key in sorted(placed.allocations):
-            written = _allocate_one(key, placed.allocations[key], working, config.get(key))
+            written = _allocate_one(key, placed.allocations[key], context, config.get(key))
             if written is None or not written.ok or written.obj is None:
-                _tell_unwritten(key, written, group, working)
+                _tell_unwritten(key, written, group, context)
                 if undo:
-                    _undo(gang, done, working)
+                    _undo(gang, done, context)
                 return False
             done.append(written.obj)
-            given_out(written.obj, users_in(group, written.obj), placed.levels.get(key))
+            on_allocated(written.obj, users_in(group, written.obj), placed.levels.get(key))
     return True
 
 
 def _allocate_one(
-    key: str, allocation: Mapping[str, Any], working: Working, more: Object | None
+    key: str, allocation: Mapping[str, Any], context: PassContext, more: Object | None
 ) -> Written | None:
-    claim = working.claim(key)
+    claim = context.claim(key)
     if claim is None:
         return None
     if more is not None:
         devices = allocation["devices"]
         allocation = {**allocation, "devices": {**devices, "config": [*(devices.get("config") or ()), more]}}
-    return working.settled(working.writer.allocate(claim, allocation))
+    return context.settled(context.writer.allocate(claim, allocation))
 
 
-def _undo(gang: Gang, done: list[Object], working: Working) -> None:
+def _undo(gang: Gang, done: list[Object], context: PassContext) -> None:
     for claim in reversed(done):
-        working.give_back(claim, why=f"another member of gang {gang.key} could not be written")
+        context.give_back(claim, why=f"another member of gang {gang.key} could not be written")
 
 
-def _tell_unwritten(key: str, written: Written | None, group: Group, working: Working) -> None:
+def _tell_unwritten(key: str, written: Written | None, group: Group, context: PassContext) -> None:
     outcome = "gone" if written is None else written.outcome.value
     message = "" if written is None else written.message
     log.info("allocation_not_written", claim=key, outcome=outcome, message=message)
-    claim = working.claim(key)
+    claim = context.claim(key)
     if written is None or claim is None:
         return
     pods = users_in(group, claim)
     if written.outcome is Outcome.DROPPED:
         reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, message)
-        working.announce.waiting(claim, pods, (reason,))
+        context.events.waiting(claim, pods, (reason,))
     elif written.outcome is Outcome.REFUSED:
-        working.announce.tell(happenings.write_refused(claim, pods, message=message))
+        context.events.tell(claim_events.write_refused(claim, pods, message=message))
 
 
 def users_in(group: Group, claim: Object) -> tuple[Object, ...]:
@@ -103,56 +103,56 @@ def users_in(group: Group, claim: Object) -> tuple[Object, ...]:
     )
 
 
-def give_back(claims: tuple[Object, ...], *, why: str, working: Working) -> bool:
+def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> bool:
     """Free claims that members of a gang hold without the gang; False when one is not free yet."""
     for claim in claims:
-        working.give_back(claim, why=why)
+        context.give_back(claim, why=why)
     return not any(
         claims_of.is_allocated(now)
         for claim in claims
-        if (now := working.claim(objects.key(claim))) is not None
+        if (now := context.claim(objects.key(claim))) is not None
     )
 
 
-def lift(gang: Gang, members: tuple[Member, ...], *, working: Working, lifts: Lifts) -> int:
+def lift(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> int:
     """Let the members go; how many gates were lifted. Raises ApiUnreachable where no answer comes."""
     number = 0
     for member in members:
-        if lifts.is_lifted(member.pod):
+        if ungating.is_lifted(member.pod):
             continue
-        lifts.sending(member.pod)
-        written = working.writer.let_go(member.pod, {COMMITTED: gang.mark.name})
+        ungating.sending(member.pod)
+        written = context.writer.ungate_member(member.pod, {COMMITTED: gang.ref.name})
         if written.outcome is Outcome.UNREACHABLE:
             raise ApiUnreachable(written.message)
-        working.settled(written)
+        context.settled(written)
         if written.ok:
             number += 1
-            lifts.landed(member.pod)
+            ungating.landed(member.pod)
             log.info("gate_lifted", pod=member.key, gang=gang.key)
         elif written.outcome is Outcome.REFUSED:
-            lifts.refused(member.pod)
+            ungating.refused(member.pod)
             log.warning("gate_not_lifted", pod=member.key, error=written.message)
-            working.wake(working.clock() + LONGEST_CONFLICT_PAUSE)
+            context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
     return number
 
 
-def rule_out(members: tuple[Member, ...], *, working: Working, lifts: Lifts) -> None:
+def rule_out(members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> None:
     """Write pods whose lift is in doubt: once they have another version, that lift can not take effect any more. Where it
     has already, this write is a conflict, and the caches will show it. Raises ApiUnreachable where no answer comes."""
     for member in members:
-        written = working.settled(
-            working.writer.hold(member.pod, {HELD: objects.resource_version(member.pod)})
+        written = context.settled(
+            context.writer.hold(member.pod, {HELD: objects.resource_version(member.pod)})
         )
         if written.ok or written.outcome is Outcome.GONE:
-            lifts.refused(member.pod)
+            ungating.refused(member.pod)
             log.info("lift_ruled_out", pod=member.key)
 
 
-def evict(members: tuple[Member, ...], *, working: Working) -> bool:
+def evict(members: tuple[Member, ...], *, context: PassContext) -> bool:
     """Ask all of them to end; False when some may not end now."""
     done = True
     for member in members:
-        written = working.writer.evict(member.pod)
+        written = context.writer.evict(member.pod)
         log.info("pod_evicted", pod=member.key, outcome=written.outcome.value, message=written.message)
         if written.outcome in {Outcome.UNREACHABLE, Outcome.FENCED}:
             raise ApiUnreachable(written.message)

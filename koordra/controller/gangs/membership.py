@@ -1,4 +1,4 @@
-"""The pods of each gang, and how far each of them is. Pure but for what `Gathering` follows.
+"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` follows.
 
 Of a member it matters whether
 
@@ -23,13 +23,21 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
-from koordra.controller import snapshot
+from koordra.controller.cache import pod_claims
 from koordra.controller.cache.cluster_cache import POD_GROUP, ClusterCache
+from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.cache.pod_index import PodEntry
-from koordra.controller.gangs.lifting import Lifts
-from koordra.controller.gangs.marks import COMMITTED, Mark, Source, Terms, mark_of, terms_of, whole_number
-from koordra.controller.order import Urgency, most_urgent, urgency
-from koordra.controller.snapshot import PodClaims
+from koordra.controller.cache.priority import Urgency, most_urgent, urgency
+from koordra.controller.gangs.annotations import (
+    COMMITTED,
+    GangRef,
+    Source,
+    Terms,
+    gang_of,
+    terms_of,
+    whole_number,
+)
+from koordra.controller.gangs.ungate import UngateTracker
 
 _INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",
@@ -61,7 +69,7 @@ class Member:
 
     @property
     def is_bound(self) -> bool:
-        return snapshot.is_bound(self.pod)
+        return pod_claims.is_bound(self.pod)
 
     @property
     def is_committed(self) -> bool:
@@ -69,7 +77,7 @@ class Member:
 
     @property
     def is_held(self) -> bool:
-        return not self.is_committed and snapshot.is_gated(self.pod)
+        return not self.is_committed and pod_claims.is_gated(self.pod)
 
     @property
     def concerns_koordra(self) -> bool:
@@ -80,7 +88,7 @@ class Member:
         """Whether it waits for koordra and for nobody else."""
         if self.claims is None or self.claims.refused or self.is_bound:
             return False
-        return all(gate == names.JOINT_GATE for gate in snapshot.gates(self.pod))
+        return all(gate == names.JOINT_GATE for gate in pod_claims.gates(self.pod))
 
     @property
     def is_placed(self) -> bool:
@@ -92,25 +100,25 @@ class Member:
 class Gang:
     """`members` by completion index, then by urgency; `done` members have finished well."""
 
-    mark: Mark
+    ref: GangRef
     terms: Terms
     members: tuple[Member, ...]
     done: int = 0
 
     @property
     def key(self) -> str:
-        return self.mark.key
+        return self.ref.key
 
     @property
     def committed(self) -> tuple[Member, ...]:
-        riding = {member.uid for member in self.riders}
+        riding = {member.uid for member in self.unclaimed}
         if not any(member.is_committed and member.uid not in riding for member in self.members):
             return ()
-        strays = {member.uid for member in self.strays}
+        unheld = {member.uid for member in self.unheld}
         return tuple(
             member
             for member in self.members
-            if member.uid in strays or (member.is_committed and member.uid not in riding)
+            if member.uid in unheld or (member.is_committed and member.uid not in riding)
         )
 
     @property
@@ -118,9 +126,9 @@ class Gang:
         return tuple(member for member in self.members if member.is_held)
 
     @property
-    def riders(self) -> tuple[Member, ...]:
+    def unclaimed(self) -> tuple[Member, ...]:
         """Members of a foreign pod group that need nothing of koordra's and were never held, wherever they are by now."""
-        if self.mark.source is Source.KOORDRA:
+        if self.ref.source is Source.KOORDRA:
             return ()
         return tuple(
             member
@@ -128,19 +136,21 @@ class Gang:
             if not member.concerns_koordra
             and member.claims is not None
             and not member.let_go
-            and not snapshot.is_gated(member.pod)
+            and not pod_claims.is_gated(member.pod)
         )
 
     @property
-    def strays(self) -> tuple[Member, ...]:
+    def unheld(self) -> tuple[Member, ...]:
         """Members that nobody holds and that nobody let go."""
-        riding = {member.uid for member in self.riders}
+        riding = {member.uid for member in self.unclaimed}
         return tuple(member for member in self._loose if member.uid not in riding)
 
     @property
     def _loose(self) -> tuple[Member, ...]:
         return tuple(
-            member for member in self.members if not member.is_committed and not snapshot.is_gated(member.pod)
+            member
+            for member in self.members
+            if not member.is_committed and not pod_claims.is_gated(member.pod)
         )
 
     @property
@@ -149,17 +159,17 @@ class Gang:
         return most_urgent(member.pod for member in self.members)
 
 
-class Gathering:
+class GangIndex:
     """The gangs that concern koordra, by mark, followed through a cache: those of which a pod, a claim, a consumer of a claim, a
     pod group or a lift has changed are gathered anew. Not thread-safe."""
 
-    def __init__(self, cache: ClusterCache, lifts: Lifts) -> None:
-        self.gangs: dict[Mark, Gang] = {}
+    def __init__(self, cache: ClusterCache, ungating: UngateTracker) -> None:
+        self.gangs: dict[GangRef, Gang] = {}
         self._cache = cache
-        self._lifts = lifts
-        self._marks: dict[str, Mark] = {}
-        self._pods: dict[Mark, dict[str, Object]] = {}
-        self._stale: set[Mark] = set()
+        self._ungating = ungating
+        self._refs: dict[str, GangRef] = {}
+        self._pods: dict[GangRef, dict[str, Object]] = {}
+        self._stale: set[GangRef] = set()
         cache.pod_index.on_touch.append(self._on_touch)
         for key, pod in cache.pods.items():
             self._on_pod(key, None, pod)
@@ -167,46 +177,46 @@ class Gathering:
         cache.listen(NAMESPACES, self._on_namespace)
         cache.listen(POD_GROUP, self._on_pod_group)
 
-    def gather(self) -> list[Mark]:
+    def gather(self) -> list[GangRef]:
         """Bring `gangs` up to date; the marks of those that may have changed, or are gone."""
-        for uid in self._lifts.touched & self._marks.keys():
-            self._stale.add(self._marks[uid])
-        self._lifts.touched.clear()
+        for uid in self._ungating.touched & self._refs.keys():
+            self._stale.add(self._refs[uid])
+        self._ungating.touched.clear()
         stale, self._stale = self._stale, set()
-        for mark in stale:
-            gang = self._gang(mark, list(self._pods.get(mark, {}).values()))
+        for ref in stale:
+            gang = self._gang(ref, list(self._pods.get(ref, {}).values()))
             if gang is None:
-                self.gangs.pop(mark, None)
+                self.gangs.pop(ref, None)
             else:
-                self.gangs[mark] = gang
-        return sorted(stale, key=lambda mark: mark.key)
+                self.gangs[ref] = gang
+        return sorted(stale, key=lambda ref: ref.key)
 
     def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
         for pod in (before, now):
             if pod is None:
                 continue
             uid = objects.uid(pod)
-            known = self._marks.pop(uid, None)
+            known = self._refs.pop(uid, None)
             if known is not None:
                 self._stale.add(known)
                 self._pods[known].pop(uid, None)
                 if not self._pods[known]:
                     del self._pods[known]
-            mark = mark_of(pod) if pod is now else None
-            if mark is not None and not self._is_native(pod):
-                self._marks[uid] = mark
-                self._pods.setdefault(mark, {})[uid] = pod
-                self._stale.add(mark)
+            ref = gang_of(pod) if pod is now else None
+            if ref is not None and not self._is_native(pod):
+                self._refs[uid] = ref
+                self._pods.setdefault(ref, {})[uid] = pod
+                self._stale.add(ref)
 
     def _on_touch(self, uid: str, before: PodEntry | None, now: PodEntry | None) -> None:
-        if not self._marks:
+        if not self._refs:
             return
         touched = {uid}
         if before is None or now is None or before.pod is not now.pod:
             for entry in (before, now):
                 for key in entry.keys if entry is not None else ():
                     touched.update(objects.uid(pod) for pod in self._cache.pod_index.users.get(key, ()))
-        self._stale.update(self._marks[other] for other in touched & self._marks.keys())
+        self._stale.update(self._refs[other] for other in touched & self._refs.keys())
 
     def _on_namespace(self, name: str, before: Object | None, now: Object | None) -> None:
         if _mode_of(before) != _mode_of(now):
@@ -215,26 +225,26 @@ class Gathering:
                     self._on_pod(key, pod, pod)
 
     def _on_pod_group(self, key: str, _before: Object | None, _now: Object | None) -> None:
-        self._stale |= {mark for mark in self._pods if key.endswith(f"/{mark.namespace}/{mark.name}")}
+        self._stale |= {ref for ref in self._pods if key.endswith(f"/{ref.namespace}/{ref.name}")}
 
-    def _gang(self, mark: Mark, pods: list[Object]) -> Gang | None:
-        living = [pod for pod in pods if snapshot.is_living(pod)]
+    def _gang(self, ref: GangRef, pods: list[Object]) -> Gang | None:
+        living = [pod for pod in pods if pod_claims.is_living(pod)]
         members = tuple(self._member(pod) for pod in sorted(living, key=_position))
         if not members:
             return None
-        if mark.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
+        if ref.source is not Source.KOORDRA and not any(member.concerns_koordra for member in members):
             return None
-        terms = terms_of(mark, living, self._cache.pod_groups)
-        return None if terms is None else Gang(mark, terms, members, _done(pods, living))
+        terms = terms_of(ref, living, self._cache.pod_groups)
+        return None if terms is None else Gang(ref, terms, members, _done(pods, living))
 
     def _member(self, pod: Object) -> Member:
         entry = self._cache.pod_index.entries.get(objects.uid(pod))
         claims = PodClaims(pod, ()) if entry is None else entry.claims
-        return Member(pod, claims, _was_let_go(pod, self._lifts), self._lifts.in_doubt(pod))
+        return Member(pod, claims, _was_let_go(pod, self._ungating), self._ungating.in_doubt(pod))
 
     def _is_native(self, pod: Object) -> bool:
         """Whether kube-scheduler allocates for the pod: its own word first, then its namespace's (the webhook's rule)."""
-        if snapshot.is_gated(pod):
+        if pod_claims.is_gated(pod):
             return False
         selector = objects.spec_of(pod).get("nodeSelector") or {}
         for place in (objects.annotations_of(pod), objects.labels_of(pod), selector):
@@ -262,9 +272,9 @@ def _position(pod: Object) -> tuple[bool, int, Urgency]:
     return index is None, index or 0, urgency(pod)
 
 
-def _was_let_go(pod: Object, lifts: Lifts) -> bool:
-    if snapshot.is_gated(pod):
-        return lifts.is_lifted(pod)
+def _was_let_go(pod: Object, ungating: UngateTracker) -> bool:
+    if pod_claims.is_gated(pod):
+        return ungating.is_lifted(pod)
     return COMMITTED in objects.annotations_of(pod)
 
 

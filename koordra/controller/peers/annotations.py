@@ -1,6 +1,6 @@
 """Annotations that other programs read from pods, in the words of the stack that a pod was written for. Pure.
 
-    pod, its claims, the published devices ──> what each container has (held.py) ──> the dialect's annotations (koordra.compat)
+    pod, its claims, the published devices ──> what each container has (allocated_devices.py) ──> the dialect's annotations (koordra.compat)
 
 Dialects whose schedulers left nothing that is known to be read have none. What those stacks wrote for their own node programs to act
 on (`vgpu-devices-to-allocate`) is not written. Times are those of the allocation, so that the same allocation is the same text.
@@ -14,7 +14,7 @@ from typing import Final
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.compat.dialects import dialect_named
-from koordra.controller.peers.held import Devices, allocated
+from koordra.controller.peers.allocated_devices import Devices, allocated
 
 DIALECT: Final = names.DOMAIN + "dialect"
 """Annotation of a pod that came through the shim: the dialect it was written in."""

@@ -17,8 +17,8 @@ from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
-from koordra.controller.classes.nodes import on_suitable_nodes
 from koordra.controller.gangs.admission import must_be_held
+from koordra.controller.resource_class.nodes import on_suitable_nodes
 
 
 class Lookups(Protocol):

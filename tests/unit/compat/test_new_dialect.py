@@ -90,7 +90,7 @@ from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.peers.annotations import wanted
-from koordra.controller.peers.held import devices_of
+from koordra.controller.peers.allocated_devices import devices_of
 from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
 from koordra.kubelet_plugin.status.node_labels import KEYS
 

@@ -1,4 +1,4 @@
-"""The table of answers.py, row by row."""
+"""The table of scheduler_feedback.py, row by row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.controller import answers
-from koordra.controller.answers import PATIENCE, SETTLE, Reading
+from koordra.controller.allocation import scheduler_feedback
+from koordra.controller.allocation.scheduler_feedback import PATIENCE, SETTLE, Reading
 from tests.fakes.joint_cluster import claim, pod
 
 WRITTEN_AT = 1000.0
@@ -57,16 +57,16 @@ def reading(
     claim_between: dict[str, Any] | None = None,
     all_allocated: bool = True,
     refusals: int = 0,
-) -> answers.Answer:
+) -> scheduler_feedback.Answer:
     """Write at WRITTEN_AT while the pod is `then`; the pod is seen as `now` after `seen_after` seconds."""
-    grant = answers.granted(allocated(), then, now=WRITTEN_AT)
+    grant = scheduler_feedback.granted(allocated(), then, now=WRITTEN_AT)
     assert grant is not None
     if claim_between is not None:
-        grant = answers.noted(grant, pod=then, claim=claim_between, now=WRITTEN_AT)
+        grant = scheduler_feedback.noted(grant, pod=then, claim=claim_between, now=WRITTEN_AT)
     if now is not None:
-        grant = answers.noted(grant, pod=now, claim=claim_now, now=WRITTEN_AT + seen_after)
+        grant = scheduler_feedback.noted(grant, pod=now, claim=claim_now, now=WRITTEN_AT + seen_after)
     at = WRITTEN_AT + (seen_after if read_after is None else read_after)
-    return answers.read(
+    return scheduler_feedback.read(
         grant, pod=now, claim=claim_now, all_allocated=all_allocated, refusals=refusals, now=at
     )
 
@@ -162,7 +162,7 @@ def test_a_transition_well_after_the_allocation_is_proof(transition: str, want: 
 def test_an_answer_of_a_cycle_that_ran_across_our_write_is_old_and_a_later_change_is_new() -> None:
     crossed = a_pod(reason="Unschedulable", message="cannot allocate all claims")
     early = reading(then=a_pod(), now=crossed, claim_now=allocated(), seen_after=SETTLE / 2)
-    assert early == answers.Answer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
+    assert early == scheduler_feedback.Answer(Reading.NOT_YET, look_again=WRITTEN_AT + PATIENCE)
     late = a_pod(reason="Unschedulable", message="Insufficient cpu")
     assert (
         reading(then=crossed, now=late, claim_now=allocated(), seen_after=SETTLE).reading is Reading.REFUSED
@@ -179,10 +179,10 @@ def test_patience_ends_and_doubles_with_every_refusal() -> None:
     assert after(PATIENCE, 0) is Reading.REFUSED
     assert after(PATIENCE * 4 - 0.1, 2) is Reading.NOT_YET
     assert after(PATIENCE * 4, 2) is Reading.REFUSED
-    assert after(answers.LONGEST_PATIENCE, 50) is Reading.REFUSED
+    assert after(scheduler_feedback.LONGEST_PATIENCE, 50) is Reading.REFUSED
 
 
 def test_an_allocation_that_pins_no_node_gives_nothing_to_refuse() -> None:
     anywhere = allocated()
     del anywhere["status"]["allocation"]["nodeSelector"]
-    assert answers.granted(anywhere, OLD, now=0.0) is None
+    assert scheduler_feedback.granted(anywhere, OLD, now=0.0) is None

@@ -7,7 +7,7 @@ import pytest
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.cache.audit import PERIOD
 from koordra.controller.cache.changes import Change
-from koordra.controller.figures import Figures
+from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
 
@@ -37,7 +37,7 @@ def test_a_lost_event_is_found_counted_and_made_good(kind: object) -> None:
     cluster.reconciler.reconcile()
     assert cluster.reconciler.audit.differences == {lost: 1}
     assert cluster.node_of("a") == "n0"
-    cluster.reconciler.count(Figures(metrics))
+    cluster.reconciler.count(ControllerMetrics(metrics))
     assert metrics.value("koordra_controller_index_differences_total", {"found_in": lost}) == 1.0
     assert not cluster.reconciler.audit.differences, "each is counted once"
 

@@ -6,8 +6,8 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.controller.events import event_name
-from koordra.controller.happenings import ALLOCATED
+from koordra.controller.reporting.claim_events import ALLOCATED
+from koordra.controller.reporting.event_recorder import event_name
 from tests.fakes.joint_cluster import JointCluster, claim
 
 

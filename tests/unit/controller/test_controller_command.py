@@ -102,7 +102,7 @@ def test_one_replica_needs_no_lease_and_tells_metrics_and_readiness(tmp_path: Pa
         running.wait(15)
         stop.set()
     assert "koordra_controller_leading 1.0" in text
-    assert 'koordra_controller_alarms_total{reason="ForeignWriter"} 0.0' in text
+    assert 'koordra_controller_conflicts_total{reason="ForeignWriter"} 0.0' in text
     with pytest.raises(NotFound):
         client.get(LEASES, "koordra-controller", namespace="koordra-system")
     plane.close()

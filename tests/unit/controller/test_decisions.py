@@ -9,14 +9,15 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.controller import claims as claims_of
-from koordra.controller import snapshot
-from koordra.controller.assumed import AssumedWrites, is_older
+from koordra.controller.allocation.feedback_tracker import Grants
+from koordra.controller.allocation.node_backoff import NodeBackoff
+from koordra.controller.cache.assume_cache import AssumeCache, is_older
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.node_index import joint_slices
+from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.priority import most_urgent, urgency
 from koordra.controller.claims import Owner
-from koordra.controller.exclusions import Exclusions
-from koordra.controller.grants import Grants
-from koordra.controller.order import most_urgent, urgency
-from koordra.controller.snapshot import Cluster, PodClaims
 from koordra.controller.writes import dropped_fields
 from tests.fakes.groups import groups
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
@@ -94,7 +95,7 @@ def test_order_is_priority_then_age_then_name() -> None:
 
 
 def test_exclusions_double_up_to_a_bound_and_are_forgotten_with_the_pod() -> None:
-    kept = Exclusions(first=5, longest=30)
+    kept = NodeBackoff(first=5, longest=30)
     now, pauses = 0.0, []
     for _ in range(5):
         entry = kept.exclude("p", "n0", why="no", now=now)
@@ -130,7 +131,7 @@ def version(name: str, number: int, **status: Any) -> dict[str, Any]:
 
 
 def test_an_assumption_lasts_until_the_cache_has_caught_up() -> None:
-    assumed = AssumedWrites()
+    assumed = AssumeCache()
     written = version("a", 7, allocation={"devices": {}})
     assumed.assume(written)
     assumed.assume(version("a", 6))
@@ -163,17 +164,17 @@ def test_a_claim_that_the_server_has_lost_is_gone_whatever_the_cache_shows() -> 
 
 
 def test_a_doubt_counts_as_use_until_the_version_moves_on() -> None:
-    assumed = AssumedWrites()
+    assumed = AssumeCache()
     before = version("a", 5)
     assumed.doubt(before, {"devices": {"results": [1]}})
     for cached in (version("a", 4), before):
-        feared = assumed.current(cached)
-        assert feared is not None
-        assert claims_of.is_allocated(feared)
-    assert len(assumed.doubts()) == 1
+        with_allocation = assumed.current(cached)
+        assert with_allocation is not None
+        assert claims_of.is_allocated(with_allocation)
+    assert len(assumed.pending_writes()) == 1
     moved = version("a", 6)
     assert assumed.current(moved) == moved
-    assert assumed.doubts() == []
+    assert assumed.pending_writes() == []
 
 
 def test_the_epoch_rises_only_when_room_may_have_been_made() -> None:
@@ -182,32 +183,32 @@ def test_the_epoch_rises_only_when_room_may_have_been_made() -> None:
     slices = [gpu_slice("n0", 1)]
     free = Cluster(nodes=[first], slices=slices)
     cache = ClusterCache.of(free)
-    epoch = cache.inventory.epoch
+    epoch = cache.capacity_epoch.epoch
 
     held = version("a", 2, allocation={"devices": {"results": []}})
     cache.adopt(replace(free, claims=[held]))
-    assert cache.inventory.epoch == epoch, "giving out makes no room"
+    assert cache.capacity_epoch.epoch == epoch, "giving out makes no room"
     cache.adopt(free)
-    assert cache.inventory.epoch == epoch + 1, "freeing does"
+    assert cache.capacity_epoch.epoch == epoch + 1, "freeing does"
 
     heartbeat = node("n0")
     heartbeat["metadata"]["resourceVersion"] = "2"
     heartbeat["status"]["conditions"].append({"type": "Ready2", "lastHeartbeatTime": "now"})
     cache.adopt(Cluster(nodes=[heartbeat], slices=slices))
-    assert (cache.inventory.epoch, cache.inventory.changed_nodes()) == (epoch + 1, [])
+    assert (cache.capacity_epoch.epoch, cache.capacity_epoch.changed_nodes()) == (epoch + 1, [])
 
     cordoned = node("n0")
     cordoned["metadata"]["resourceVersion"] = "3"
     cordoned["spec"]["unschedulable"] = True
     cache.adopt(Cluster(nodes=[cordoned], slices=slices))
-    assert (cache.inventory.epoch, cache.inventory.changed_nodes()) == (epoch + 2, ["n0"])
+    assert (cache.capacity_epoch.epoch, cache.capacity_epoch.changed_nodes()) == (epoch + 2, ["n0"])
 
     bound = {**pod("p", []), "metadata": {"name": "p", "uid": "p"}}
     bound["spec"]["nodeName"] = "n0"
     cache.adopt(Cluster(nodes=[cordoned], slices=slices, pods=[bound]))
-    assert cache.inventory.epoch == epoch + 2
+    assert cache.capacity_epoch.epoch == epoch + 2
     cache.adopt(Cluster(nodes=[cordoned], slices=slices))
-    assert cache.inventory.epoch == epoch + 3
+    assert cache.capacity_epoch.epoch == epoch + 3
 
 
 def test_a_claim_that_moved_has_made_room() -> None:
@@ -216,11 +217,11 @@ def test_a_claim_that_moved_has_made_room() -> None:
         return Cluster(claims=[version("a", 2, allocation={"devices": {"results": [result]}})])
 
     cache = ClusterCache.of(holding("gpu-0"))
-    epoch = cache.inventory.epoch
+    epoch = cache.capacity_epoch.epoch
     cache.adopt(holding("gpu-0"))
-    assert cache.inventory.epoch == epoch
+    assert cache.capacity_epoch.epoch == epoch
     cache.adopt(holding("gpu-1"))
-    assert cache.inventory.epoch == epoch + 1
+    assert cache.capacity_epoch.epoch == epoch + 1
 
 
 def test_only_what_was_never_reserved_is_an_orphan() -> None:
@@ -252,7 +253,7 @@ def test_an_allocation_that_we_took_back_ourselves_is_nobodys_answer() -> None:
 def test_devices_of_native_nodes_and_other_drivers_are_not_shown() -> None:
     foreign = gpu_slice("n2", 1)
     foreign["spec"]["driver"] = "gpu.nvidia.com"
-    shown = snapshot.joint_slices([gpu_slice("n0", 2), gpu_slice("n1", 2, allocator="scheduler"), foreign])
+    shown = joint_slices([gpu_slice("n0", 2), gpu_slice("n1", 2, allocator="scheduler"), foreign])
     assert [len(entry["spec"]["devices"]) for entry in shown] == [2, 0]
 
 

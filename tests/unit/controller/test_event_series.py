@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from koordra.api import objects
 from koordra.api.kinds import EVENTS, RESOURCE_CLAIMS
-from koordra.controller.events import MOST_PENDING, EventRecorder, event_name
-from koordra.controller.happenings import Happening
+from koordra.controller.reporting.claim_events import ClaimEvent
+from koordra.controller.reporting.event_recorder import MOST_PENDING, EventRecorder, event_name
 from koordra.errors import ApiUnreachable, Invalid
 from tests.fakes.joint_cluster import claim, explode_at, pod
 from tests.fakes.kube_api import FakeKubeApi
@@ -24,9 +24,9 @@ def test_one_event_per_object_and_reason_and_its_count_rises() -> None:
     about = stored_claim(api)
     records = recorder(api)
     for message in ("8 short", "7 short"):
-        records(Happening("InsufficientCapacity", message, (about,)))
+        records(ClaimEvent("InsufficientCapacity", message, (about,)))
         records.flush()
-    records(Happening("Allocated", "on n0", (about,), warning=False))
+    records(ClaimEvent("Allocated", "on n0", (about,), warning=False))
     records.flush()
     found = {event["reason"]: event for event in api.all(EVENTS)}
     assert {reason: event["count"] for reason, event in found.items()} == {
@@ -50,7 +50,7 @@ def test_another_replica_counts_on() -> None:
     about = stored_claim(api)
     for identity in ("one", "two"):
         records = recorder(api, identity)
-        records(Happening("Tainted", "x", (about,)))
+        records(ClaimEvent("Tainted", "x", (about,)))
         records.flush()
     (event,) = api.all(EVENTS)
     assert event["count"] == 2
@@ -61,7 +61,7 @@ def test_an_expired_event_is_made_again() -> None:
     about = stored_claim(api)
     records = recorder(api)
     for _ in range(2):
-        records(Happening("Tainted", "x", (about,)))
+        records(ClaimEvent("Tainted", "x", (about,)))
         records.flush()
         name = event_name(about, "Tainted")
         assert api.get(EVENTS, name)["count"] == 1
@@ -73,7 +73,7 @@ def test_bursts_are_one_write_with_the_newest_message() -> None:
     about = stored_claim(api)
     records = recorder(api)
     for number in range(5):
-        records(Happening("Tainted", str(number), (about, pod("p", ["a"]))))
+        records(ClaimEvent("Tainted", str(number), (about, pod("p", ["a"]))))
     before = len(api.writes)
     records.flush()
     assert len(api.writes) - before == 2
@@ -85,8 +85,8 @@ def test_an_event_that_the_server_refuses_stops_nothing() -> None:
     first, second = stored_claim(api, "a"), stored_claim(api, "b")
     records = recorder(api)
     api.before = explode_at(0, lambda: Invalid("no such namespace", code=422))
-    records(Happening("Tainted", "x", (first,)))
-    records(Happening("Tainted", "x", (second,)))
+    records(ClaimEvent("Tainted", "x", (first,)))
+    records(ClaimEvent("Tainted", "x", (second,)))
     assert records.flush()
     assert [event["involvedObject"]["name"] for event in api.all(EVENTS)] == ["b"]
 
@@ -96,10 +96,10 @@ def test_events_are_kept_while_the_server_is_away_and_newer_words_win() -> None:
     about = stored_claim(api, "a")
     records = recorder(api)
     api.before = explode_at(0, lambda: ApiUnreachable("away"))
-    records(Happening("Tainted", "old", (about,)))
-    records(Happening("Allocated", "on n0", (about,)))
+    records(ClaimEvent("Tainted", "old", (about,)))
+    records(ClaimEvent("Allocated", "on n0", (about,)))
     assert not records.flush()
-    records(Happening("Tainted", "new", (about,)))
+    records(ClaimEvent("Tainted", "new", (about,)))
     assert records.flush()
     assert {event["reason"]: (event["message"], event["count"]) for event in api.all(EVENTS)} == {
         "Tainted": ("new", 2),
@@ -111,7 +111,7 @@ def test_what_waits_to_be_written_is_bounded() -> None:
     api = FakeKubeApi()
     records = recorder(api)
     for number in range(MOST_PENDING + 3):
-        records(Happening("Tainted", "x", (claim(f"c{number}", uid=str(number)),)))
+        records(ClaimEvent("Tainted", "x", (claim(f"c{number}", uid=str(number)),)))
     records.flush()
     names = {event["involvedObject"]["name"] for event in api.all(EVENTS)}
     assert len(names) == MOST_PENDING

@@ -10,8 +10,8 @@ import pytest
 
 from koordra.api import objects
 from koordra.api.kinds import PODS
-from koordra.controller import happenings
-from koordra.controller.forecast import Forecast, forecast, refusals
+from koordra.controller.dry_run import Forecast, forecast, refusals
+from koordra.controller.reporting import claim_events
 from koordra.placement import plan, read_inventory
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 
@@ -71,7 +71,7 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_while_the_event_says_so(
     cluster = JointCluster(nodes=1)
     cluster.claim("c")
     made = cluster.pod("c", "c")
-    told = happenings.allocation_refused(
+    told = claim_events.allocation_refused(
         pod("c", ["c"]), claim("c"), node="n0", why="0/1 nodes: no. room", pause=20
     )
     event = {

@@ -10,10 +10,11 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller import allocation_guards, guards
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.lookout import REPEAT, Lookout
-from koordra.controller.snapshot import Cluster
+from koordra.controller.conflicts import allocation_audit, conflict_rules
+from koordra.controller.conflicts.conflict_watch import REPEAT, ConflictWatch
+from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node
 
 GUARDED = device_class(names.CLASS_GPU, "gpu")
@@ -30,24 +31,27 @@ def class_of(name: str, *expressions: str) -> Object:
     ("entry", "reason"),
     [
         (GUARDED, None),
-        (class_of("mine", 'device.driver == "koordra.io"'), guards.UNGUARDED_CLASS),
-        (class_of("gpu.koordra.io"), guards.UNGUARDED_CLASS),
-        (class_of("anything"), guards.FOREIGN_CLASS),
-        (class_of("anything", "true"), guards.FOREIGN_CLASS),
+        (class_of("mine", 'device.driver == "koordra.io"'), claim_events.UNGUARDED_CLASS),
+        (class_of("gpu.koordra.io"), claim_events.UNGUARDED_CLASS),
+        (class_of("anything"), claim_events.FOREIGN_CLASS),
+        (class_of("anything", "true"), claim_events.FOREIGN_CLASS),
         (class_of("nvidia", 'device.driver == "gpu.nvidia.com"'), None),
-        (class_of("others", 'device.driver != "gpu.nvidia.com"'), guards.FOREIGN_CLASS),
+        (class_of("others", 'device.driver != "gpu.nvidia.com"'), claim_events.FOREIGN_CLASS),
         (class_of("broken", "device.("), None),
         (class_of("not-ours", 'device.driver != "koordra.io"'), None),
     ],
 )
 def test_classes_that_open_the_door_to_the_other_allocator(entry: Object, reason: str | None) -> None:
-    found = guards.class_alarms([entry], guards.joint_devices(CLUSTER.slices).values())
+    found = conflict_rules.class_alarms([entry], conflict_rules.joint_devices(CLUSTER.slices).values())
     assert [alarm.reason for alarm in found] == ([] if reason is None else [reason])
 
 
 def test_devices_of_native_nodes_may_be_selected_by_anybody() -> None:
     native = [gpu_slice("n0", 2, allocator="scheduler")]
-    assert guards.class_alarms([class_of("anything")], guards.joint_devices(native).values()) == []
+    assert (
+        conflict_rules.class_alarms([class_of("anything")], conflict_rules.joint_devices(native).values())
+        == []
+    )
 
 
 def test_two_drivers_that_publish_one_pci_device() -> None:
@@ -58,20 +62,20 @@ def test_two_drivers_that_publish_one_pci_device() -> None:
         "metadata": {"name": "theirs"},
         "spec": {"driver": "gpu.nvidia.com", "nodeName": "n0", "pool": {"name": "n0"}, "devices": [device]},
     }
-    (alarm,) = guards.slice_alarms([ours, theirs], NAMED_NODES)
-    assert alarm.reason == guards.TWO_DRIVERS
+    (alarm,) = conflict_rules.slice_alarms([ours, theirs], NAMED_NODES)
+    assert alarm.reason == claim_events.TWO_DRIVERS
     assert "0000:1f:00.0" in alarm.message
     assert "gpu.nvidia.com (gpu-7)" in alarm.message
     elsewhere = {**theirs, "spec": {**theirs["spec"], "nodeName": "n1"}}
-    assert guards.slice_alarms([ours, elsewhere], NAMED_NODES) == []
+    assert conflict_rules.slice_alarms([ours, elsewhere], NAMED_NODES) == []
 
 
 def test_slices_in_our_name_that_no_plugin_makes() -> None:
     strange = gpu_slice("n0", 1)
     strange["spec"] |= {"pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}
     del strange["spec"]["nodeName"]
-    (alarm,) = guards.slice_alarms([strange], NAMED_NODES)
-    assert alarm.reason == guards.STRANGE_SLICE
+    (alarm,) = conflict_rules.slice_alarms([strange], NAMED_NODES)
+    assert alarm.reason == claim_events.STRANGE_SLICE
     assert "names no node" in alarm.message
 
 
@@ -93,10 +97,10 @@ def held(
     ("manager", "alarmed"), [("", False), ("koordra-controller", False), ("kube-scheduler", True)]
 )
 def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bool) -> None:
-    joint = allocation_guards.joint_places(CLUSTER.slices)
-    found = allocation_guards.writer_alarms(held("c", "gpu-0", manager=manager), joint)
-    assert [alarm.reason for alarm in found] == ([guards.FOREIGN_WRITER] if alarmed else [])
-    assert allocation_guards.writer_alarms(held("c", "native-0", manager="kube-scheduler"), joint) == []
+    joint = allocation_audit.joint_places(CLUSTER.slices)
+    found = allocation_audit.writer_alarms(held("c", "gpu-0", manager=manager), joint)
+    assert [alarm.reason for alarm in found] == ([claim_events.FOREIGN_WRITER] if alarmed else [])
+    assert allocation_audit.writer_alarms(held("c", "native-0", manager="kube-scheduler"), joint) == []
 
 
 @pytest.mark.parametrize(
@@ -109,29 +113,29 @@ def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bo
     ],
 )
 def test_more_than_there_is(claims: list[Object], alarmed: bool) -> None:
-    found = allocation_guards.overcommitments(CLUSTER.slices, claims)
-    assert [alarm.reason for alarm in found] == ([guards.OVER_COMMITTED] if alarmed else [])
+    found = allocation_audit.overcommitments(CLUSTER.slices, claims)
+    assert [alarm.reason for alarm in found] == ([claim_events.OVER_COMMITTED] if alarmed else [])
     assert all("a, " in alarm.message or "default/b" in alarm.message for alarm in found)
 
 
 def test_an_alarm_is_repeated_while_it_lasts_and_not_before() -> None:
     bad = replace(CLUSTER, classes=[class_of("anything")])
     cache = ClusterCache.of(bad)
-    lookout = Lookout(cache)
-    assert [told.reason for told in lookout.look(now=0.0)] == [guards.FOREIGN_CLASS]
-    assert lookout.look(now=1.0) == []
-    assert len(lookout.look(now=REPEAT)) == 1
+    lookout = ConflictWatch(cache)
+    assert [told.reason for told in lookout.sync(now=0.0)] == [claim_events.FOREIGN_CLASS]
+    assert lookout.sync(now=1.0) == []
+    assert len(lookout.sync(now=REPEAT)) == 1
     cache.adopt(CLUSTER)
-    assert lookout.look(now=REPEAT + 1) == []
+    assert lookout.sync(now=REPEAT + 1) == []
     cache.adopt(replace(CLUSTER, classes=[class_of("anything")]))
-    assert len(lookout.look(now=REPEAT + 2)) == 1
+    assert len(lookout.sync(now=REPEAT + 2)) == 1
 
 
 def test_alarms_are_told_by_the_controller() -> None:
     cluster = JointCluster()
     cluster.api.create(DEVICE_CLASSES, class_of("anything"))
     cluster.settle()
-    assert cluster.reasons() == [guards.FOREIGN_CLASS]
+    assert cluster.reasons() == [claim_events.FOREIGN_CLASS]
 
 
 def in_quarantine(name: str) -> Object:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from koordra.allocator.reasons import Reason
-from koordra.controller import happenings
-from koordra.controller.announcements import FIRST_PAUSE, LONGEST_PAUSE, Announcements
-from koordra.controller.happenings import Happening
+from koordra.controller.reporting import claim_events
+from koordra.controller.reporting.claim_events import ClaimEvent
+from koordra.controller.reporting.event_dedup import FIRST_PAUSE, LONGEST_PAUSE, EventDedup
 from tests.fakes.joint_cluster import claim, pod
 
 
@@ -18,15 +18,15 @@ WRONG_KIND = Reason("n0", "nic-0", "gpu", "SelectorMismatch", "class gpu.koordra
 
 def test_the_nearest_miss_leads() -> None:
     node = Reason("n1", None, None, "NodeUnsuitable", "the node is cordoned")
-    assert happenings.nearest_miss([WRONG_KIND, node, short("gpu-0")]) == "InsufficientCapacity"
-    assert happenings.nearest_miss([WRONG_KIND, node]) == "NodeUnsuitable"
-    assert happenings.nearest_miss([WRONG_KIND]) == "SelectorMismatch"
-    assert happenings.nearest_miss([]) == "NodeUnsuitable"
+    assert claim_events.nearest_miss([WRONG_KIND, node, short("gpu-0")]) == "InsufficientCapacity"
+    assert claim_events.nearest_miss([WRONG_KIND, node]) == "NodeUnsuitable"
+    assert claim_events.nearest_miss([WRONG_KIND]) == "SelectorMismatch"
+    assert claim_events.nearest_miss([]) == "NodeUnsuitable"
 
 
 def test_devices_alike_are_told_once_with_their_number() -> None:
     reasons = [WRONG_KIND, *(short(f"gpu-{index}") for index in range(8)), short("gpu-0", node="n1")]
-    told = happenings.waiting(claim("a"), [pod("p", ["a"])], reasons)
+    told = claim_events.waiting(claim("a"), [pod("p", ["a"])], reasons)
     assert told.message == (
         "claim a: node n0 request gpu gpu-0 and 7 more: memory 120Gi asked, 80Gi in all; "
         "node n1 request gpu gpu-0: memory 120Gi asked, 80Gi in all"
@@ -36,27 +36,27 @@ def test_devices_alike_are_told_once_with_their_number() -> None:
 
 def test_other_clauses_carry_their_word() -> None:
     taken = Reason("n0", "gpu-1", "gpu", "AlreadyAllocated", "held by default/b")
-    message = happenings.explain([taken, short("gpu-0")], headline="InsufficientCapacity")
+    message = claim_events.explain([taken, short("gpu-0")], headline="InsufficientCapacity")
     assert message.endswith("; node n0 request gpu gpu-1: AlreadyAllocated: held by default/b")
 
 
 def test_a_message_never_exceeds_what_the_server_takes_and_says_what_is_missing() -> None:
     reasons = [short("gpu-0", node=f"node-{index:04d}") for index in range(200)]
-    message = happenings.waiting(claim("a"), [], reasons).message
-    assert len(message) <= happenings.LONGEST_MESSAGE
+    message = claim_events.waiting(claim("a"), [], reasons).message
+    assert len(message) <= claim_events.LONGEST_MESSAGE
     assert "node-0000" in message
     assert message.endswith(" more")
-    assert len(happenings.waiting(claim("a"), [], [short("gpu-0", figures="x" * 5000)]).message) == 1024
+    assert len(claim_events.waiting(claim("a"), [], [short("gpu-0", figures="x" * 5000)]).message) == 1024
 
 
 def test_no_reasons_at_all_means_no_devices_at_all() -> None:
-    assert "no node offers devices" in happenings.waiting(claim("a"), [], []).message
+    assert "no node offers devices" in claim_events.waiting(claim("a"), [], []).message
 
 
 def test_the_same_reason_is_told_again_only_with_new_figures_and_not_all_the_time() -> None:
-    heard: list[Happening] = []
+    heard: list[ClaimEvent] = []
     now = 0.0
-    announce = Announcements((heard.append,), clock=lambda: now)
+    announce = EventDedup((heard.append,), clock=lambda: now)
     waits = claim("a", uid="u")
 
     def say(figures: str, at: float) -> int:
@@ -78,25 +78,25 @@ def test_the_same_reason_is_told_again_only_with_new_figures_and_not_all_the_tim
 
 def test_what_was_held_back_is_told_when_its_pause_is_over() -> None:
     """The last Event of a claim never stays wrong: nobody may come by again in a quiet cluster."""
-    heard: list[Happening] = []
+    heard: list[ClaimEvent] = []
     now = 0.0
-    announce = Announcements((heard.append,), clock=lambda: now)
+    announce = EventDedup((heard.append,), clock=lambda: now)
     waits = claim("a", uid="u")
     for figures in ("none", "1 free", "2 free"):
         announce.waiting(waits, [], [short("gpu-0", figures=figures)])
-    assert announce.catch_up() == FIRST_PAUSE
+    assert announce.flush_due() == FIRST_PAUSE
     assert len(heard) == 1
     now = FIRST_PAUSE
-    assert announce.catch_up() is None
+    assert announce.flush_due() is None
     assert len(heard) == 2
     assert "2 free" in heard[1].message
     announce.waiting(waits, [], [short("gpu-0", figures="3 free")])
-    assert announce.catch_up() == now + 2 * FIRST_PAUSE
+    assert announce.flush_due() == now + 2 * FIRST_PAUSE
     announce.waiting(waits, [], [short("gpu-0", figures="2 free")])
-    assert announce.catch_up() is None, "it is again what was told last"
+    assert announce.flush_due() is None, "it is again what was told last"
     announce.waiting(waits, [], [short("gpu-0", figures="4 free")])
     announce.forget("u")
-    assert announce.catch_up() is None
+    assert announce.flush_due() is None
     assert LONGEST_PAUSE > FIRST_PAUSE
 
 
@@ -107,6 +107,6 @@ def test_an_allocation_names_devices_shares_and_level() -> None:
     given["status"] = {
         "allocation": {"devices": {"results": [result]}, "nodeSelector": {"nodeSelectorTerms": [term]}}
     }
-    told = happenings.allocated(given, [], level="PIX")
+    told = claim_events.allocated(given, [], level="PIX")
     assert told.message == "claim a on n0: gpu=gpu-0 (cores 30, memory 20Gi), GPU and NIC at PIX"
     assert not told.warning

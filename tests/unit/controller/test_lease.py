@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.api.kinds import LEASES
-from koordra.controller.lease import LeaderLease, LeaseTimes, Standing
+from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import explode_at
 from tests.fakes.kube_api import FakeKubeApi

@@ -9,11 +9,13 @@ import pytest
 
 from koordra.api import names
 from koordra.api.objects import Object
+from koordra.controller.allocation.interpod_predicates import InterPodPredicates
+from koordra.controller.allocation.pod_terms import host_ports, label_selector_matches
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.obstacles import Obstacles
-from koordra.controller.pod_terms import host_ports, label_selector_matches
+from koordra.controller.cache.groups import Group
+from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.sites import Site
-from koordra.controller.snapshot import Cluster, Group, PodClaims
 from tests.fakes.joint_cluster import claim, node, pod
 
 HOST = "kubernetes.io/hostname"
@@ -35,7 +37,7 @@ def kept_off(waits: Object, running: dict[str, list[Object]], **more: Any) -> di
         made["metadata"]["labels"][ZONE] = zone
         sites[f"n{index}"] = Site(f"n{index}", made, guests=tuple(running.get(f"n{index}", ())))
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
-    found = Obstacles(seen(sites, **more), sites).of(group)
+    found = InterPodPredicates(seen(sites, **more), sites).of(group)
     return {name: reason.detail for name, reason in found.items()}
 
 
@@ -179,7 +181,7 @@ def test_a_node_without_the_label_of_one_constraint_counts_for_none() -> None:
     waits = labelled("p", {}, topologySpreadConstraints=spread)
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
     waits["metadata"]["labels"] = {"app": "x"}
-    assert sorted(Obstacles(seen(sites), sites).of(group)) == ["n1"]
+    assert sorted(InterPodPredicates(seen(sites), sites).of(group)) == ["n1"]
 
 
 def test_matchLabelKeys_narrow_the_selector() -> None:

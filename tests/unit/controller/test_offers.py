@@ -10,10 +10,11 @@ import pytest
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.groups import Group
 from koordra.controller.offers import Offers
 from koordra.controller.request_class import request_class
-from koordra.controller.snapshot import Cluster, Group
 from koordra.placement import plan, read_inventory
 from tests.fakes.groups import groups_of
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod

@@ -21,8 +21,8 @@ from koordra.api.kinds import (
     RESOURCE_SLICES,
 )
 from koordra.api.objects import Object
-from koordra.controller.lease import LeaseTimes
-from koordra.controller.obstacles import Obstacles
+from koordra.controller.allocation.interpod_predicates import InterPodPredicates
+from koordra.controller.leadership import LeaseTimes
 from koordra.controller.run import LEASE_NAME, Settings, run
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
@@ -172,7 +172,7 @@ def test_a_claim_that_cannot_fit_is_told_why(client: KubeClient, controller: Cal
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller does not see host ports, so that the scheduler has to say no."""
-    monkeypatch.setattr(Obstacles, "of", lambda _self, _group: {})
+    monkeypatch.setattr(InterPodPredicates, "of", lambda _self, _group: {})
 
 
 def test_host_ports_are_seen_beforehand(client: KubeClient, controller: Callable[..., object]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.controller.happenings import ALLOCATED
+from koordra.controller.reporting.claim_events import ALLOCATED
 from tests.fakes.joint_cluster import JointCluster, claim, gpu_slice
 
 

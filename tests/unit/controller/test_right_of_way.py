@@ -6,7 +6,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from koordra.controller.happenings import PREEMPTED
+from koordra.controller.reporting.claim_events import PREEMPTED
 from koordra.errors import ApiUnreachable
 from tests.fakes.joint_cluster import JointCluster, claim
 

@@ -6,7 +6,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.kinds import NODES
-from koordra.controller.happenings import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
+from koordra.controller.reporting.claim_events import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
 from tests.fakes.joint_cluster import JointCluster
 
 

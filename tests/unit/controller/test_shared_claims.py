@@ -7,7 +7,7 @@ from typing import Any
 from koordra.api import names
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.cache.audit import PERIOD
-from koordra.controller.happenings import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
+from koordra.controller.reporting.claim_events import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
 from koordra.controller.writes import Outcome
 from tests.fakes.joint_cluster import JointCluster
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
-from koordra.controller.figures import Figures
-from koordra.controller.happenings import Happening
 from koordra.controller.reconciler import Reconciler
-from koordra.controller.stages import Stages
+from koordra.controller.reporting.claim_events import ClaimEvent
+from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
+from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.writes import Writer
 from koordra.metrics import Metrics
 from koordra.placement import plan
@@ -30,13 +30,13 @@ class Clock:
 
 
 class TimedApi:
-    def __init__(self, cluster: JointCluster, clock: Clock, stages: Stages) -> None:
-        self.cluster, self.clock, self.stages = cluster, clock, stages
+    def __init__(self, cluster: JointCluster, clock: Clock, latency: LatencyBreakdown) -> None:
+        self.cluster, self.clock, self.latency = cluster, clock, latency
 
     def patch(self, kind: Kind, name: str, body: Any, **how: Any) -> Any:
-        with self.stages.on("encode"):
+        with self.latency.on("encode"):
             self.clock.now += 0.5
-        with self.stages.on("write"):
+        with self.latency.on("write"):
             self.clock.now += 2.0
             return self.cluster.api.patch(kind, name, body, **how)
 
@@ -52,24 +52,24 @@ class Timed(JointCluster):
         super().start_again()
         self.clock = Clock()
         self.ways: list[Mapping[str, float]] = []
-        self.stages = Stages(clock=self.clock, observe=self.ways.append)
-        api = TimedApi(self, self.clock, self.stages)
+        self.latency = LatencyBreakdown(clock=self.clock, observe=self.ways.append)
+        api = TimedApi(self, self.clock, self.latency)
         self.reconciler = Reconciler(
             self.caches,
             Writer(api, may_write=lambda: True, now=self.timestamp),  # type: ignore[arg-type]
             planner=plan,
             clock=self.clock,
-            witnesses=(self.takes_a_second,),
-            stages=self.stages,
+            sinks=(self.takes_a_second,),
+            latency=self.latency,
         )
 
-    def takes_a_second(self, happening: Happening) -> None:
+    def takes_a_second(self, happening: ClaimEvent) -> None:
         del happening
         self.clock.now += 1.0
 
     def arrive(self, name: str) -> None:
-        self.stages.heard(RESOURCE_CLAIMS, "ADDED", self.claim(name))
-        self.stages.heard(PODS, "ADDED", self.pod(f"pod-of-{name}", name))
+        self.latency.observe(RESOURCE_CLAIMS, "ADDED", self.claim(name))
+        self.latency.observe(PODS, "ADDED", self.pod(f"pod-of-{name}", name))
 
 
 def test_each_moment_belongs_to_one_part() -> None:
@@ -103,8 +103,8 @@ def test_waiting_for_room_is_not_counted() -> None:
 def test_what_has_gone_is_forgotten() -> None:
     cluster = Timed()
     claim = cluster.claim("a")
-    cluster.stages.heard(RESOURCE_CLAIMS, "ADDED", claim)
-    cluster.stages.heard(RESOURCE_CLAIMS, "DELETED", claim)
+    cluster.latency.observe(RESOURCE_CLAIMS, "ADDED", claim)
+    cluster.latency.observe(RESOURCE_CLAIMS, "DELETED", claim)
     cluster.pod("p", "a")
     cluster.settle(passes=1)
     assert cluster.node_of("a")
@@ -114,7 +114,7 @@ def test_what_has_gone_is_forgotten() -> None:
 @pytest.mark.parametrize("part", ["watch", "decide", "encode", "write"])
 def test_the_parts_are_metrics(part: str) -> None:
     cluster, metrics = JointCluster(), Metrics()
-    figures = Figures(metrics)
+    figures = ControllerMetrics(metrics)
     sent: list[bytes] = []
 
     class Api(TimedApi):
@@ -122,12 +122,12 @@ def test_the_parts_are_metrics(part: str) -> None:
             sent.append(body)
             return self.cluster.api.patch(kind, name, json.loads(body), **how)
 
-    api = Api(cluster, Clock(), figures.stages)
+    api = Api(cluster, Clock(), figures.latency)
     writer = Writer(figures.counting(api), may_write=lambda: True, now=cluster.timestamp)  # type: ignore[arg-type]
     reconciler = Reconciler(
-        cluster.caches, writer, planner=plan, clock=lambda: cluster.now, stages=figures.stages
+        cluster.caches, writer, planner=plan, clock=lambda: cluster.now, latency=figures.latency
     )
-    figures.stages.heard(RESOURCE_CLAIMS, "ADDED", cluster.claim("a"))
+    figures.latency.observe(RESOURCE_CLAIMS, "ADDED", cluster.claim("a"))
     cluster.pod("p", "a")
     cluster.caches.deliver()
     reconciler.reconcile()

@@ -8,7 +8,7 @@ import pytest
 
 from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.waking import A_SECOND, LOOK_AGAIN, MOST, Waking, has_ours
+from koordra.controller.pod_requeue import A_SECOND, LOOK_AGAIN, MOST, PodRequeue, has_ours
 from koordra.errors import ApiUnreachable, NotFound
 
 
@@ -21,7 +21,7 @@ class Node:
         self.written: list[tuple[str, str]] = []
         self.error: Exception | None = None
         self.refused: set[str] = set()
-        self.waking = Waking(
+        self.waking = PodRequeue(
             self,
             ours=lambda pod: pod["metadata"]["name"] != "foreign",
             clock=lambda: self.now,
@@ -53,7 +53,7 @@ class Node:
         before = len(self.written)
         for _ in range(int(seconds)):
             self.now += 1.0
-            self.waking.look()
+            self.waking.sync()
         return self.written[before:]
 
 

@@ -10,7 +10,7 @@ from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELA
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.elastic.reconcile import ElasticReconciler, Seen
-from koordra.controller.happenings import Happening
+from koordra.controller.reporting.claim_events import ClaimEvent
 from tests.fakes.joint_cluster import JointCluster, gpu_slice, node
 
 PROVISIONER = "gpushare.provisioner.elasticgpu.io"
@@ -24,7 +24,7 @@ class ElasticCluster:
         self.api = self.joint.api
         for number in range(nodes):
             self.add_node(f"n{number}", gpus)
-        self.told: list[Happening] = []
+        self.told: list[ClaimEvent] = []
         self.start_again()
 
     def start_again(self) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from koordra.api import names
 from koordra.api.opaque.parameters import decode
-from koordra.controller.gangs.marks import mark_of
+from koordra.controller.gangs.annotations import gang_of
 
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"
 JOBS = sorted(EXAMPLES.glob("job-*/*.yaml"))
@@ -47,7 +47,7 @@ def test_every_pod_is_a_gated_member_of_a_gang_with_claims_that_exist(file: Path
         spec = template["spec"]
         assert {"name": names.JOINT_GATE} in spec["schedulingGates"]
         pod = {"metadata": {"name": "p", "namespace": "d", **template["metadata"]}, "spec": spec}
-        mark = mark_of(pod)
+        mark = gang_of(pod)
         assert mark is not None
         assert mark.name == template["metadata"]["annotations"]["koordra.io/gang"]
         known = {entry["name"] for entry in spec.get("resourceClaims", ())}

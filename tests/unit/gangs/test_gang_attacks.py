@@ -9,12 +9,12 @@ import pytest
 from koordra.api import names
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.gangs import telling
-from koordra.controller.gangs.lifting import Lifts
-from koordra.controller.gangs.marks import GANG, GANG_MIN, GANG_TIMEOUT, mark_of, terms_of
-from koordra.controller.gangs.membership import Gathering
-from koordra.controller.snapshot import Cluster
+from koordra.controller.gangs import events
+from koordra.controller.gangs.annotations import GANG, GANG_MIN, GANG_TIMEOUT, gang_of, terms_of
+from koordra.controller.gangs.membership import GangIndex
+from koordra.controller.gangs.ungate import UngateTracker
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from koordra.placement.gang import place_gang
 from tests.fakes.gang_cluster import GangCluster
@@ -109,7 +109,7 @@ def test_a_name_that_no_write_could_carry_is_refused() -> None:
         member(cluster, name, gang="x" * 20_000)
     cluster.settle()
     assert allocated(cluster) == []
-    assert told(cluster, telling.REFUSED)
+    assert told(cluster, events.REFUSED)
 
 
 @pytest.mark.parametrize("gang", ["my job", "line\nbreak"])
@@ -119,7 +119,7 @@ def test_a_name_that_containers_could_not_be_told_is_refused(gang: str) -> None:
         member(cluster, name, gang=gang)
     cluster.settle()
     assert allocated(cluster) == []
-    assert told(cluster, telling.REFUSED)
+    assert told(cluster, events.REFUSED)
 
 
 def test_gangs_of_one_name_in_two_systems_are_two() -> None:
@@ -151,7 +151,7 @@ def short_and_overdue(refused: set[str], why: ApiError = BUDGET) -> GangCluster:
     cluster.api.before = budget
     cluster.pass_time(61)
     cluster.settle()
-    assert told(cluster, telling.RESTARTED)
+    assert told(cluster, events.RESTARTED)
     return cluster
 
 
@@ -264,7 +264,7 @@ def test_pods_in_native_mode_are_in_no_gang(by: str) -> None:
 
 def gathered(pod: Object, namespace: Object) -> int:
     """How many gangs the pod is in."""
-    gathering = Gathering(ClusterCache.of(Cluster(pods=[pod], namespaces=[namespace])), Lifts())
+    gathering = GangIndex(ClusterCache.of(Cluster(pods=[pod], namespaces=[namespace])), UngateTracker())
     gathering.gather()
     return len(gathering.gangs)
 
@@ -300,6 +300,6 @@ def test_a_part_of_a_workload_with_the_policy_basic_is_no_gang() -> None:
         "metadata": {"name": "train", "namespace": "team"},
         "spec": {"podGroups": [{"name": "workers", "policy": {"basic": {}}}]},
     }
-    mark = mark_of(pod)
-    assert mark is not None
-    assert terms_of(mark, [pod], {"scheduling.k8s.io/team/train": workload}) is None
+    ref = gang_of(pod)
+    assert ref is not None
+    assert terms_of(ref, [pod], {"scheduling.k8s.io/team/train": workload}) is None

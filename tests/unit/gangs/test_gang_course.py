@@ -10,8 +10,8 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.gangs import telling
-from koordra.controller.gangs.marks import (
+from koordra.controller.gangs import events
+from koordra.controller.gangs.annotations import (
     COMMITTED,
     GANG,
     GANG_MAX,
@@ -86,7 +86,7 @@ def test_a_gang_is_placed_and_let_go_as_a_whole() -> None:
     assert all(gates(cluster, f"w{number}") == [] for number in range(4))
     assert objects.annotations_of(cluster.api.get(PODS, "w0"))[COMMITTED] == "train"
     cluster.assert_no_device_twice()
-    assert told(cluster, telling.STARTS)
+    assert told(cluster, events.STARTS)
 
 
 def test_a_gang_that_does_not_fit_as_a_whole_gets_nothing() -> None:
@@ -96,7 +96,7 @@ def test_a_gang_that_does_not_fit_as_a_whole_gets_nothing() -> None:
     cluster.settle()
     assert allocated(cluster) == []
     assert let_go(cluster) == []
-    assert "4 of 5 members fit" in told(cluster, telling.WAITING)[0]
+    assert "4 of 5 members fit" in told(cluster, events.WAITING)[0]
 
 
 def test_members_that_are_not_all_there_get_nothing() -> None:
@@ -105,7 +105,7 @@ def test_members_that_are_not_all_there_get_nothing() -> None:
     member(cluster, "w1", least=3)
     cluster.settle()
     assert allocated(cluster) == []
-    assert "2 of 3 members are there" in told(cluster, telling.GATHERING)[0]
+    assert "2 of 3 members are there" in told(cluster, events.GATHERING)[0]
     member(cluster, "w2", least=3)
     cluster.settle()
     assert allocated(cluster) == ["w0", "w1", "w2"]
@@ -117,8 +117,8 @@ def test_an_ungated_gang_is_refused() -> None:
     member(cluster, "w1", gated=False)
     cluster.settle()
     assert allocated(cluster) == []
-    assert "not held by the scheduling gate" in told(cluster, telling.REFUSED)[0]
-    assert "w1" in told(cluster, telling.REFUSED)[0]
+    assert "not held by the scheduling gate" in told(cluster, events.REFUSED)[0]
+    assert "w1" in told(cluster, events.REFUSED)[0]
 
 
 def test_members_that_disagree_are_refused() -> None:
@@ -127,7 +127,7 @@ def test_members_that_disagree_are_refused() -> None:
     member(cluster, "w1", least=3)
     cluster.settle()
     assert allocated(cluster) == []
-    assert "disagree about koordra.io/gang-min: 2, 3" in told(cluster, telling.REFUSED)[0]
+    assert "disagree about koordra.io/gang-min: 2, 3" in told(cluster, events.REFUSED)[0]
 
 
 def test_a_member_without_claims_is_held_and_let_go_with_the_others() -> None:
@@ -295,7 +295,7 @@ def test_after_its_time_a_gang_that_cannot_complete_is_restarted() -> None:
     cluster.pass_time(31)
     cluster.settle(passes=1)
     assert evictions == ["w0", "w1"]
-    assert "1 of 2 members run" in told(cluster, telling.RESTARTED)[0]
+    assert "1 of 2 members run" in told(cluster, events.RESTARTED)[0]
 
 
 def test_with_the_policy_keep_nobody_is_evicted() -> None:
@@ -312,7 +312,7 @@ def test_with_the_policy_keep_nobody_is_evicted() -> None:
         cluster.settle()
         cluster.pass_time(40)
     assert evictions == []
-    assert any("are kept (policy Keep)" in text for text in told(cluster, telling.SHORT))
+    assert any("are kept (policy Keep)" in text for text in told(cluster, events.SHORT))
 
 
 def test_an_elastic_gang_starts_with_the_least_and_grows() -> None:
@@ -328,7 +328,7 @@ def test_an_elastic_gang_starts_with_the_least_and_grows() -> None:
     cluster.settle()
     assert allocated(cluster) == ["w0", "w1", "w2", "w3"]
     assert let_go(cluster) == ["w0", "w1", "w2", "w3"]
-    assert told(cluster, telling.GROWS)
+    assert told(cluster, events.GROWS)
 
 
 def test_growing_comes_after_everybody_else() -> None:
@@ -413,5 +413,5 @@ def test_a_topology_that_nobody_knows_is_told_with_its_annotation() -> None:
         member(cluster, f"w{number}", terms={GANG_TOPOLOGY: "rack"})
     cluster.settle()
     assert allocated(cluster) == []
-    (text,) = set(told(cluster, telling.WAITING))
+    (text,) = set(told(cluster, events.WAITING))
     assert "annotation koordra.io/gang-topology: rack is no level of the fabric; levels are zone, " in text

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from koordra.api.kinds import NODES, PODS, RESOURCE_SLICES
-from koordra.controller.gangs.stages import Stage
+from koordra.controller.gangs.phase import Phase
 from tests.fakes.gang_cluster import GangCluster
 from tests.fakes.joint_cluster import explode_at
 from tests.fakes.kube_api import Killed
@@ -138,12 +138,12 @@ def test_whole_or_nothing(state: str, happens: Callable[[GangCluster], None], ag
     living = [pod["metadata"]["name"] for pod in cluster.api.all(PODS) if pod["metadata"]["name"] in MEMBERS]
     nodes = {node["metadata"]["name"] for node in cluster.api.all(NODES)}
     cluster.assert_no_device_twice()
-    gangs = cluster.reconciler.placing.gangs
+    gangs = cluster.reconciler.allocation.gangs
     only_one_let_go_is_gone = state == "half let go" and happens is delete_a_member
     not_started = not was_committed or only_one_let_go_is_gone
     if not_started and (len(living) < len(MEMBERS) or state == "waiting"):
         assert mine == [], "it never started, and holds something"
-        assert gangs.standings["default/train"].stage in {Stage.GATHERING, Stage.WAITING}
+        assert gangs.statuses["default/train"].phase in {Phase.GATHERING, Phase.WAITING}
         return
     if was_committed or len(living) == len(MEMBERS):
         assert mine == living, "it has started, and somebody has nothing"

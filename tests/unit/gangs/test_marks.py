@@ -8,7 +8,15 @@ import pytest
 
 from koordra.api.objects import Object
 from koordra.controller.gangs.admission import must_be_held, refusals
-from koordra.controller.gangs.marks import Mark, Policy, Shrink, Source, mark_of, problems_of, terms_of
+from koordra.controller.gangs.annotations import (
+    GangRef,
+    Policy,
+    Shrink,
+    Source,
+    gang_of,
+    problems_of,
+    terms_of,
+)
 
 
 def pod(
@@ -99,16 +107,16 @@ CASES: dict[str, tuple[Object, dict[str, Object], Source]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_who_says_what(name: str) -> None:
     member, groups, source = CASES[name]
-    mark = mark_of(member)
-    assert mark is not None
-    assert (mark.source, mark.namespace, mark.name) == (source, "team", "train")
-    terms = terms_of(mark, [member], groups)
+    ref = gang_of(member)
+    assert ref is not None
+    assert (ref.source, ref.namespace, ref.name) == (source, "team", "train")
+    terms = terms_of(ref, [member], groups)
     assert terms is not None
     assert (terms.least, terms.problems) == (4, ())
 
 
 def test_a_pod_without_any_of_it_is_in_no_gang() -> None:
-    assert mark_of(pod(labels={"app": "web"})) is None
+    assert gang_of(pod(labels={"app": "web"})) is None
 
 
 def test_the_own_annotation_comes_first() -> None:
@@ -116,18 +124,18 @@ def test_the_own_annotation_comes_first() -> None:
         annotations={"koordra.io/gang": "mine", "koordra.io/gang-min": "2"},
         labels={"scheduling.x-k8s.io/pod-group": "theirs"},
     )
-    assert mark_of(both) == Mark(Source.KOORDRA, "team", "mine")
+    assert gang_of(both) == GangRef(Source.KOORDRA, "team", "mine")
 
 
 def test_a_basic_pod_group_is_no_gang() -> None:
     member = pod(schedulingGroup={"podGroupName": "train"})
     groups = group("scheduling.k8s.io/v1alpha2", schedulingPolicy={"basic": {}})
-    assert terms_of(mark_of(member) or Mark(Source.KOORDRA, "", ""), [member], groups) is None
+    assert terms_of(gang_of(member) or GangRef(Source.KOORDRA, "", ""), [member], groups) is None
 
 
 def test_a_pod_group_that_is_not_there_says_nothing_yet() -> None:
     member = pod(labels={"scheduling.x-k8s.io/pod-group": "train"})
-    terms = terms_of(mark_of(member) or Mark(Source.KOORDRA, "", ""), [member], {})
+    terms = terms_of(gang_of(member) or GangRef(Source.KOORDRA, "", ""), [member], {})
     assert terms is not None
     assert terms.least is None
     assert terms.problems == ()
@@ -144,7 +152,7 @@ def test_all_terms_are_read() -> None:
         "koordra.io/gang-topology": "block",
     }
     member = pod(annotations=said)
-    terms = terms_of(mark_of(member) or Mark(Source.KOORDRA, "", ""), [member], {})
+    terms = terms_of(gang_of(member) or GangRef(Source.KOORDRA, "", ""), [member], {})
     assert terms is not None
     assert (terms.least, terms.most, terms.timeout) == (2, 6, 5400.0)
     assert (terms.policy, terms.shrink, terms.topology) == (Policy.KEEP, Shrink.FOR_OTHERS, "block")

@@ -13,14 +13,14 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, Kind
 from koordra.compat.settings import Settings
-from koordra.controller.gangs.marks import GANG, GANG_MIN
-from koordra.controller.legacy import keeping
-from koordra.controller.legacy.holds import Counted, beyond
-from koordra.controller.legacy.keeping import Keeper
+from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.gangs.annotations import GANG, GANG_MIN
+from koordra.controller.legacy import controller
+from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.quota import Charge
+from koordra.controller.legacy.quota_enforcement import Counted, beyond
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
-from koordra.controller.snapshot import PodClaims
 from koordra.placement import plan
 from koordra.placement.gang import place_gang
 from koordra.placement.gang.rank_assignment import gang_members
@@ -113,7 +113,7 @@ class Leader(JointCluster):
     """The controller's passes with the quota's count; its watch of pods is `hear`."""
 
     def __init__(self, api: Api) -> None:
-        self.keeper = Keeper(
+        self.keeper = LegacyController(
             api,  # type: ignore[arg-type]
             LegacySettings(in_a_cluster(Settings())),
             tell=lambda happening: None,
@@ -128,7 +128,7 @@ class Leader(JointCluster):
             self.writer,
             planner=plan,
             clock=lambda: self.now,
-            witnesses=(self.told.append,),
+            sinks=(self.told.append,),
             quota=self.keeper.held,
             place_gang=place_gang,
             gang_entries=gang_members,
@@ -330,7 +330,7 @@ def test_while_quotas_are_not_read_the_next_pass_is_soon() -> None:
 
 
 def test_what_cannot_be_read_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "PATIENCE", -1.0)
+    monkeypatch.setattr(controller, "PATIENCE", -1.0)
     (first, _), template = from_two_replicas()
     cluster = Leader(Api())
     cluster.admitted(first, template)
@@ -377,7 +377,7 @@ def test_without_a_quota_nobody_is_held(leader: Callable[..., Leader]) -> None:
 
 
 def test_quotas_that_are_not_read_hold_everybody() -> None:
-    keeper = Keeper(
+    keeper = LegacyController(
         Api(),  # type: ignore[arg-type]
         LegacySettings(in_a_cluster(Settings())),
         tell=lambda happening: None,

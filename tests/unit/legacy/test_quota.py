@@ -11,7 +11,7 @@ from koordra.compat import quota_charges
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
-from koordra.controller.legacy import upkeep
+from koordra.controller.legacy import template_gc
 from koordra.controller.legacy.quota import in_scope
 from koordra.controller.legacy.run import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
@@ -435,6 +435,6 @@ def test_what_went_beyond_is_counted_by_what_is_there() -> None:
     cluster = Cluster()
     for number in range(2):
         cluster.store(cluster.admitted(pod(GPU, name=f"p{number}"), uid=f"u{number}"))
-    (found,) = upkeep.over([a_quota({"requests.nvidia.com/gpu": "1"})], cluster.usage.counted)
+    (found,) = template_gc.over([a_quota({"requests.nvidia.com/gpu": "1"})], cluster.usage.counted)
     assert found.text == "requests.nvidia.com/gpu: 2 used, 1 allowed"
-    assert not list(upkeep.over([a_quota({"requests.nvidia.com/gpu": "2"})], cluster.usage.counted))
+    assert not list(template_gc.over([a_quota({"requests.nvidia.com/gpu": "2"})], cluster.usage.counted))

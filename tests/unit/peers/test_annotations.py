@@ -10,10 +10,10 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
+from koordra.controller.cache.changes import Cluster
+from koordra.controller.peers.allocated_devices import MEMORY_UNIT, allocated, devices_of
 from koordra.controller.peers.annotations import DIALECT, wanted
-from koordra.controller.peers.held import MEMORY_UNIT, allocated, devices_of
-from koordra.controller.peers.writing import PeerAnnotations
-from koordra.controller.snapshot import Cluster
+from koordra.controller.peers.writer import PeerAnnotations
 from koordra.errors import Forbidden
 from tests.fakes.kube_api import FakeKubeApi, Write
 from tests.fakes.listing import Listing

@@ -10,9 +10,9 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.foreign_plugins import offered_by_others, publishers
-from koordra.controller import guards
-from koordra.controller.figures import Figures
-from koordra.controller.peers.foreign import NO_GPUS
+from koordra.controller.conflicts.foreign_drivers import NO_GPUS
+from koordra.controller.reporting import claim_events
+from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.kubelet_plugin.publish.device_taints import FOREIGN_TAINT, foreign_taints
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
@@ -57,15 +57,15 @@ def test_nothing_is_placed_beside_another_device_plugin_until_it_is_gone() -> No
     cluster.settle()
     assert {cluster.node_of(name) for name in ("a", "b")} <= {"n1", None}
     waiting = next(name for name in ("a", "b") if cluster.node_of(name) is None)
-    assert guards.FOREIGN_PLUGIN in cluster.reasons()
-    alarm = next(told for told in cluster.told if told.reason == guards.FOREIGN_PLUGIN)
+    assert claim_events.FOREIGN_PLUGIN in cluster.reasons()
+    alarm = next(told for told in cluster.told if told.reason == claim_events.FOREIGN_PLUGIN)
     assert "NVIDIA's or HAMi's device plugin" in alarm.message
     assert "Take its DaemonSet off the node" in alarm.message
     assert [obj["metadata"]["name"] for obj in alarm.about] == ["n0"]
     told = [entry for entry in cluster.told if entry.about and entry.about[0]["metadata"]["name"] == waiting]
     assert any("nvidia.com/gpu in status.allocatable of node n0" in entry.message for entry in told)
     metrics = Metrics()
-    figures = Figures(metrics)
+    figures = ControllerMetrics(metrics)
     cluster.reconciler.count(figures)
     assert metrics.value("koordra_controller_refused_nodes") == 1
     set_amount(cluster, "n0", "0")
@@ -95,7 +95,7 @@ def test_nothing_is_placed_beside_another_driver_of_the_same_card(attributes: di
     cluster.pod("a", "a")
     cluster.settle()
     assert cluster.node_of("a") is None
-    assert cluster.reasons().count(guards.TWO_DRIVERS) == 1
+    assert cluster.reasons().count(claim_events.TWO_DRIVERS) == 1
     assert "ForeignDriver" in cluster.reasons()
     cluster.api.delete(RESOURCE_SLICES, "theirs")
     cluster.settle()
@@ -107,7 +107,7 @@ def test_a_node_without_gpus_of_koordra_is_nobodys_business() -> None:
     set_amount(cluster, "n0", "2")
     cluster.api.delete(RESOURCE_SLICES, "n0-koordra")
     cluster.settle()
-    assert guards.FOREIGN_PLUGIN not in cluster.reasons()
+    assert claim_events.FOREIGN_PLUGIN not in cluster.reasons()
 
 
 def test_what_is_allocated_stays() -> None:

@@ -17,10 +17,10 @@ from koordra.allocator.features import Features
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.requests import resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.leftovers import Learned
 from koordra.controller.offers import Offers
-from koordra.controller.snapshot import Cluster
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.fleet import Placement

@@ -1,0 +1,84 @@
+"""Nodes that a pod stays off for a while, because the scheduler refused it there.
+
+The first refusal keeps the pod off the node for FIRST seconds, each further one for twice as long, up to
+LONGEST. The count outlives the exclusion, so that a node that keeps refusing is asked ever less often; it is
+forgotten with the pod. A node that has changed (capacity, taints, labels) may be tried at once, but its count
+stays. Times are seconds of a monotonic clock that the caller passes in.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import Final
+
+FIRST: Final = 5.0
+LONGEST: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackedOffNode:
+    """`until`: when the node may be tried again; `why`: the refusal in the scheduler's words; `refusals` so
+    far."""
+
+    node: str
+    why: str
+    until: float
+    refusals: int
+
+
+class NodeBackoff:
+    """By pod uid and node. Not thread-safe: the reconciler's worker owns it."""
+
+    def __init__(self, *, first: float = FIRST, longest: float = LONGEST) -> None:
+        self._first = first
+        self._longest = longest
+        self._by_pod: dict[str, dict[str, BackedOffNode]] = {}
+        self._changed: set[str] = set()
+        self._ends: list[tuple[float, str]] = []
+
+    def exclude(self, pod_uid: str, node: str, *, why: str, now: float) -> BackedOffNode:
+        """One more refusal of this pod by this node."""
+        before = self._by_pod.setdefault(pod_uid, {}).get(node)
+        refusals = 1 if before is None else before.refusals + 1
+        pause: float = min(self._first * 2.0 ** (refusals - 1), self._longest)
+        found = BackedOffNode(node, why, now + pause, refusals)
+        self._by_pod[pod_uid][node] = found
+        self._changed.add(pod_uid)
+        heapq.heappush(self._ends, (found.until, pod_uid))
+        return found
+
+    def active(self, pod_uid: str, now: float) -> dict[str, str]:
+        """node -> why, for the nodes the pod has to stay off now; sorted by node."""
+        entries = self._by_pod.get(pod_uid, {})
+        return {node: entries[node].why for node in sorted(entries) if entries[node].until > now}
+
+    def refusals(self, pod_uid: str) -> int:
+        """How often the pod was refused so far, all nodes together."""
+        return sum(entry.refusals for entry in self._by_pod.get(pod_uid, {}).values())
+
+    def changed(self, now: float) -> set[str]:
+        """Pods (by uid) that other nodes are left out for than at the last call."""
+        self._expire(now)
+        found, self._changed = self._changed, set()
+        return found
+
+    def _expire(self, now: float) -> None:
+        while self._ends and self._ends[0][0] <= now:
+            self._changed.add(heapq.heappop(self._ends)[1])
+
+    def next_expiry(self, now: float) -> float | None:
+        """When the next exclusion ends at the earliest, None when none is active."""
+        self._expire(now)
+        return self._ends[0][0] if self._ends else None
+
+    def retry_node(self, node: str, now: float) -> None:
+        """The node has changed: pods may try it at once."""
+        for uid, entries in self._by_pod.items():
+            if node in entries:
+                self._changed.add(uid)
+                entries[node] = replace(entries[node], until=min(entries[node].until, now))
+
+    def forget(self, pod_uid: str) -> None:
+        """The pod is gone."""
+        self._by_pod.pop(pod_uid, None)

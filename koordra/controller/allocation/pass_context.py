@@ -1,0 +1,111 @@
+"""What one controller knows and has written: the state that all steps of a pass share.
+
+`cache` has the objects as they were told of when the pass began, with our own writes laid over, the latest included; so
+every step sees what the steps before it did. `settled` is the one place where the outcome of a write is taken over.
+
+A pass goes by what has changed. Every FULL_PASS seconds one reads everything instead, which proves the indices right
+(cache/audit.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.allocation.feedback_tracker import Grants
+from koordra.controller.cache.audit import Audit
+from koordra.controller.cache.changes import Source
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.reporting import claim_events
+from koordra.controller.reporting.claim_events import EventSink
+from koordra.controller.reporting.event_dedup import EventDedup
+from koordra.controller.writes import Outcome, Writer, Written
+from koordra.errors import ApiUnreachable
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+CONFLICT_PAUSE: Final = 0.02
+LONGEST_CONFLICT_PAUSE: Final = 1.0
+REFUSED_PAUSE: Final = 60.0
+
+
+class PassContext:
+    """`clock` is monotonic; `witnesses` hear what happens."""
+
+    def __init__(
+        self,
+        source: Source,
+        writer: Writer,
+        *,
+        clock: Callable[[], float],
+        sinks: Sequence[EventSink],
+        refusals: Callable[[str], int],
+    ) -> None:
+        self._source = source
+        self.writer = writer
+        self.clock = clock
+        self.cache = ClusterCache()
+        self.audit = Audit(self.cache, source, clock=clock)
+        self.events = EventDedup(sinks, clock=clock)
+        self.feedback = Grants(self.cache.pod_index, refusals=refusals)
+        self._conflicts = 0
+        self._conflicts_before = 0
+        self._wake_at: float | None = None
+
+    def begin(self) -> None:
+        """Take over what has changed."""
+        self._conflicts_before, self._wake_at = self._conflicts, None
+        self.cache.apply(self._source.changes())
+        self.wake(self.audit.run_if_due())
+
+    def claim(self, key: str) -> Object | None:
+        """One claim, after all writes so far."""
+        return self.cache.claims.get(key)
+
+    def end(self) -> float | None:
+        """Seconds after which another pass is due even if nothing changes, None for never."""
+        if self._conflicts == self._conflicts_before:
+            self._conflicts = 0
+        self.wake(self.events.flush_due())
+        return None if self._wake_at is None else max(0.0, self._wake_at - self.clock())
+
+    def users(self) -> Mapping[str, Sequence[Object]]:
+        """Claim key -> the pods that name it and have not finished."""
+        return self.cache.pod_index.users
+
+    def wake(self, at: float | None) -> None:
+        """Another pass is wanted at this monotonic time."""
+        if at is not None and (self._wake_at is None or at < self._wake_at):
+            self._wake_at = at
+
+    def settled(self, written: Written) -> Written:
+        """Take over what a write has shown of its claim; raise where the pass cannot go on."""
+        if written.outcome is Outcome.IN_DOUBT and written.obj is not None and written.sent is not None:
+            self.cache.doubt(written.obj, written.sent)
+        if written.outcome in {Outcome.IN_DOUBT, Outcome.UNREACHABLE, Outcome.FENCED}:
+            raise ApiUnreachable(written.message)
+        if written.outcome is Outcome.CONFLICT:
+            self._conflicts += 1
+            self.wake(self.clock() + min(CONFLICT_PAUSE * 2.0**self._conflicts, LONGEST_CONFLICT_PAUSE))
+        if written.obj is not None and written.obj.get("kind") == "ResourceClaim":
+            self.cache.assume(written.obj)
+        return written
+
+    def give_back(self, claim: Object, *, why: str) -> None:
+        """Free an unreserved claim. Whatever keeps that from happening is looked at again in the next
+        pass."""
+        if claims_of.is_immediate(claim):
+            return
+        users = self.users().get(objects.key(claim), ())
+        written = self.settled(self.writer.give_back(claim))
+        self.feedback.drop(claim)
+        if written.ok:
+            log.info("claim_given_back", claim=objects.key(claim), why=why)
+            self.events.tell(claim_events.given_back(claim, users, why=why))
+        elif written.outcome is Outcome.REFUSED:
+            log.error("give_back_refused", claim=objects.key(claim), error=written.message)
+            self.wake(self.clock() + REFUSED_PAUSE)

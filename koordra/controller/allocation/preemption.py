@@ -1,0 +1,156 @@
+"""Whom to evict so that a more urgent pod fits. Pure; off unless asked for (`--preemption`).
+
+As kube-scheduler does it for what it knows: a group that fits nowhere may take the place of pods with lower
+priority. On each node that has such pods with claims of koordra's
+
+    1. take all of them away; if the group does not fit even so, the node is out of the question
+    2. put them back one by one, the most urgent first, and keep every one beside which the group still fits
+    3. those left over are the victims
+
+and of all nodes the one whose most urgent victim is the least urgent is chosen, then the one with fewer victims,
+then by name. A pod with `preemptionPolicy: Never` takes nobody's place. A claim that a pod of equal or higher
+priority uses too is nobody's to take, nor is an Immediate claim. The victims are evicted through the eviction API, so
+PodDisruptionBudgets hold; the node is then kept free for the group.
+
+The members of a gang are of use only together, so they are one victim: all of them, on whatever node they are, or none. A gang is as
+urgent as its most urgent member, and it counts as many victims as it has members, so single pods are taken before gangs. A gang
+that is just being started is nobody's victim.
+
+Who may not be evicted now (a budget says no) is nobody's victim for a while, and his gang with him: a gang of which a budget gives up
+one member at a time would lose that one again and again, for nobody's good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.groups import Group
+from koordra.controller.cache.priority import urgency
+from koordra.controller.sites import Site
+
+MOST_NODES: Final = 100
+"""Nodes that are worked out for one group in one pass."""
+
+Fits = Callable[[Group, Site, frozenset[str]], bool]
+"""Whether the group fits on the site as if these claims and pods (by uid) were gone."""
+
+Victim = tuple[Object, ...]
+"""Pods that are evicted together: one, or all members of a gang."""
+
+Together = Mapping[str, Victim]
+"""Whom a pod (by uid) is evicted with, itself included; nobody: it is not to be evicted. Others are evicted alone."""
+
+FIRST_REFUSAL: Final = 30.0
+LONGEST_REFUSAL: Final = 3600.0
+
+
+class Spared:
+    """Pods, by uid, that may not be evicted now: until when, each time for twice as long."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, float]] = {}
+
+    def refused(self, pod: Object, now: float) -> None:
+        kept = {uid: entry for uid, entry in self._until.items() if sum(entry) > now}
+        _, before = kept.get(objects.uid(pod), (now, FIRST_REFUSAL / 2))
+        pause = min(before * 2, LONGEST_REFUSAL)
+        self._until = {**kept, objects.uid(pod): (now + pause, pause)}
+
+    def taken_out(self, together: Together, now: float) -> dict[str, Victim]:
+        """`together` with nobody for those that are spared."""
+        found = dict(together)
+        for uid, (until, _) in self._until.items():
+            if until > now:
+                found.update((objects.uid(pod), ()) for pod in together.get(uid, ()))
+                found[uid] = ()
+        return found
+
+    def are_any(self, now: float) -> bool:
+        return any(until > now for until, _ in self._until.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """`victims`: pods to evict so that the group fits on `node`; members of gangs may be elsewhere."""
+
+    node: str
+    victims: tuple[Object, ...]
+
+
+def preemption_for(
+    group: Group,
+    sites: Iterable[Site],
+    users: Mapping[str, Sequence[Object]],
+    *,
+    fits: Fits,
+    together: Together | None = None,
+) -> Preemption | None:
+    """The cheapest eviction that makes the group fit, None when there is none. `users`: claim key -> pods."""
+    if not group.pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in group.pods):
+        return None
+    priority = min(_priority(pod) for pod in group.pods)
+    found: list[tuple[tuple[int, int, str], Preemption]] = []
+    weaker = [(site, _weaker(site, users, priority, together or {})) for site in sites]
+    candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
+    for site, possible in candidates[:MOST_NODES]:
+        victims = _victims(group, site, users, possible, fits)
+        if victims:
+            worst = max(_priority(pod) for pod in victims)
+            found.append(((worst, len(victims), site.name), Preemption(site.name, victims)))
+    return min(found, key=lambda entry: entry[0])[1] if found else None
+
+
+def _victims(
+    group: Group, site: Site, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
+) -> tuple[Object, ...]:
+    if not fits(group, site, _uids(site, _pods(weaker), users)):
+        return ()
+    gone = list(weaker)
+    for victim in sorted(weaker, key=lambda each: min(map(urgency, each))):
+        rest = [other for other in gone if other is not victim]
+        if fits(group, site, _uids(site, _pods(rest), users)):
+            gone = rest
+    return tuple(sorted(_pods(gone), key=objects.key))
+
+
+def _pods(victims: Iterable[Victim]) -> list[Object]:
+    return [pod for victim in victims for pod in victim]
+
+
+def _weaker(
+    site: Site, users: Mapping[str, Sequence[Object]], priority: int, together: Together
+) -> list[Victim]:
+    """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
+    found: dict[str, Victim] = {}
+    for claim in site.holders:
+        using = users.get(objects.key(claim), ())
+        if not using or claims_of.is_immediate(claim):
+            continue
+        taken = [together.get(objects.uid(pod), (pod,)) for pod in using]
+        if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):
+            continue
+        for victim in taken:
+            living = tuple(pod for pod in victim if not objects.is_deleting(pod))
+            found.update({min(map(objects.uid, living)): living} if living else {})
+    return [found[uid] for uid in sorted(found)]
+
+
+def _uids(site: Site, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+    """The pods, and the claims that nobody uses any more without them."""
+    gone = {objects.uid(pod) for pod in pods}
+    freed = {
+        objects.uid(claim)
+        for claim in site.holders
+        if (using := users.get(objects.key(claim))) and all(objects.uid(pod) in gone for pod in using)
+    }
+    return frozenset(gone | freed)
+
+
+def _priority(pod: Mapping[str, Any]) -> int:
+    found = objects.spec_of(pod).get("priority")
+    return found if isinstance(found, int) and not isinstance(found, bool) else 0

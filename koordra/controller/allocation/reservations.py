@@ -1,0 +1,173 @@
+"""Nodes that are kept free for a while: for large claims that would starve behind small ones, and for those that
+others were evicted for. Pure but for what it remembers.
+
+Small claims fit into every gap, so a claim for a whole node might wait for ever while gaps come and go. The rule:
+
+    a group of pods that fitted nowhere for STARVES_AFTER seconds (as this controller has seen it), and that would
+    fit on some node if koordra's claims there were gone, gets that node reserved: groups that come *after* it in
+    the order of planning (priority, then age) are not placed there; those before it are
+    the node is the one with the fewest devices in use, then by name
+    at most max(1, nodes / 10) nodes are reserved at a time, the most urgent groups first
+    a reservation lasts WINDOW seconds, then rests for REST seconds, so that a node whose claims never end is
+    not lost to everybody
+
+So a group waits no longer than STARVES_AFTER, plus its turn among the starving, plus the longest remaining run on
+its node (as long as that ends within WINDOW). What is held back by a reservation says NodeUnsuitable and names
+the pod it is for. STARVES_AFTER counts anew after a change of leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import objects
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.groups import Group
+from koordra.controller.cache.priority import Urgency
+from koordra.controller.sites import Site
+
+STARVES_AFTER: Final = 300.0
+WINDOW: Final = 1200.0
+REST: Final = 300.0
+MOST_TRIED: Final = 16
+"""Nodes that are looked at for one group in one pass."""
+
+FitsWhenEmpty = Callable[[Group, Site], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """`until`: when it ends, whatever happens; `why`: why the node is kept free."""
+
+    node: str
+    urgency: Urgency
+    pod: str
+    until: float
+    why: str
+
+
+class Reservations:
+    """By group key. `starves_after` 0 turns reserving for the starving off. Times are monotonic seconds."""
+
+    def __init__(self, *, starves_after: float = STARVES_AFTER) -> None:
+        self._starves_after = starves_after
+        self._since: dict[str, float] = {}
+        self._resting: dict[str, float] = {}
+        self._held: dict[str, Reservation] = {}
+        self._next: float | None = None
+        self.version = 0
+        """Goes up whenever other nodes are kept free."""
+
+    @property
+    def held(self) -> tuple[Reservation, ...]:
+        return tuple(self._held[key] for key in sorted(self._held))
+
+    def waits(self, group: Group, *, now: float) -> None:
+        """The group fitted nowhere."""
+        if self._since.setdefault(group.key, now) == now and self._starves_after > 0:
+            self._look_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))
+
+    def forget(self, key: str) -> None:
+        """The group has its place, or waits no more."""
+        self._since.pop(key, None)
+        self._resting.pop(key, None)
+        if self._held.pop(key, None) is not None:
+            self.version += 1
+            self._look_at(0.0)
+
+    def nominate(self, group: Group, node: str, *, now: float) -> None:
+        """Others were evicted from the node for this group."""
+        self._keep(group, node, until=now + WINDOW, why="others were evicted there for")
+
+    def _keep(self, group: Group, node: str, *, until: float, why: str) -> None:
+        self._held[group.key] = Reservation(node, group.urgency, objects.key(group.pods[0]), until, why)
+        self.version += 1
+        self._look_at(until)
+
+    def _look_at(self, moment: float) -> None:
+        self._next = moment if self._next is None else min(self._next, moment)
+
+    def kept_off(self, group: Group) -> dict[str, Reason]:
+        """The nodes that are kept free for groups before this one."""
+        found = {}
+        for key, entry in sorted(self._held.items()):
+            if key != group.key and entry.urgency < group.urgency:
+                text = f"the node is kept free: {entry.why} pod {entry.pod}, which comes first"
+                found[entry.node] = Reason(entry.node, None, None, Cause.NODE_UNSUITABLE.value, text)
+        return found
+
+    def node_of(self, group: Group) -> str | None:
+        """The node that is kept free for the group."""
+        entry = self._held.get(group.key)
+        return None if entry is None else entry.node
+
+    def review(
+        self,
+        groups: Mapping[str, Group],
+        sites: Mapping[str, Site],
+        *,
+        fits_when_empty: FitsWhenEmpty,
+        now: float,
+    ) -> float | None:
+        """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
+        next group starves or a reservation ends, None for never."""
+        is_lost = any(entry.node not in sites for entry in self._held.values())
+        if not is_lost and (self._next is None or self._next > now):
+            return self._next
+        for key, entry in list(self._held.items()):
+            if entry.until <= now or entry.node not in sites:
+                del self._held[key]
+                self.version += 1
+                self._resting[key] = now + REST
+        most = max(1, len(sites) // 10)
+        starving = [
+            group
+            for key in self._since
+            if (group := groups.get(key)) is not None and self._is_starving(group, now)
+        ]
+        for group in sorted(starving, key=lambda group: group.urgency):
+            if len(self._held) < most:
+                self._reserve(group, sites, fits_when_empty, now)
+        self._next = self._next_moment(now)
+        return self._next
+
+    def _is_starving(self, group: Group, now: float) -> bool:
+        since = self._since.get(group.key)
+        if since is None or self._starves_after <= 0 or group.key in self._held or not group.pods:
+            return False
+        return now >= max(since + self._starves_after, self._resting.get(group.key, 0.0))
+
+    def _reserve(
+        self, group: Group, sites: Mapping[str, Site], fits_when_empty: FitsWhenEmpty, now: float
+    ) -> None:
+        taken = {entry.node for entry in self._held.values()}
+        free = [site for name, site in sites.items() if name not in taken and site.holders]
+        for site in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
+            if fits_when_empty(group, site):
+                why = "a claim that takes much waits too long, of"
+                self._keep(group, site.name, until=now + WINDOW, why=why)
+                return
+        self._resting[group.key] = now + REST
+
+    def _next_moment(self, now: float) -> float | None:
+        moments = [entry.until for entry in self._held.values()]
+        if self._starves_after > 0:
+            moments += [
+                max(since + self._starves_after, self._resting.get(key, 0.0))
+                for key, since in self._since.items()
+                if key not in self._held
+            ]
+        return min((moment for moment in moments if moment > now), default=None)
+
+
+def _devices_in_use(site: Site) -> int:
+    return len(
+        {
+            (result.get("pool"), result.get("device"))
+            for claim in site.holders
+            for result in claims_of.results(claim)
+        }
+    )

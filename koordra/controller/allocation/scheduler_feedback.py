@@ -1,0 +1,194 @@
+"""Did kube-scheduler say no to an allocation? Pure rules over what the caches show.
+
+kube-scheduler never says "no" in so many words (reference: measured on 1.36). It either *erases* the
+allocation (its PostFilter, when the claim was unavailable on some node), or leaves it and only says
+`PodScheduled=False, reason Unschedulable` on the pod, because every node failed an earlier filter. That
+condition may as well be an *old* answer: the pod was tried before its claims were allocated, or a scheduling
+cycle that began before our write ended after it. The API shows no causal link, so evidence is needed.
+
+From our write on, a `Grant` remembers per pod and claim when it was written and which condition the pod had.
+Then:
+
+    allocation  reservedFor    pod                                          reads as
+    ----------  -------------  -------------------------------------------  ---------------------------
+    any         any            bound, finished, deleting or gone            SETTLED
+    set         somebody       any                                          SETTLED (a)
+    set         empty          gated                                        NOT_YET
+    set         empty          condition is not (False, Unschedulable)      NOT_YET
+    set         empty          Unschedulable, but another claim of koordra's
+                               in the pod is unallocated (of course it is)  NOT_YET
+    set         empty          Unschedulable, with a proof (below)          REFUSED
+    set         empty          Unschedulable, without proof                 NOT_YET till patience ends
+    gone        was empty, or  waits                                        ERASED
+                only this pod
+    gone        was others     waits                                        SETTLED (b)
+    moved       any            any                                          SETTLED (c)
+
+    (a) accepted: by this pod, or by one that now pins the claim to its node
+    (b) its last user ended and kube-controller-manager freed it
+    (c) somebody else allocated it anew
+
+Proofs that an Unschedulable answers this allocation:
+
+    gate        the pod carried koordra's gate when the claim was written: it is tried only once that is
+                lifted, and it is lifted last
+    generation  condition.observedGeneration is beyond the pod's generation at the time of the write
+    transition  condition.lastTransitionTime lies SETTLE or more after allocation.allocationTimestamp (it
+                moves only with the status, so this serves pods that were first tried after the write)
+    changed     the condition was seen to change SETTLE or more after the write; a cycle that ran across
+                our write ends sooner than that
+    patience    it has said Unschedulable for PATIENCE since the write. A change of the claim requeues the
+                pod, and the scheduler's longest back-off is 10 s. The patience doubles with each refusal
+                of the pod, so that a scheduler that is away does not make pods wander.
+
+A wrong NO costs a round, never correctness: devices are only taken back while the claim is unreserved,
+conditional on its version. After a restart of the controller nothing is remembered: the grant then counts
+from the first time it is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from koordra.api import objects
+from koordra.controller import claims as claims_of
+from koordra.controller.cache import pod_claims
+from koordra.controller.cache.pod_claims import Condition, pod_scheduled
+
+SETTLE: Final = 1.0
+PATIENCE: Final = 15.0
+LONGEST_PATIENCE: Final = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An allocation that waits for the scheduler's answer, as far as one pod is concerned.
+
+    `since` and `changed` are monotonic seconds; `condition` is the last one seen and `changed` when it last
+    differed from the one before (None: not since the write). `reserved` are the uids last seen in
+    reservedFor.
+    """
+
+    claim_uid: str
+    node: str
+    allocated_at: str
+    since: float
+    condition: Condition
+    generation: int
+    was_gated: bool
+    changed: float | None = None
+    reserved: tuple[str, ...] = ()
+
+
+class Reading(StrEnum):
+    SETTLED = "settled"
+    NOT_YET = "not yet"
+    REFUSED = "refused"
+    ERASED = "erased"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`look_again`: monotonic time at which NOT_YET may have become something else without any change in the
+    API."""
+
+    reading: Reading
+    why: str = ""
+    look_again: float | None = None
+
+    @property
+    def is_no(self) -> bool:
+        return self.reading in {Reading.REFUSED, Reading.ERASED}
+
+
+def granted(
+    claim: Mapping[str, Any], pod: Mapping[str, Any], *, now: float, gated: bool | None = None
+) -> Grant | None:
+    """The grant to remember for an allocated claim and a pod that waits; None where it is pinned to no node.
+
+    `pod` is the pod as it was seen when the allocation was written, or is first seen with it.
+    """
+    node = claims_of.node_of(claim)
+    if node is None:
+        return None
+    return Grant(
+        claim_uid=objects.uid(claim),
+        node=node,
+        allocated_at=_timestamp(claim),
+        since=now,
+        condition=pod_scheduled(pod),
+        generation=int(objects.metadata(pod).get("generation") or 0),
+        was_gated=pod_claims.is_gated(pod) if gated is None else gated,
+        reserved=tuple(claims_of.reserved_for(claim)),
+    )
+
+
+def noted(grant: Grant, *, pod: Mapping[str, Any], claim: Mapping[str, Any] | None, now: float) -> Grant:
+    """The grant with what is seen now, for the rules that compare two moments."""
+    condition = pod_scheduled(pod)
+    changed = now if condition != grant.condition else grant.changed
+    reserved = grant.reserved
+    if claim is not None and claims_of.is_allocated(claim):
+        reserved = tuple(claims_of.reserved_for(claim))
+    return replace(grant, condition=condition, changed=changed, reserved=reserved)
+
+
+def read(
+    grant: Grant,
+    *,
+    pod: Mapping[str, Any] | None,
+    claim: Mapping[str, Any] | None,
+    all_allocated: bool,
+    refusals: int,
+    now: float,
+) -> Answer:
+    """Apply the table to a grant that is up to date (`noted`).
+
+    `all_allocated`: every claim of koordra's in the pod is allocated. `refusals`: how often the pod was
+    refused before.
+    """
+    if pod is None or not pod_claims.is_living(pod) or pod_claims.is_bound(pod):
+        return Answer(Reading.SETTLED)
+    if claim is None or objects.uid(claim) != grant.claim_uid or objects.is_deleting(claim):
+        return Answer(Reading.SETTLED)
+    pod_uid = objects.uid(pod)
+    if not claims_of.is_allocated(claim):
+        if set(grant.reserved) - {pod_uid}:
+            return Answer(Reading.SETTLED)
+        return Answer(Reading.ERASED, grant.condition.message or "the allocation was erased")
+    if claims_of.node_of(claim) != grant.node or _timestamp(claim) != grant.allocated_at:
+        return Answer(Reading.SETTLED)
+    if claims_of.reserved_for(claim):
+        return Answer(Reading.SETTLED)
+    if not grant.condition.is_unschedulable or pod_claims.gates(pod) or not all_allocated:
+        return Answer(Reading.NOT_YET)
+    patience_ends = grant.since + min(PATIENCE * 2.0**refusals, LONGEST_PATIENCE)
+    if _is_proven(grant) or now >= patience_ends:
+        return Answer(Reading.REFUSED, grant.condition.message or "Unschedulable")
+    return Answer(Reading.NOT_YET, look_again=patience_ends)
+
+
+def _is_proven(grant: Grant) -> bool:
+    condition = grant.condition
+    if grant.was_gated or condition.observed_generation > grant.generation > 0:
+        return True
+    if grant.changed is not None and grant.changed >= grant.since + SETTLE:
+        return True
+    transition, allocated = _seconds(condition.transition), _seconds(grant.allocated_at)
+    return transition is not None and allocated is not None and transition >= allocated + 1.0 + SETTLE
+
+
+def _timestamp(claim: Mapping[str, Any]) -> str:
+    return str((claims_of.allocation(claim) or {}).get("allocationTimestamp") or "")
+
+
+def _seconds(text: str) -> float | None:
+    """RFC 3339 as Unix seconds; Kubernetes cuts fractions off, hence the extra second above."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None

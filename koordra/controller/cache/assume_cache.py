@@ -1,0 +1,99 @@
+"""What we have written and the caches do not show yet.
+
+A watch cache lags behind our own writes. If the next plan were made from it alone, a device that was just
+given out would look free. So every claim that a write or a re-read returned is laid over the cache until the
+cache shows that resourceVersion or a later one (versions of one resource compare as numbers: KEP 5504), or
+shows that the claim is gone.
+
+A write whose outcome nobody knows (the connection broke after it was sent) is *in doubt*: it may still land,
+so its devices count as used. The doubt ends when the claim's version has moved on, because the write was
+conditional on the version before and can no longer land; the reconciler ends it actively by repeating that
+very write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from koordra.api import objects
+from koordra.api.objects import Object
+
+
+@dataclass(frozen=True, slots=True)
+class PendingWrite:
+    """An allocation that may or may not have been written: `claim` as it was before, with the version it
+    depended on."""
+
+    claim: Object
+    allocation: Mapping[str, Any]
+
+    def with_allocation(self) -> Object:
+        """The claim as it is if the write took effect."""
+        status = {**objects.status_of(self.claim), "allocation": self.allocation}
+        return {**self.claim, "status": status}
+
+
+class AssumeCache:
+    """By claim uid. Not thread-safe: the reconciler's worker owns it."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, Object] = {}
+        self._pending: dict[str, PendingWrite] = {}
+        self._lost: set[str] = set()
+
+    def assume(self, claim: Object) -> None:
+        """The server has answered with this state of the claim; it ends any doubt."""
+        self._pending.pop(objects.uid(claim), None)
+        before = self._written.get(objects.uid(claim))
+        if before is None or not is_older(claim, before):
+            self._written[objects.uid(claim)] = claim
+
+    def doubt(self, claim: Object, allocation: Mapping[str, Any]) -> None:
+        """`allocation` was sent for `claim` (conditional on its version) and no answer came."""
+        self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)
+
+    def pending_writes(self) -> list[PendingWrite]:
+        """Writes that are still in doubt, by claim."""
+        return sorted(self._pending.values(), key=lambda doubt: objects.key(doubt.claim))
+
+    def lose(self, claim_uid: str) -> None:
+        """The server does not have the claim any more, whatever the cache shows."""
+        self._lost.add(claim_uid)
+
+    def forget(self, claim_uid: str) -> None:
+        """The cache does not show the claim any more."""
+        self._written.pop(claim_uid, None)
+        self._pending.pop(claim_uid, None)
+        self._lost.discard(claim_uid)
+
+    def current(self, cached: Object) -> Object | None:
+        """The newest state known of a claim that the cache shows, None where it is lost; what the cache has caught up with is
+        dropped."""
+        uid = objects.uid(cached)
+        if uid in self._lost:
+            return None
+        written = self._written.get(uid)
+        if written is not None and not is_older(cached, written):
+            del self._written[uid]
+            written = None
+        newest = cached if written is None else written
+        doubt = self._pending.get(uid)
+        if doubt is None:
+            return newest
+        if is_older(doubt.claim, newest):
+            del self._pending[uid]
+            return newest
+        return doubt.with_allocation()
+
+
+def is_older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether `one` is an earlier state of the same object than `other`.
+
+    Versions that are not numbers cannot be ordered: then only the same version counts as caught up.
+    """
+    mine, theirs = objects.resource_version(one), objects.resource_version(other)
+    if mine.isdecimal() and theirs.isdecimal():
+        return int(mine) < int(theirs)
+    return mine != theirs

@@ -1,0 +1,173 @@
+"""When to look for what nobody should do (`guards`), and not to tell the same alarm over and over.
+
+Slices are judged node by node, claims one by one, and over-commitment pool by pool, each when it has changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
+
+Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
+taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has said that it
+has seen that generation of the pool (an annotation on the Node), which it says once all its own writes are settled:
+from then on no allocation of the controller's is under way for the node. docs/allocation-modes.md has the whole
+protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from koordra.api import names, objects
+from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.objects import Object
+from koordra.cel.selectors import DeviceFacts
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.node_index import allocator_of
+from koordra.controller.conflicts.allocation_audit import joint_places, overcommitments, writer_alarms
+from koordra.controller.conflicts.conflict_rules import (
+    DeviceConflict,
+    class_alarms,
+    joint_devices,
+    slice_alarms,
+)
+from koordra.controller.reporting.claim_events import ClaimEvent, cut
+
+REPEAT: Final = 600.0
+
+
+class ConflictWatch:
+    """Follows a cache. Not thread-safe."""
+
+    def __init__(self, cache: ClusterCache) -> None:
+        self._cache = cache
+        self._probes: dict[str, tuple[str, DeviceFacts]] = {}
+        """Type -> the node and the facts of one joint device."""
+        self._of_classes: list[DeviceConflict] = []
+        self._of_slices: dict[str, list[DeviceConflict]] = {}
+        self._of_claims: dict[str, list[DeviceConflict]] = {}
+        self._over_committed: dict[str, list[DeviceConflict]] = {}
+        self._quarantined: dict[str, int] = {}
+        """Node -> the highest generation of its pool in which some device changes hands."""
+        self._told: dict[tuple[str, str], float] = {}
+        self._classes = cache.follow(DEVICE_CLASSES)
+        self._nodes: set[str] = set()
+        self._pools: set[str] = set()
+        self._claims = cache.follow(RESOURCE_CLAIMS)
+        for key, entry in cache.slices.items():
+            self._on_slice(key, None, entry)
+        cache.listen(RESOURCE_SLICES, self._on_slice)
+        cache.listen(RESOURCE_CLAIMS, self._on_claim)
+
+    def sync(self, *, now: float, also: Sequence[DeviceConflict] = ()) -> list[ClaimEvent]:
+        """What is to be told now; `also`: alarms that were found elsewhere."""
+        self._look_at_published()
+        self._look_at_claims()
+        alarms = {(alarm.reason, alarm.key): alarm for alarm in (*self._alarms(), *also)}
+        due = [place for place in sorted(alarms) if self._told.get(place, -REPEAT) + REPEAT <= now]
+        self._told = {place: at for place, at in self._told.items() if place in alarms}
+        self._told.update(dict.fromkeys(due, now))
+        return [
+            ClaimEvent(alarms[place].reason, cut(alarms[place].message), alarms[place].about) for place in due
+        ]
+
+    def quarantines(self) -> list[tuple[Object, str]]:
+        """(node, generation of its pool) for nodes whose quarantine was not confirmed yet."""
+        return [
+            (node, str(generation))
+            for name, generation in sorted(self._quarantined.items())
+            if (node := self._cache.nodes.get(name)) is not None
+            and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != str(generation)
+        ]
+
+    def _alarms(self) -> Iterable[DeviceConflict]:
+        yield from self._of_classes
+        for table in (self._of_slices, self._of_claims, self._over_committed):
+            for alarms in table.values():
+                yield from alarms
+
+    # what has changed
+
+    def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
+        for entry in (before, now):
+            if entry is not None:
+                spec = objects.spec_of(entry)
+                self._nodes.add(str(spec.get("nodeName") or ""))
+                self._pools.add(str((spec.get("pool") or {}).get("name")))
+
+    def _on_claim(self, _key: str, before: Object | None, now: Object | None) -> None:
+        for claim in (before, now):
+            self._pools |= claims_of.pools(claim) if claim is not None else set()
+
+    # judging it again
+
+    def _look_at_published(self) -> None:
+        probed = self._probe()
+        for name in self._nodes:
+            published = self._cache.node_index.published(name)
+            _keep(self._of_slices, name, slice_alarms(published, self._cache.nodes))
+            generation = _in_quarantine(published)
+            if generation is None:
+                self._quarantined.pop(name, None)
+            else:
+                self._quarantined[name] = generation
+        self._nodes.clear()
+        if probed or self._classes:
+            facts = [facts for _, facts in self._probes.values()]
+            self._of_classes = class_alarms(self._cache.classes.values(), facts)
+        self._classes.clear()
+
+    def _probe(self) -> bool:
+        """Have one joint device of each type; whether it is another one than before."""
+        nodes, before = self._cache.node_index, dict(self._probes)
+        for kind, (name, _) in before.items():
+            if name in self._nodes:
+                del self._probes[kind]
+        lost = before.keys() - self._probes.keys()
+        for name in sorted(self._nodes):
+            self._probe_node(name)
+        if lost - self._probes.keys():
+            for name in sorted(nodes.nodes):
+                self._probe_node(name)
+        return self._probes != before
+
+    def _probe_node(self, name: str) -> None:
+        found = joint_devices(self._cache.node_index.published(name), self._probes)
+        self._probes.update({kind: (name, facts) for kind, facts in found.items()})
+
+    def _look_at_claims(self) -> None:
+        nodes, claims = self._cache.node_index, {*self._claims}
+        for pool in self._pools:
+            holders, slices = nodes.claims_of_pool(pool), nodes.slices_of_pool(pool)
+            _keep(self._over_committed, pool, overcommitments(slices, [*holders]) if len(holders) > 1 else [])
+            claims.update(objects.key(claim) for claim in holders)
+        joint: dict[str, set[tuple[str, str]]] = {}
+        for key in claims:
+            claim = self._cache.claims.get(key)
+            pools = claims_of.pools(claim) if claim is not None else set()
+            for pool in pools - joint.keys():
+                joint[pool] = joint_places(nodes.slices_of_pool(pool))
+            places = set().union(*(joint[pool] for pool in pools))
+            _keep(self._of_claims, key, writer_alarms(claim, places) if claim is not None else [])
+        self._pools.clear()
+        self._claims.clear()
+
+
+def _keep(table: dict[str, list[DeviceConflict]], key: str, alarms: list[DeviceConflict]) -> None:
+    if alarms:
+        table[key] = alarms
+    else:
+        table.pop(key, None)
+
+
+def _in_quarantine(slices: Iterable[Object]) -> int | None:
+    """The highest generation of a node's pool in which some device changes hands."""
+    return max(
+        (
+            int((objects.spec_of(entry).get("pool") or {}).get("generation") or 0)
+            for entry in slices
+            if objects.spec_of(entry).get("driver") == names.DRIVER
+            and any(
+                allocator_of(device) == names.ALLOCATOR_NOBODY
+                for device in objects.spec_of(entry).get("devices") or ()
+            )
+        ),
+        default=None,
+    )

@@ -1,0 +1,314 @@
+"""Which gang a pod says it belongs to, and on what terms. Pure.
+
+The first of these that a pod carries counts:
+
+    source        the pod says                                                    how many are needed
+    ------------  --------------------------------------------------------------  ---------------------------------------
+    koordra       annotation (or label) koordra.io/gang                           annotation koordra.io/gang-min
+    kubernetes    spec.schedulingGroup.podGroupName (1.36)                        PodGroup, schedulingPolicy.gang.minCount
+                  spec.workloadRef (1.35)                                         Workload, podGroups[].policy.gang.minCount
+    koordinator   annotation gang.scheduling.koordinator.sh/name                  annotation .../min-available
+    coscheduling  label scheduling.x-k8s.io/pod-group                             PodGroup, minMember
+                  label pod-group.scheduling.sigs.k8s.io, or .../name             PodGroup, or label .../min-available
+    volcano       annotation scheduling.k8s.io/group-name                         PodGroup, minMember
+    kueue         label kueue.x-k8s.io/pod-group-name                             annotation .../pod-group-total-count
+
+koordra's further annotations (koordra.io/gang-max, -timeout, -policy, -shrink, -topology) count with every source, and
+koordra.io/gang-min overrides what a pod group says. All members say the same, or the gang is refused: nobody can tell
+which of them is right. A gang never crosses namespaces: its name is looked up in the pod's own.
+
+A PodGroup that does not exist (yet) is "not known", and the gang waits. A Kubernetes PodGroup with the policy `basic` is no
+gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from koordra.api import names, objects
+from koordra.api.objects import Object
+
+GANG: Final = names.DOMAIN + "gang"
+GANG_MIN: Final = GANG + "-min"
+GANG_MAX: Final = GANG + "-max"
+GANG_TIMEOUT: Final = GANG + "-timeout"
+GANG_POLICY: Final = GANG + "-policy"
+GANG_SHRINK: Final = GANG + "-shrink"
+GANG_TOPOLOGY: Final = GANG + "-topology"
+OWN: Final = (GANG, GANG_MIN, GANG_MAX, GANG_TIMEOUT, GANG_POLICY, GANG_SHRINK, GANG_TOPOLOGY)
+"""Annotations that tenants write."""
+
+COMMITTED: Final = "gate.koordra.io/gang"
+"""Annotation that the controller alone writes, together with lifting the gate: the gang that the pod was let go with."""
+
+HELD: Final = "gate.koordra.io/gang-held"
+"""Annotation that the controller writes to a pod that it may have let go without an answer, and that has to stay."""
+
+TIMEOUT: Final = 300.0
+LONGEST_TIMEOUT: Final = 7 * 24 * 3600.0
+_KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+_COSCHEDULING: Final = "scheduling.x-k8s.io/pod-group"
+_COSCHEDULING_OLD: Final = "pod-group.scheduling.sigs.k8s.io"
+_VOLCANO: Final = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_KUEUE: Final = "kueue.x-k8s.io/pod-group-"
+_LONGEST_NAME: Final = 253
+_MOST_DIGITS: Final = 9
+"""Longer texts are no numbers: whoever wrote them may write 256 KiB of digits."""
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Source(StrEnum):
+    KOORDRA = "koordra"
+    KUBERNETES = "kubernetes"
+    KOORDINATOR = "koordinator"
+    COSCHEDULING = "coscheduling"
+    VOLCANO = "volcano"
+    KUEUE = "kueue"
+
+
+class Policy(StrEnum):
+    """What happens to a gang that has members running and cannot complete itself within its timeout."""
+
+    RESTART = "Restart"
+    """All its members are evicted, so that whoever made them makes them anew and they start together."""
+    KEEP = "Keep"
+    """Those that run go on and keep their devices."""
+
+
+class Shrink(StrEnum):
+    NEVER = "Never"
+    FOR_OTHERS = "ForOthers"
+    """Members above the least are evicted for a gang that waits and is not less urgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangRef:
+    """A pod's word about its gang. `part`: the group within a Workload of 1.35."""
+
+    source: Source
+    namespace: str
+    name: str
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, for people. Two gangs of one name, by the words of different systems, are two gangs."""
+        whose = "" if self.source is Source.KOORDRA else f" ({self.source.value})"
+        return f"{self.namespace}/{self.name}" + (f"/{self.part}" if self.part else "") + whose
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`least`: members that have to be placed before any starts; None while not known. `most`: None is no bound."""
+
+    least: int | None
+    most: int | None = None
+    timeout: float = TIMEOUT
+    policy: Policy = Policy.RESTART
+    shrink: Shrink = Shrink.NEVER
+    topology: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
+    """The gang that the pod names, None where it names none."""
+    annotations, labels, spec = objects.annotations_of(pod), objects.labels_of(pod), objects.spec_of(pod)
+    where = objects.namespace(pod)
+    own = annotations.get(GANG) or labels.get(GANG)
+    if own:
+        return GangRef(Source.KOORDRA, where, own)
+    group = (spec.get("schedulingGroup") or {}).get("podGroupName")
+    if group:
+        return GangRef(Source.KUBERNETES, where, str(group))
+    workload = spec.get("workloadRef") or {}
+    if workload.get("name"):
+        part = "/".join(
+            str(workload[each]) for each in ("podGroup", "podGroupReplicaKey") if workload.get(each)
+        )
+        return GangRef(Source.KUBERNETES, where, str(workload["name"]), part)
+    found = annotations.get(_KOORDINATOR + "name") or labels.get(_KOORDINATOR + "name")
+    if found:
+        return GangRef(Source.KOORDINATOR, where, found)
+    found = (
+        labels.get(_COSCHEDULING) or labels.get(_COSCHEDULING_OLD) or labels.get(_COSCHEDULING_OLD + "/name")
+    )
+    if found:
+        return GangRef(Source.COSCHEDULING, where, found)
+    found = next((annotations[name] for name in _VOLCANO if annotations.get(name)), None)
+    if found:
+        return GangRef(Source.VOLCANO, where, found)
+    found = labels.get(_KUEUE + "name")
+    return GangRef(Source.KUEUE, where, found) if found else None
+
+
+def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object]) -> Terms | None:
+    """The terms that all members agree on; None where the pod group says that it is no gang.
+
+    `pod_groups`: `API group/namespace/name` -> object.
+    """
+    pods = list(pods)
+    problems: list[str] = []
+
+    def agreed(name: str) -> str | None:
+        said = sorted(
+            {str(value) for pod in pods if (value := objects.annotations_of(pod).get(name)) is not None}
+        )
+        if len(said) > 1:
+            problems.append(f"its members disagree about {name}: {', '.join(said)}")
+        return said[0] if said else None
+
+    group = _pod_group(ref, pod_groups)
+    if _is_basic(ref, group):
+        return None
+    if len(ref.name) > _LONGEST_NAME:
+        problems.append(f"its name has {len(ref.name)} letters: {_LONGEST_NAME} at most")
+    if " " in ref.name or not ref.name.isprintable():
+        problems.append(
+            f"its name {ref.name[:_LONGEST_NAME]!r} has blanks or unprintable signs, which containers could not be told"
+        )
+    least = _number(GANG_MIN, agreed(GANG_MIN), problems)
+    if least is None:
+        least = _least_of_group(ref, group)
+    if least is None:
+        least = _least_of_members(ref, pods, agreed, problems)
+    most = _number(GANG_MAX, agreed(GANG_MAX), problems)
+    if most is not None and least is not None and most < least:
+        problems.append(f"{GANG_MAX} is {most} and {GANG_MIN} is {least}")
+    timeout = _seconds(GANG_TIMEOUT, agreed(GANG_TIMEOUT), problems)
+    if timeout is None:
+        timeout = _timeout_of_others(group, agreed)
+    if ref.source is Source.KOORDRA and least is None and not problems:
+        problems.append(f"{GANG_MIN} is missing: say how many members have to start together")
+    return Terms(
+        least,
+        most,
+        timeout,
+        _word(GANG_POLICY, agreed(GANG_POLICY), Policy, Policy.RESTART, problems),
+        _word(GANG_SHRINK, agreed(GANG_SHRINK), Shrink, Shrink.NEVER, problems),
+        agreed(GANG_TOPOLOGY) or _topology_of(group),
+        tuple(problems),
+    )
+
+
+def problems_of(pod: Mapping[str, Any]) -> list[str]:
+    """What is wrong with koordra's annotations on one pod, as far as the pod alone can tell."""
+    ref = gang_of(pod)
+    if ref is None:
+        stray = [name for name in OWN[1:] if name in objects.annotations_of(pod)]
+        return [f"{stray[0]} without {GANG}: name the gang"] if stray else []
+    found = terms_of(ref, [dict(pod)], {})
+    return [] if found is None else list(found.problems)
+
+
+def _pod_group(ref: GangRef, pod_groups: Mapping[str, Object]) -> Object | None:
+    domains = {
+        Source.KUBERNETES: ("scheduling.k8s.io",),
+        Source.COSCHEDULING: ("scheduling.x-k8s.io", "scheduling.sigs.k8s.io"),
+        Source.VOLCANO: ("scheduling.volcano.sh",),
+    }.get(ref.source, ())
+    found = (pod_groups.get(f"{domain}/{ref.namespace}/{ref.name}") for domain in domains)
+    return next((group for group in found if group is not None), None)
+
+
+def _policy_of(ref: GangRef, group: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The policy of a PodGroup of Kubernetes, or of the part of a Workload."""
+    spec = objects.spec_of(group or {})
+    if not ref.part:
+        return spec.get("schedulingPolicy") or {}
+    named = ref.part.partition("/")[0]
+    found = next((entry for entry in spec.get("podGroups") or () if entry.get("name") == named), None)
+    return (found or {}).get("policy") or {}
+
+
+def _is_basic(ref: GangRef, group: Mapping[str, Any] | None) -> bool:
+    if ref.source is not Source.KUBERNETES:
+        return False
+    policy = _policy_of(ref, group)
+    return "basic" in policy and "gang" not in policy
+
+
+def _least_of_group(ref: GangRef, group: Mapping[str, Any] | None) -> int | None:
+    if group is None:
+        return None
+    if ref.source is not Source.KUBERNETES:
+        return _positive(objects.spec_of(group).get("minMember"))
+    return _positive((_policy_of(ref, group).get("gang") or {}).get("minCount"))
+
+
+def _least_of_members(ref: GangRef, pods: list[Object], agreed: Any, problems: list[str]) -> int | None:
+    if ref.source is Source.KOORDINATOR:
+        return _number(_KOORDINATOR + "min-available", agreed(_KOORDINATOR + "min-available"), problems)
+    if ref.source is Source.KUEUE:
+        return _number(_KUEUE + "total-count", agreed(_KUEUE + "total-count"), problems)
+    if ref.source is Source.COSCHEDULING:
+        name = _COSCHEDULING_OLD + "/min-available"
+        said = sorted({labels[name] for pod in pods if name in (labels := objects.labels_of(pod))})
+        if len(said) > 1:
+            problems.append(f"its members disagree about {name}: {', '.join(said)}")
+        return _number(name, said[0] if said else None, problems)
+    return None
+
+
+def _timeout_of_others(group: Mapping[str, Any] | None, agreed: Any) -> float:
+    seconds = _positive(objects.spec_of(group or {}).get("scheduleTimeoutSeconds"))
+    if seconds is not None:
+        return float(min(seconds, int(LONGEST_TIMEOUT)))
+    unread: list[str] = []
+    return _seconds(_KOORDINATOR + "waiting-time", agreed(_KOORDINATOR + "waiting-time"), unread) or TIMEOUT
+
+
+def _topology_of(group: Mapping[str, Any] | None) -> str | None:
+    asked = (objects.spec_of(group or {}).get("schedulingConstraints") or {}).get("topology") or ()
+    return next((str(entry["key"]) for entry in asked if entry.get("key")), None)
+
+
+def _positive(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _number(name: str, text: str | None, problems: list[str]) -> int | None:
+    if text is None:
+        return None
+    number = whole_number(text)
+    if number is None or not 0 < number <= 100_000:
+        problems.append(f"{name} is {text[:40]!r}: write a number from 1 on")
+        return None
+    return number
+
+
+def whole_number(text: str) -> int | None:
+    """None where it is none, or is too long to be meant."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
+
+
+def _seconds(name: str, text: str | None, problems: list[str]) -> float | None:
+    """`300`, `90s`, `5m`, `1h30m`."""
+    if text is None:
+        return None
+    total, digits = 0.0, ""
+    for letter in text if not text.isdecimal() else f"{text}s":
+        if letter.isascii() and letter.isdecimal():
+            digits += letter
+        elif letter in _UNITS and 0 < len(digits) <= _MOST_DIGITS:
+            total += int(digits) * _UNITS[letter]
+            digits = ""
+        else:
+            digits = "?"
+            break
+    if digits or not 0 < total <= LONGEST_TIMEOUT:
+        problems.append(f"{name} is {text[:40]!r}: write a time such as 300s, 5m or 1h30m, 7 days at most")
+        return None
+    return total
+
+
+def _word(name: str, text: str | None, words: Any, default: Any, problems: list[str]) -> Any:
+    if text is None:
+        return default
+    if text not in {word.value for word in words}:
+        problems.append(f"{name} is {text[:40]!r}: write {' or '.join(word.value for word in words)}")
+        return default
+    return words(text)

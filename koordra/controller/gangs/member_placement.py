@@ -1,0 +1,314 @@
+"""Places for the members of a gang: what `koordra.placement.gang` is shown, and what becomes of its answer. Pure.
+
+    cells      members that share an unallocated claim have one node between them, so they are one to the allocator
+    fixed      members that have their devices: new ones are placed beside them
+    nodes      every site with what holds its devices and takes its room now; each cell comes with the nodes that it is kept
+               off: refused by the scheduler, kept free for others, ports, affinity and spread of pods that are there
+
+What the allocator cannot see is affinity, spread and ports *between* the members. So its answer is gone through, member by
+member, as if those before had come; where that shows an obstacle, places are looked for one by one, which knows them, and
+without regard to the fabric. The same is done where no allocator for gangs is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from koordra.allocator.reasons import Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.groups import Group
+from koordra.controller.gangs.membership import Gang, Member, index_of
+from koordra.controller.gangs.phase import GangStatus, places
+from koordra.controller.offers import KeptOff, Offers
+from koordra.controller.site_answers import Offered
+from koordra.placement import gang as asked
+
+KeptOffBy = Callable[[Group], KeptOff]
+
+Place = Callable[..., asked.GangAnswer]
+"""`koordra.placement.gang.place_gang`."""
+
+_BETWEEN_PODS: Final = ("podAffinity", "podAntiAffinity")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Members that have to be on one node."""
+
+    members: tuple[Member, ...]
+
+    @property
+    def key(self) -> str:
+        return self.members[0].key
+
+    @property
+    def group(self) -> Group:
+        return Group(tuple(member.claims for member in self.members if member.claims is not None))
+
+    @property
+    def pinned(self) -> frozenset[str] | None:
+        found = {
+            node
+            for member in self.members
+            if member.claims is not None
+            for claim in (*member.claims.ours, *member.claims.others)
+            if (node := claims_of.node_of(claim)) is not None
+        }
+        if not found:
+            return None
+        return frozenset(found) if len(found) == 1 else frozenset()
+
+
+def cells_of(members: Iterable[Member]) -> list[Cell]:
+    """In the order of their first members."""
+    home: dict[str, int] = {}
+    joined: dict[int, list[Member]] = {}
+    for position, member in enumerate(members):
+        keys = [objects.key(claim) for claim in (member.claims.pending if member.claims is not None else ())]
+        met = sorted({home[key] for key in keys if key in home})
+        target = met[0] if met else position
+        gathered = joined.setdefault(target, [])
+        for other in met[1:]:
+            gathered += joined.pop(other)
+        gathered.append(member)
+        for inside in gathered:
+            pending = inside.claims.pending if inside.claims is not None else ()
+            home.update((objects.key(claim), target) for claim in pending)
+    return [Cell(tuple(joined[position])) for position in sorted(joined)]
+
+
+def question(gang: Gang, status: GangStatus, *, kept_off: KeptOffBy) -> tuple[asked.Gang, dict[str, Cell]]:
+    """The gang as the allocator is asked, and the cells by key."""
+    cells = cells_of(status.plan)
+    planned = {member.uid for member in status.plan}
+    fixed = tuple(
+        asked.Fixed(
+            member.key,
+            node,
+            tuple(claim for claim in member.claims.ours if claims_of.is_allocated(claim))
+            if member.claims
+            else (),
+            rank=rank_of(member),
+            index=index_of(member.pod),
+        )
+        for member in gang.members
+        if (member.is_committed or member.is_placed) and member.uid not in planned
+        if (node := node_of(member)) is not None
+    )
+    shared = any(len(cell.members) > 1 for cell in cells)
+    least = len(cells) if shared else min(status.needed, len(cells))
+    members = tuple(
+        asked.Member(
+            cell.key,
+            cell.group.pods,
+            cell.group.pending,
+            pinned=cell.pinned,
+            index=index_of(cell.members[0].pod),
+            kept_off=kept_off(cell.group),
+        )
+        for cell in cells
+    )
+    whole = asked.Gang(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
+    return whole, {cell.key: cell for cell in cells}
+
+
+def node_of(member: Member) -> str | None:
+    """Where the member is, or where its devices will bring it."""
+    bound = objects.spec_of(member.pod).get("nodeName")
+    if bound:
+        return str(bound)
+    return next(iter(sorted(places(member))), None)
+
+
+def rank_of(member: Member) -> int | None:
+    """The rank that its allocation carries."""
+    for claim in member.claims.ours if member.claims is not None else ():
+        for entry in ((claims_of.allocation(claim) or {}).get("devices") or {}).get("config") or ():
+            parameters = (entry.get("opaque") or {}).get("parameters") or {}
+            if parameters.get("kind") == "GangMember" and isinstance(parameters.get("rank"), int):
+                return int(parameters["rank"])
+    return None
+
+
+class MemberPlacement:
+    """Finds places in the cluster as it is in a pass. Not thread-safe; `place` remembers through `memory`."""
+
+    def __init__(self, offers: Offers, *, place: Place | None, memory: Any = None) -> None:
+        self._offers = offers
+        self._place = place
+        self._memory = memory
+
+    def arrange(
+        self,
+        whole: asked.Gang,
+        cells: Mapping[str, Cell],
+        classes: Mapping[str, Object],
+        *,
+        kept_off: KeptOffBy,
+        budget: int = 1,
+        without: frozenset[str] = frozenset(),
+    ) -> asked.GangAnswer:
+        """`without`: uids of claims and pods as if they were gone."""
+        if self._place is None:
+            with self._as_if_gone(without):
+                return self._one_by_one(whole, cells, kept_off)
+        answer = self._place(whole, self._nodes(without), classes, memory=self._memory, budget=budget)
+        if isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, kept_off):
+            with self._as_if_gone(without):
+                return self._one_by_one(whole, cells, kept_off)
+        return answer
+
+    def _nodes(self, without: frozenset[str]) -> dict[str, asked.GangNode]:
+        sites = self._offers.sites
+        found = {}
+        for name, site in sites.by_name.items():
+            holders = site.holders
+            if without:
+                holders = tuple(claim for claim in holders if objects.uid(claim) not in without)
+            same = len(holders) == len(site.holders)
+            found[name] = asked.GangNode(
+                site.node,
+                lambda site=site: sites.inventory_of(site),  # type: ignore[misc]
+                holders,
+                site.load_without(without) if without else site.load,
+                site.likeness if same else None,
+                site.kind,
+            )
+        return found
+
+    def _is_obstructed(
+        self, answer: asked.GangPlaced, cells: Mapping[str, Cell], kept_off: KeptOffBy
+    ) -> bool:
+        """Whether a member has no place beside those before it, for reasons that lie between pods."""
+        if not any(_looks_at_others(pod) for cell in cells.values() for pod in cell.group.pods):
+            return False
+        with self._tentative():
+            for placed in answer.members:
+                cell = cells[placed.key]
+                if placed.node in kept_off(cell.group):
+                    return True
+                self._come(cell, placed.node, placed.allocations)
+        return False
+
+    def _one_by_one(
+        self, whole: asked.Gang, cells: Mapping[str, Cell], kept_off: KeptOffBy
+    ) -> asked.GangAnswer:
+        """Each cell where it fits best beside those before it; those that ask the most first."""
+        chosen: dict[str, Offered] = {}
+        reasons: dict[str, tuple[Reason, ...]] = {}
+        undecided = False
+        with self._tentative():
+            for member in sorted(whole.members, key=lambda each: -_asks(each.claims)):
+                cell = cells[member.key]
+                found = self._offer(cell, kept_off(cell.group))
+                if found.node is None and member.claims:
+                    undecided = undecided or found.undecided
+                    reasons[member.key] = tuple(
+                        dict.fromkeys(reason for told in found.reasons.values() for reason in told)
+                    )
+                    continue
+                chosen[member.key] = found
+                self._come(cell, found.node, found.allocations)
+        total = len(whole.fixed) + len(chosen)
+        if total < whole.minimum or not chosen:
+            text = (
+                f"{total} of {len(whole.fixed) + len(whole.members)} members fit, {whole.minimum} are needed"
+            )
+            if undecided:
+                return asked.GangUndecided(total, text, reasons)
+            return asked.GangUnsatisfiable(total, text, reasons)
+        return _placed(whole, chosen)
+
+    def _offer(self, cell: Cell, kept: KeptOff) -> Offered:
+        if cell.group.pending:
+            return self._offers.best(cell.group, kept)
+        pinned = cell.pinned
+        return Offered(next(iter(pinned)) if pinned else None)
+
+    def _come(self, cell: Cell, node: str | None, allocations: Mapping[str, Mapping[str, Any]]) -> None:
+        for claim in cell.group.pending:
+            taken = allocations.get(objects.key(claim))
+            if taken is not None:
+                status = {**objects.status_of(claim), "allocation": taken}
+                self._offers.given_out({**claim, "status": status}, cell.group.pods)
+
+    @contextmanager
+    def _tentative(self) -> Iterator[None]:
+        """What is given out inside is taken back at the end."""
+        sites = self._offers.sites
+        before = {name: (site.holders, site.guests) for name, site in sites.by_name.items()}
+        try:
+            yield
+        finally:
+            for name, (holders, guests) in before.items():
+                sites.put_back(name, holders=holders, guests=guests)
+
+    @contextmanager
+    def _as_if_gone(self, without: frozenset[str]) -> Iterator[None]:
+        if not without:
+            yield
+            return
+        sites = self._offers.sites
+        with self._tentative():
+            for name, site in list(sites.by_name.items()):
+                sites.put_back(
+                    name,
+                    holders=tuple(claim for claim in site.holders if objects.uid(claim) not in without),
+                    guests=tuple(pod for pod in site.guests if objects.uid(pod) not in without),
+                )
+            yield
+
+
+def _placed(whole: asked.Gang, chosen: Mapping[str, Offered]) -> asked.GangPlaced:
+    """Ranks by index, then in the order given; fixed members keep theirs."""
+    taken = {fixed.rank for fixed in whole.fixed if fixed.rank is not None}
+    free = (rank for rank in range(len(whole.fixed) + len(chosen) + len(taken)) if rank not in taken)
+    members = tuple(
+        asked.PlacedMember(
+            member.key,
+            found.node or "",
+            rank,
+            found.allocations,
+            found.levels,
+            {},
+        )
+        for rank, member in zip(free, [each for each in whole.members if each.key in chosen], strict=False)
+        if (found := chosen[member.key])
+    )
+    left = tuple(member.key for member in whole.members if member.key not in chosen)
+    nodes = {entry.node for entry in members} | {fixed.node for fixed in whole.fixed}
+    score = asked.GangScore(
+        placed=len(whole.fixed) + len(members),
+        apart=0,
+        domains=(),
+        opened=0,
+        nodes=len(nodes - {""}),
+        rails=0,
+        spare=0,
+    )
+    return asked.GangPlaced(members, left, len(whole.fixed) + len(members), score, proven=False)
+
+
+def _looks_at_others(pod: Mapping[str, Any]) -> bool:
+    spec = objects.spec_of(pod)
+    affinity = spec.get("affinity") or {}
+    if any(affinity.get(name) for name in _BETWEEN_PODS) or spec.get("topologySpreadConstraints"):
+        return True
+    return any(
+        port.get("hostPort") for entry in spec.get("containers") or () for port in entry.get("ports") or ()
+    )
+
+
+def _asks(claims: Sequence[Mapping[str, Any]]) -> int:
+    """Roughly how much: the number of devices."""
+    total = 0
+    for claim in claims:
+        for request in (objects.spec_of(claim).get("devices") or {}).get("requests") or ():
+            count = (request.get("exactly") or {}).get("count")
+            total += count if isinstance(count, int) else 1
+    return total

@@ -1,0 +1,209 @@
+"""What is to be done next for a gang. Pure: the API objects decide, so a controller that starts anew goes on from here.
+
+Not committed (no gate of the gang is lifted):
+
+    stage       what is there                                                   what is done
+    ----------  --------------------------------------------------------------  -------------------------------------------
+    Refused     terms that cannot be meant, or a member that nobody holds       told; nothing is allocated
+    Doubtful    a gate may have been lifted, no answer came, and not enough     the pod is written anew, so that the lift can
+                members are placed any more                                     not come late; then it is one of the others
+    Gathering   fewer members than the least are there and plannable            told; what is allocated is given back
+    Ready       enough members have all their devices, on nodes that exist      the gates are lifted
+    Torn        some claims have their devices, too few members all of them     given back: a write was cut off
+    Waiting     nothing is allocated                                            planned, all or none of the least
+
+Committed (a gate was lifted, or a member has its node):
+
+    Short       fewer members than the least have their devices, and some wait  those are planned together; after the
+                                                                                timeout the policy decides
+    Growing     the least are there, others wait                                planned one by one, after everybody else
+    Whole       nobody waits                                                    nothing
+
+A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two gangs that do not fit
+together one is whole and the other has nothing. What is left is a gang that was torn after its commit: by the scheduler's noes,
+a lost node, a deleted pod. It is Short, comes before everything of its priority, and after its timeout gives up all it has
+(policy Restart). So nobody waits for ever for somebody who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.gangs.membership import Gang, Member
+
+
+class Phase(StrEnum):
+    REFUSED = "Refused"
+    DOUBTFUL = "Doubtful"
+    GATHERING = "Gathering"
+    READY = "Ready"
+    PARTIALLY_ALLOCATED = "Torn"
+    WAITING = "Waiting"
+    BELOW_MIN = "Short"
+    GROWING = "Growing"
+    WHOLE = "Whole"
+
+
+_IDLE: Final = frozenset({Phase.REFUSED, Phase.GATHERING, Phase.PARTIALLY_ALLOCATED, Phase.WAITING})
+"""Stages of gangs that need nothing of what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangStatus:
+    """`count`: members that count towards the least. `give_back`: claims to free now. `lift`: members to let go now. `plan`:
+    members to find places for, `needed`: how many of them at the least. `doubts`: members whose lift has to be ruled out."""
+
+    phase: Phase
+    count: int = 0
+    give_back: tuple[Object, ...] = ()
+    lift: tuple[Member, ...] = ()
+    plan: tuple[Member, ...] = ()
+    needed: int = 0
+    doubts: tuple[Member, ...] = ()
+    why: str = ""
+
+
+def status_of(
+    gang: Gang,
+    *,
+    nodes: Collection[str],
+    users: Mapping[str, Sequence[Object]],
+    idle: frozenset[str] = frozenset(),
+) -> GangStatus:
+    """`nodes` that exist; `users`: claim key -> the pods that use it; `idle`: uids of members of other gangs that hold
+    devices for nothing either."""
+    if gang.committed:
+        return _committed(gang)
+    found = _uncommitted(gang, nodes, users, idle)
+    doubts = tuple(member for member in gang.held if member.in_doubt)
+    if doubts and found.phase is not Phase.READY:
+        return GangStatus(Phase.DOUBTFUL, found.count, doubts=doubts, why=found.why)
+    return found
+
+
+def statuses_of(
+    gangs: Iterable[Gang], *, nodes: Collection[str], users: Mapping[str, Sequence[Object]]
+) -> dict[str, GangStatus]:
+    """By key, each gang judged by itself."""
+    return {gang.key: status_of(gang, nodes=nodes, users=users) for gang in gangs}
+
+
+def with_idle(
+    gangs: Mapping[str, Gang],
+    statuses: Mapping[str, GangStatus],
+    *,
+    nodes: Collection[str],
+    users: Mapping[str, Sequence[Object]],
+) -> dict[str, GangStatus]:
+    """The standings (of `standings_of`) where a claim that two gangs share is kept by neither while both of them
+    wait."""
+    found = dict(statuses)
+    waiting = [gangs[key] for key, status in statuses.items() if status.phase in _IDLE]
+    idle = frozenset(member.uid for gang in waiting for member in gang.held)
+    for gang in waiting:
+        if len(takeable(gang, users, idle)) > len(takeable(gang, users)):
+            found[gang.key] = status_of(gang, nodes=nodes, users=users, idle=idle)
+    return found
+
+
+def _uncommitted(
+    gang: Gang, nodes: Collection[str], users: Mapping[str, Sequence[Object]], idle: frozenset[str]
+) -> GangStatus:
+    touched = takeable(gang, users, idle)
+    why = _refused_because(gang)
+    if why:
+        return GangStatus(Phase.REFUSED, give_back=touched, why=why)
+    ready = tuple(member for member in gang.held if member.may_be_planned)
+    count = len(ready) + len(gang.unclaimed) + gang.done
+    least = gang.terms.least
+    if least is None or count < least:
+        return GangStatus(Phase.GATHERING, count, give_back=touched, why=_lacking(gang, count))
+    placed = tuple(member for member in ready if member.is_placed)
+    enough = len(placed) + len(gang.unclaimed) + gang.done >= least
+    lost = sorted(node for member in placed for node in places(member) if node not in nodes)
+    if enough and not lost and (touched or len(placed) == len(ready)):
+        return GangStatus(Phase.READY, count, lift=placed)
+    if touched:
+        why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
+        return GangStatus(Phase.PARTIALLY_ALLOCATED, count, give_back=touched, why=why)
+    others = len(gang.unclaimed) + gang.done
+    return GangStatus(Phase.WAITING, count, plan=_at_most(gang, ready, others), needed=max(1, least - others))
+
+
+def _committed(gang: Gang) -> GangStatus:
+    committed = gang.committed
+    lift = tuple(member for member in gang.held if member.may_be_planned and member.is_placed)
+    waiting = [
+        member for member in (*committed, *gang.held) if member.may_be_planned and not member.is_placed
+    ]
+    present = sum(1 for member in committed if member.is_bound or member.is_placed)
+    present += len(lift) + len(gang.unclaimed) + gang.done
+    least = gang.terms.least or 0
+    plan = _at_most(gang, waiting, present)
+    if present < least and waiting:
+        return GangStatus(Phase.BELOW_MIN, present, lift=lift, plan=plan, needed=least - present)
+    if plan:
+        return GangStatus(Phase.GROWING, present, lift=lift, plan=plan, needed=1)
+    return GangStatus(Phase.WHOLE, present, lift=lift)
+
+
+def takeable(
+    gang: Gang, users: Mapping[str, Sequence[Object]], idle: frozenset[str] = frozenset()
+) -> tuple[Object, ...]:
+    """Allocated claims of members that are held, that nobody has reserved and nobody but them and the idle waits for."""
+    inside = {member.uid for member in gang.held} | idle
+    found: dict[str, Object] = {}
+    for member in gang.held:
+        for claim in member.claims.ours if member.claims is not None else ():
+            key = objects.key(claim)
+            if (
+                claims_of.is_allocated(claim)
+                and not claims_of.reserved_for(claim)
+                and not claims_of.is_immediate(claim)
+                and {objects.uid(pod) for pod in users.get(key, ())} <= inside
+            ):
+                found[key] = claim
+    return tuple(found[key] for key in sorted(found))
+
+
+def places(member: Member) -> set[str]:
+    """The nodes that the member's allocated claims pin it to."""
+    claims = member.claims.ours if member.claims is not None else ()
+    return {node for claim in claims if (node := claims_of.node_of(claim)) is not None}
+
+
+def _at_most(gang: Gang, members: Sequence[Member], others: int) -> tuple[Member, ...]:
+    if gang.terms.most is None:
+        return tuple(members)
+    return tuple(members[: max(0, gang.terms.most - others)])
+
+
+def _refused_because(gang: Gang) -> str:
+    if gang.terms.problems:
+        return "; ".join(gang.terms.problems)
+    if gang.unheld:
+        first = gang.unheld[0]
+        return (
+            f"pod {first.key} and {len(gang.unheld) - 1} more are"
+            if len(gang.unheld) > 1
+            else f"pod {first.key} is"
+        ) + (
+            " not held by the scheduling gate koordra.io/joint-allocation, so it could start without the others: "
+            "delete it, and see that koordra's webhook is reached when it is made anew"
+        )
+    return ""
+
+
+def _lacking(gang: Gang, count: int) -> str:
+    least = gang.terms.least
+    if least is None:
+        return f"how many members it needs is not known: there is no pod group {gang.ref.key}"
+    foreign = sum(1 for member in gang.held if not member.may_be_planned)
+    waiting = f", {foreign} more wait for another gate or for a claim" if foreign else ""
+    return f"{count} of {least} members are there{waiting}"

@@ -1,0 +1,109 @@
+"""Nodes that are kept free for a gang: it needs much at the same time, and small claims fit into every gap.
+
+    a gang that waits for all of the least for `starves_after` seconds gets nodes: those where it would fit if koordra's claims on
+    the least used nodes were gone, as few of those as will do
+    pods and gangs that come after it in the order of planning are not placed there; those before it are
+    one gang at a time, the most urgent that starves; for WINDOW seconds, then it rests for REST seconds
+    a gang for which an elastic one is shrunk gets the nodes at once
+
+As for single pods (reservations.py) it counts anew after a change of leader. One gang at a time: two that keep nodes from each
+other's room would only make both wait longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from koordra.allocator.reasons import Cause, Reason
+from koordra.controller.allocation.reservations import REST, WINDOW
+from koordra.controller.cache.priority import Urgency
+from koordra.controller.gangs.membership import Gang
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedNodes:
+    """`nodes` are kept free for the gang until `until`."""
+
+    gang: str
+    urgency: Urgency
+    nodes: frozenset[str]
+    until: float
+
+
+class GangReservation:
+    """By gang key; times are monotonic seconds. `starves_after` 0: only for gangs that others are shrunk for."""
+
+    def __init__(self, *, starves_after: float) -> None:
+        self._starves_after = starves_after
+        self._since: dict[str, float] = {}
+        self._resting: dict[str, float] = {}
+        self._kept: ReservedNodes | None = None
+        self.version = 0
+        """Goes up whenever other nodes are kept free."""
+
+    @property
+    def kept(self) -> ReservedNodes | None:
+        return self._kept
+
+    def waits(self, gang: Gang, *, now: float) -> None:
+        self._since.setdefault(gang.key, now)
+
+    def placed(self, gang: Gang) -> None:
+        self._since.pop(gang.key, None)
+        self._resting.pop(gang.key, None)
+        if self._kept is not None and self._kept.gang == gang.key:
+            self._end()
+
+    def retain(self, keys: Iterable[str], *, now: float) -> None:
+        """Forget gangs that do not wait any more, and end what is over."""
+        kept = set(keys)
+        for table in (self._since, self._resting):
+            for key in table.keys() - kept:
+                del table[key]
+        if self._kept is not None and self._kept.until <= now:
+            self._resting[self._kept.gang] = now + REST
+            self._end()
+        if self._kept is not None and self._kept.gang not in kept:
+            self._end()
+
+    def _end(self) -> None:
+        self._kept = None
+        self.version += 1
+
+    def starves(self, gang: Gang, *, now: float) -> bool:
+        """Whether it is the gang's turn to get nodes."""
+        since = self._since.get(gang.key)
+        if since is None or self._kept is not None or self._starves_after <= 0:
+            return False
+        return now >= max(since + self._starves_after, self._resting.get(gang.key, 0.0))
+
+    def keep(self, gang: Gang, nodes: Iterable[str], *, now: float) -> None:
+        self.version += 1
+        self._kept = ReservedNodes(gang.key, gang.urgency, frozenset(nodes) - {""}, now + WINDOW)
+
+    def in_vain(self, gang: Gang, *, now: float) -> None:
+        """No nodes would help it."""
+        self._resting[gang.key] = now + REST
+
+    def kept_off(self, urgency: Urgency, gang: str | None = None) -> dict[str, Reason]:
+        """The nodes that are kept free for a gang before this one."""
+        kept = self._kept
+        if kept is None or kept.gang == gang or urgency <= kept.urgency:
+            return {}
+        text = (
+            f"the node is kept free for gang {kept.gang}, which comes first and needs much at the same time"
+        )
+        return {
+            node: Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text) for node in sorted(kept.nodes)
+        }
+
+    def next(self, now: float) -> float | None:
+        """When the next gang starves, or what is kept ends."""
+        moments = [] if self._kept is None else [self._kept.until]
+        if self._starves_after > 0 and self._kept is None:
+            moments += [
+                max(since + self._starves_after, self._resting.get(key, 0.0))
+                for key, since in self._since.items()
+            ]
+        return min((moment for moment in moments if moment > now), default=None)

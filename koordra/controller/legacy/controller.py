@@ -1,0 +1,271 @@
+"""A leader's loop over legacy pods: templates made again and collected, quotas counted, pods beyond them held back.
+
+Pods and classes are those of the term's caches (koordra.controller.cache.informers): the leader watches them once for all that it does.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from koordra.api import objects
+from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller.cache.pod_claims import PodClaims, is_bound, is_living, may_be_planned
+from koordra.controller.legacy import quota_enforcement, template_gc
+from koordra.controller.legacy.quota import bounded
+from koordra.controller.legacy.quota_watch import QuotaWatch
+from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.legacy.templates import NotMade, Templates
+from koordra.controller.legacy.usage import Usage, legacy_templates
+from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kube import KubeClient
+from koordra.logs import get_logger
+from koordra.process import spawn
+from koordra.watch import WatchCache
+
+log = get_logger(__name__)
+
+PERIOD: Final = 10.0
+GATHER: Final = 0.25
+SETTLE: Final = 2.0
+"""Seconds for which a pod without its template is left to the watches: the template may be a moment behind."""
+TELL_AGAIN: Final = 30.0
+PATIENCE: Final = 30.0
+"""Seconds for which pods wait without a word for what is to be read first."""
+NOT_READ: Final = (
+    "the bounds of the pod's namespace are not known yet: ResourceQuotas, pods or templates could not be read; "
+    "the controller's log says why"
+)
+LOST: Final = "LegacyTemplateLost"
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
+
+Find = Callable[[Kind, str], Object | None]
+
+
+def nowhere(_kind: Kind, _key: str) -> Object | None:
+    """Where nothing can be looked up."""
+    return None
+
+
+class LegacyController:
+    """Makes templates again, deletes unused ones, counts quotas. Pods and classes are those of the term's caches: `on_pod` hears
+    their watch, `run` gets them as they are. `wake` is called when a quota has changed."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: LegacySettings,
+        *,
+        tell: Callable[[ClaimEvent], None],
+        may_write: Callable[[], bool],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._tell = tell
+        self._find: Find = nowhere
+        self._wake = wake
+        self._observe: Callable[[Kind], list[Object]] | None = None
+        self._heard = 0
+        self._is_counted = False
+        self._unread_since: float | None = None
+        self._may_write = may_write
+        self._changed = threading.Event()
+        self._usage = Usage(settings.compat, clock=time.monotonic)
+        self._quotas = QuotaWatch(client, wake=wake)
+        self._templates = WatchCache(client, RESOURCE_CLAIM_TEMPLATES, on_change=self._on_template)
+        self._missed: dict[tuple[str, str], float] = {}
+        self._over: dict[str, str] = {}
+
+    def start(
+        self, observe: Callable[[Kind], list[Object]], stop: threading.Event, *, find: Find = nowhere
+    ) -> threading.Thread:
+        """`run` in a thread of its own. `find` looks into the same caches by kind and key."""
+        self._find = find
+        return spawn(lambda: self.run(observe, stop), name="legacy-upkeep")
+
+    def run(self, observe: Callable[[Kind], list[Object]], stop: threading.Event) -> None:
+        """A leader's term. `observe` gives the pods and the classes of caches that are listed."""
+        self._observe = observe
+        spawn(partial(self._templates.run, stop), name="legacy-resourceclaimtemplates")
+        self._quotas.start(stop)
+        while not self._templates.wait_synced(0.2):
+            if stop.is_set():
+                return
+        was_read = False
+        while not stop.is_set():
+            self._changed.clear()
+            pause = PERIOD
+            try:
+                pause = self._pass(observe)
+            except ApiError as error:
+                log.warning("legacy_pass_interrupted", error=str(error))
+            except Exception:  # a pod that nobody thought of must not end the upkeep of all others
+                log.exception("legacy_pass_failed")
+            if not was_read and self._is_read():
+                was_read = True
+                self._wake()  # nothing has changed where there are no quotas
+            _wait(self._changed, stop, pause if was_read else GATHER)
+            stop.wait(GATHER)
+
+    def held(
+        self, members: Sequence[PodClaims], gangs: Mapping[str, tuple[str, int]] | None = None
+    ) -> Mapping[str, str]:
+        """Uid -> why a pod that waits for devices gets none for now: it stands beyond a quota. An empty text: pods, quotas or
+        templates are not read yet. `gangs`: of members that start together, by uid, their gang and how many of them it can do
+        without. Asked before each planning."""
+        found: dict[str, str] = {}
+        by_namespace: dict[str, list[PodClaims]] = {}
+        for member in members:
+            if member.pending and any(legacy_templates(member.pod)):
+                by_namespace.setdefault(objects.namespace(member.pod), []).append(member)
+        for namespace, waiting in by_namespace.items():
+            if not self._is_read():
+                found.update((objects.uid(member.pod), self._not_read()) for member in waiting)
+                continue
+            quotas = [quota for quota in self._quotas.of(namespace) if bounded(quota)]
+            if quotas:
+                here = [member for member in members if objects.namespace(member.pod) == namespace]
+                served = {objects.name(one.pod) for one in here if len(one.pending) < len(one.ours)}
+                found.update(self._beyond(namespace, quotas, waiting, served=served, gangs=gangs or {}))
+        return found
+
+    def _not_read(self) -> str:
+        self._unread_since = time.monotonic() if self._unread_since is None else self._unread_since
+        return NOT_READ if time.monotonic() - self._unread_since > PATIENCE else ""
+
+    def _is_read(self) -> bool:
+        """Quotas, and every pod of the first list with the templates: what runs since before this leader's term is counted too."""
+        if not self._is_counted and self._observe is not None:
+            counted = self._heard >= len(self._observe(PODS))
+            self._is_counted = counted and self._templates.wait_synced(0)
+        return self._is_counted and self._quotas.is_synced()
+
+    def _beyond(
+        self,
+        namespace: str,
+        quotas: Sequence[Object],
+        waiting: Sequence[PodClaims],
+        *,
+        served: Container[str],
+        gangs: Mapping[str, tuple[str, int]],
+    ) -> dict[str, str]:
+        claims = {objects.key(claim): claim for member in waiting for claim in member.ours}
+        self._usage.recall(
+            namespace,
+            template=lambda where, name: self._templates.get(f"{where}/{name}"),
+            claim=lambda where, name: (
+                claims.get(f"{where}/{name}") or self._find(RESOURCE_CLAIMS, f"{where}/{name}")
+            ),
+        )
+        late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_heard(one.pod)}
+        if not late and not any(template_gc.over(quotas, self._usage.counted)):
+            return {}
+        planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
+        counted = []
+        for name, charges in self._usage.charges(namespace).items():
+            has_devices = name in served or self._has_devices(f"{namespace}/{name}", name in planned)
+            if has_devices or name in planned:
+                gang, spare = gangs.get(planned.get(name, ""), ("", 0))
+                age = str(charges[0].pod["metadata"].get("creationTimestamp") or ""), name
+                counted.append(quota_enforcement.Counted(name, charges, has_devices, age, gang, spare))
+        held = quota_enforcement.beyond(quotas, counted)
+        return late | {planned[name]: text for name, text in held.items()}
+
+    def _has_devices(self, key: str, is_planned: bool) -> bool:
+        """Of a pod of which no claim that waits has devices. One without a node has none, for want of a claim or behind another
+        gate. It may get there only when others of its namespace end (a quota on the class), so nobody is to wait for it."""
+        if is_planned:
+            return False
+        pod = self._find(PODS, key)
+        return pod is None or is_bound(pod) or not is_living(pod)
+
+    def _pass(self, observe: Callable[[Kind], list[Object]]) -> float:
+        """Seconds until it is worth looking again, if nothing changes."""
+        pods = [pod for pod in observe(PODS) if any(legacy_templates(pod))]
+        templates = self._templates.objects()
+        classes = {objects.name(one): one for one in observe(DEVICE_CLASSES)}
+        self._make_again(pods, {objects.key(one): one for one in templates}, classes)
+        grace = self._settings.grace
+        for template in template_gc.unused(pods, templates, now=time.time(), grace=grace):
+            self._delete(template)
+        self._tell_quotas()
+        return 0.5 if self._missed else min(PERIOD, max(grace / 4, 0.5))
+
+    def _tell_quotas(self) -> None:
+        found = {
+            objects.key(over.quota): over
+            for over in template_gc.over(self._quotas.all(), self._usage.counted)
+        }
+        for key, over in found.items():
+            if self._over.get(key) != over.text:
+                self._tell(ClaimEvent(QUOTA_EXCEEDED, cut(over.text), (over.quota,)))
+        self._over = {key: over.text for key, over in found.items()}
+
+    def _make_again(
+        self, pods: list[Object], templates: Mapping[str, Object], classes: Mapping[str, Object]
+    ) -> None:
+        now, missing = time.monotonic(), set()
+        for lost in template_gc.lost(pods, templates, classes, self._settings.compat):
+            place = objects.uid(lost.pod), lost.name
+            missing.add(place)
+            if now - self._missed.setdefault(place, now) < SETTLE:
+                continue
+            self._missed[place] = now
+            if lost.template is None:
+                self._missed[place] += TELL_AGAIN
+                self._tell(ClaimEvent(LOST, cut(lost.why), (lost.pod,)))
+            else:
+                self._make(lost)
+        self._missed = {place: since for place, since in self._missed.items() if place in missing}
+
+    def _make(self, lost: template_gc.Lost) -> None:
+        assert lost.template is not None
+        if not self._may_write():
+            return
+        store = Templates(self._client, known=lambda *_: None, now=time.time, grace=self._settings.grace)
+        try:
+            store.ensure(lost.template)
+        except NotMade as error:
+            self._tell(ClaimEvent(LOST, cut(str(error)), (lost.pod,)))
+        else:
+            log.info("legacy_template_made_again", template=objects.key(lost.template))
+
+    def _delete(self, template: Object) -> None:
+        if not self._may_write():
+            return
+        try:
+            self._client.delete(
+                RESOURCE_CLAIM_TEMPLATES,
+                objects.name(template),
+                namespace=objects.namespace(template),
+                uid=objects.uid(template),
+                resource_version=objects.resource_version(template),
+            )
+        except (Conflict, NotFound):
+            return  # somebody uses it again, or was quicker
+        log.info("legacy_template_deleted", template=objects.key(template))
+
+    def on_pod(self, event: str, pod: Object, /) -> None:
+        """Listener of the watch of pods."""
+        try:
+            if any(legacy_templates(pod)):
+                self._usage.on_pod(event, pod)
+                self._changed.set()
+        finally:
+            self._heard += 1
+
+    def _on_template(self, event: str, template: Object, /) -> None:
+        self._usage.on_template(event, template)
+        self._changed.set()
+
+
+def _wait(changed: threading.Event, stop: threading.Event, pause: float) -> None:
+    ends = time.monotonic() + pause
+    while not stop.is_set() and not changed.is_set() and (rest := ends - time.monotonic()) > 0:
+        changed.wait(min(rest, 0.5))

@@ -1,0 +1,175 @@
+"""Pods that their kubelet has given up for a minute are looked at again.
+
+A kubelet that cannot prepare a pod's claims does not count that as a failure of the pod: it tells an Event
+(FailedPrepareDynamicResources) and comes back at its next resync, 60 to 90 seconds later. The reason is often over in a second:
+the API server's node authorizer has not heard yet that the pod is on the node and refuses the first read of the claim; the
+plugin is being updated; the card's last holder is being torn down. A change of a pod's annotations makes the kubelet look at
+once, so the leader writes one:
+
+    bound, claims of koordra's, kubelet has seen it (PodReadyToStartContainers False)   for 3 s ──> koordra.io/look-again: "1"
+                                                          each pause 1.5 times the last, up to 60 s ──> "2", "3", ... up to "10"
+    sandbox made, finished, deleting, gone ──> forgotten
+
+Nobody reads the annotation. After the last one the kubelet is left to its own resync. Pods are followed through the term's
+watch, one step an event; at most so many are written a second that a cluster full of failing nodes does not feel it. It takes
+`patch` of pods, which lifting gates takes already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from koordra.api import names, objects
+from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.errors import ApiError, ApiUnreachable
+from koordra.logs import get_logger
+from koordra.process import spawn
+
+log = get_logger(__name__)
+
+LOOK_AGAIN: Final = names.DOMAIN + "look-again"
+"""Annotation: how often the kubelet was woken for the pod."""
+FIRST: Final = 3.0
+GROWTH: Final = 1.5
+LONGEST: Final = 60.0
+MOST: Final = 10
+A_SECOND: Final = 50
+"""Pods written in one look; there is a look a second."""
+PERIOD: Final = 1.0
+_CONDITION: Final = "PodReadyToStartContainers"
+
+
+class Client(Protocol):
+    """What is needed of koordra.kube.KubeClient."""
+
+    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """`due` by the monotonic clock; `told` times already."""
+
+    pod: Object
+    due: float
+    told: int
+
+
+class PodRequeue:
+    """`ours` tells whether a pod has devices of koordra's. `on_pod` hears a watch, `look` writes; one thread each."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        ours: Callable[[Object], bool],
+        clock: Callable[[], float],
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._ours = ours
+        self._clock = clock
+        self._may_write = may_write
+        self._lock = threading.Lock()
+        self._waiting: dict[str, _Waiting] = {}
+
+    def on_pod(self, event: str, pod: Object, /) -> None:
+        uid = objects.uid(pod)
+        if event == "DELETED" or not is_waiting(pod):
+            if uid in self._waiting:
+                with self._lock:
+                    self._waiting.pop(uid, None)
+            return
+        with self._lock:
+            known = self._waiting.get(uid)
+            if known is not None:
+                known.pod = pod
+            else:
+                told = _told(pod)
+                self._waiting[uid] = _Waiting(pod, self._clock() + _pause(told), told)
+
+    def sync(self) -> int:
+        """Writes what is due; how many. Raises ApiUnreachable."""
+        now, written, tried = self._clock(), 0, 0
+        with self._lock:
+            due = sorted((one for one in self._waiting.values() if one.due <= now), key=lambda one: one.due)
+        for one in due:
+            if one.told >= MOST or not self._ours(one.pod):
+                one.due = now + LONGEST
+                continue
+            if tried == A_SECOND or not self._may_write():
+                return written
+            tried += 1
+            written += self._write(one)
+            one.told += 1
+            one.due = now + _pause(one.told)
+        return written
+
+    def _write(self, one: _Waiting) -> bool:
+        pod = one.pod
+        body = {"metadata": {"uid": objects.uid(pod), "annotations": {LOOK_AGAIN: str(one.told + 1)}}}
+        try:
+            self._client.patch(PODS, objects.name(pod), body, namespace=objects.namespace(pod))
+        except ApiUnreachable:
+            one.due = self._clock() + PERIOD  # others first: it may be this pod alone that nobody can write
+            raise
+        except ApiError as error:  # gone, or a policy says no
+            log.debug("kubelet_not_woken", pod=objects.key(pod), error=str(error))
+            return False
+        log.info("kubelet_woken", pod=objects.key(pod), times=one.told + 1)
+        return True
+
+
+def is_waiting(pod: Mapping[str, Any]) -> bool:
+    """Whether the kubelet has seen the pod and has no sandbox for it. Older kubelets do not say."""
+    spec = objects.spec_of(pod)
+    if not spec.get("nodeName") or not spec.get("resourceClaims"):
+        return False
+    if objects.pod_is_finished(pod) or objects.is_deleting(pod):
+        return False
+    return any(
+        one.get("type") == _CONDITION and one.get("status") == "False"
+        for one in objects.status_of(pod).get("conditions") or ()
+    )
+
+
+def has_ours(pod: Mapping[str, Any], find: Callable[[Kind, str], Object | None]) -> bool:
+    """Whether one of its claims has devices of koordra's. `find` looks up by kind and key."""
+    for name in objects.pod_claim_names(pod).values():
+        claim = find(RESOURCE_CLAIMS, f"{objects.namespace(pod)}/{name}") if name else None
+        if claim is not None and claims_of.holds_koordra_devices(claim):
+            return True
+    return False
+
+
+def start_waking(waking: PodRequeue, *, stop: threading.Event) -> threading.Thread:
+    """A look a second until `stop`, in a thread of its own."""
+    return spawn(lambda: _run(waking, stop), name="kubelet-waking")
+
+
+def _run(waking: PodRequeue, stop: threading.Event) -> None:
+    pause = PERIOD
+    while not stop.wait(pause):
+        pause = PERIOD
+        try:
+            waking.sync()
+        except ApiUnreachable as error:
+            log.debug("waking_interrupted", error=str(error))
+            pause = PERIOD * 5
+        except Exception:  # what only saves time must not end what allocates
+            log.exception("waking_failed")
+            pause = LONGEST
+
+
+def _told(pod: Mapping[str, Any]) -> int:
+    """By the leader before."""
+    text = objects.annotations_of(pod).get(LOOK_AGAIN, "")
+    return min(int(text), MOST) if text.isascii() and text.isdigit() and len(text) < 3 else 0
+
+
+def _pause(told: int) -> float:
+    return min(FIRST * GROWTH**told, LONGEST)

@@ -1,0 +1,192 @@
+"""What happened to a claim, in words for people: one value that Events, logs and metrics are made from. Pure.
+
+Allocated              devices were given to the claim
+GivenBack              they were taken back, and why
+AllocationRefused      the scheduler said no to a node: its words, and for how long the node is left out
+WriteRefused           the API server refused the write
+Preempted              a pod had to go for a more urgent one
+any of guards.CONFLICTS   somebody does what only koordra may do
+any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+
+ALLOCATED: Final = "Allocated"
+GIVEN_BACK: Final = "GivenBack"
+ALLOCATION_REFUSED: Final = "AllocationRefused"
+WRITE_REFUSED: Final = "WriteRefused"
+PREEMPTED: Final = "Preempted"
+
+UNGUARDED_CLASS: Final = "UnguardedClass"
+FOREIGN_CLASS: Final = "ForeignClass"
+FOREIGN_WRITER: Final = "ForeignWriter"
+OVER_COMMITTED: Final = "OverCommitted"
+TWO_DRIVERS: Final = "TwoDrivers"
+STRANGE_SLICE: Final = "StrangeSlice"
+FOREIGN_PLUGIN: Final = "ForeignPlugin"
+CONFLICTS: Final = (
+    UNGUARDED_CLASS,
+    FOREIGN_CLASS,
+    FOREIGN_WRITER,
+    OVER_COMMITTED,
+    TWO_DRIVERS,
+    STRANGE_SLICE,
+    FOREIGN_PLUGIN,
+)
+"""Somebody does what only koordra may do (conflicts/)."""
+
+LONGEST_MESSAGE: Final = 1024
+"""Characters; the API server refuses longer Event messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEvent:
+    """`about`: the claim and the pods on which it is told. `warning`: somebody may have to act."""
+
+    reason: str
+    message: str
+    about: tuple[Object, ...]
+    warning: bool = True
+
+
+class EventSink(Protocol):
+    """Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""
+
+    def __call__(self, happening: ClaimEvent, /) -> None: ...
+
+
+def allocated(claim: Object, pods: Iterable[Object], *, level: str | None = None) -> ClaimEvent:
+    """`claim` carries its allocation."""
+    devices = [_device_text(result) for result in claims_of.results(claim)]
+    near = f", GPU and NIC at {level}" if level else ""
+    message = f"{_name(claim)} on {claims_of.node_of(claim) or 'any node'}: {', '.join(devices)}{near}"
+    return ClaimEvent(ALLOCATED, cut(message), (claim, *pods), warning=False)
+
+
+def given_back(claim: Object, pods: Iterable[Object], *, why: str) -> ClaimEvent:
+    """`claim` as it was with its allocation."""
+    devices = ", ".join(str(result.get("device")) for result in claims_of.results(claim))
+    return ClaimEvent(
+        GIVEN_BACK,
+        cut(f"{_name(claim)}: {devices} on {claims_of.node_of(claim)} given back: {why}"),
+        (claim, *pods),
+        warning=False,
+    )
+
+
+def allocation_refused(pod: Object, claim: Object, *, node: str, why: str, pause: float) -> ClaimEvent:
+    """The scheduler's no, and what follows from it."""
+    message = (
+        f"{_name(claim)}: kube-scheduler refused node {node}: {why}. "
+        f"{node} is left out for {pause:.0f} s and another place is looked for"
+    )
+    return ClaimEvent(ALLOCATION_REFUSED, cut(message), (claim, pod))
+
+
+def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> ClaimEvent:
+    return ClaimEvent(
+        WRITE_REFUSED,
+        cut(f"{_name(claim)}: the API server refused the allocation: {message}"),
+        (claim, *pods),
+    )
+
+
+def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:
+    """A pod was evicted; told on it and on the pod that takes its place."""
+    message = f"pod {objects.key(victim)} was evicted from node {node} for pod {objects.key(by)}, which has a higher priority"
+    return ClaimEvent(PREEMPTED, cut(message), (victim, by))
+
+
+def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:
+    """A pod for which its shared claim has no place; told on both."""
+    headline = nearest_miss(reasons)
+    return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (pod, claim))
+
+
+def waiting(claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> ClaimEvent:
+    """Why a claim waits: the nearest miss is the reason, the message tells node, devices, clause and
+    figures."""
+    headline = nearest_miss(reasons)
+    return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (claim, *pods))
+
+
+def nearest_miss(reasons: Sequence[Reason]) -> str:
+    """The one word for many reasons: a device that almost fits says more than a node that is out of the
+    question, and that says more than devices of the wrong kind. Among the rest the allocator's order decides,
+    then the more frequent."""
+    if not reasons:
+        return Cause.NODE_UNSUITABLE.value
+    wrong_kind = Cause.SELECTOR_MISMATCH.value
+    told = (
+        [reason for reason in reasons if reason.device is not None and reason.reason != wrong_kind]
+        or [reason for reason in reasons if reason.reason != wrong_kind]
+        or list(reasons)
+    )
+    rank = {cause.value: position for position, cause in enumerate(Cause)}
+    frequency = Counter(reason.reason for reason in told)
+    return min(frequency, key=lambda word: (rank.get(word, -1), -frequency[word], word))
+
+
+def explain(reasons: Sequence[Reason], *, headline: str) -> str:
+    """At most 1024 characters: same clauses on the same node are told once with the number of devices."""
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
+    for reason in reasons:
+        place = (reason.node or "", reason.request or "", reason.reason, reason.detail)
+        alike.setdefault(place, []).extend([reason.device] if reason.device else [])
+    if any(place[2] != Cause.SELECTOR_MISMATCH.value for place in alike):
+        alike = {place: found for place, found in alike.items() if place[2] != Cause.SELECTOR_MISMATCH.value}
+    ordered = sorted(alike, key=lambda place: (place[2] != headline, place))
+    return _joined([_clause(place, alike[place], headline=headline) for place in ordered])
+
+
+def _clause(place: tuple[str, str, str, str], devices: Sequence[str], *, headline: str) -> str:
+    node, request, word, detail = place
+    others = f" and {len(devices) - 1} more" if len(devices) > 1 else ""
+    where = " ".join(
+        part
+        for part in (
+            f"node {node}" if node else "",
+            f"request {request}" if request else "",
+            f"{devices[0]}{others}" if devices else "",
+        )
+        if part
+    )
+    what = detail if word == headline else f"{word}: {detail}"
+    return f"{where}: {what}" if where else what
+
+
+def _joined(clauses: Sequence[str]) -> str:
+    """As many clauses as fit, and how many were left out."""
+    text = ""
+    for number, clause in enumerate(clauses):
+        longer = f"{text}; {clause}" if text else clause
+        rest = len(clauses) - number
+        if len(longer) > LONGEST_MESSAGE - 24:
+            return cut(f"{text}; and {rest} more" if text else clause)
+        text = longer
+    return text or "no node offers devices of koordra"
+
+
+def cut(message: str) -> str:
+    """The message, shortened to what the API server takes."""
+    return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
+
+
+def _name(claim: Object) -> str:
+    """The claim in messages that are also told on its pods."""
+    return f"claim {objects.name(claim)}"
+
+
+def _device_text(result: Mapping[str, Any]) -> str:
+    shares = ", ".join(f"{name} {amount}" for name, amount in claims_of.consumed(result).items())
+    return f"{result.get('request')}={result.get('device')}" + (f" ({shares})" if shares else "")

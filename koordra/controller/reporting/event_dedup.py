@@ -1,0 +1,96 @@
+"""Telling what happened, and not telling the same thing over and over.
+
+A claim that waits is told once per reason. When only the figures change, the newest ones are told after a pause
+that doubles from FIRST_PAUSE to LONGEST_PAUSE seconds: what the claim's Events say last is never left to be wrong.
+An allocation starts that anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from koordra.allocator.reasons import Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller.reporting import claim_events
+from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+FIRST_PAUSE: Final = 2.0
+LONGEST_PAUSE: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    reason: str
+    message: str
+    until: float
+    pause: float
+
+
+class EventDedup:
+    """Passes happenings on to the witnesses. Not thread-safe; witnesses neither block nor raise."""
+
+    def __init__(self, sinks: Sequence[EventSink], *, clock: Callable[[], float]) -> None:
+        self._sinks = tuple(sinks)
+        self._clock = clock
+        self._reported: dict[str, _Told] = {}
+        self._held_back: dict[str, ClaimEvent] = {}
+
+    def tell(self, happening: ClaimEvent) -> None:
+        for sink in self._sinks:
+            sink(happening)
+
+    def allocated(self, claim: Object, pods: Iterable[Object], *, level: str | None) -> None:
+        """The claim waits no more."""
+        self._reported.pop(objects.uid(claim), None)
+        self._held_back.pop(objects.uid(claim), None)
+        self.tell(claim_events.allocated(claim, pods, level=level))
+
+    def waiting(self, claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> None:
+        """The claim waits; told only if that is news."""
+        self._report_if_new(claim_events.waiting(claim, tuple(pods), reasons), objects.uid(claim))
+
+    def pinned(self, claim: Object, pod: Object, reasons: Sequence[Reason]) -> None:
+        """The pod has no place beside a claim that others have; told only if that is news."""
+        self._report_if_new(claim_events.pinned(claim, pod, reasons), objects.uid(pod))
+
+    def _report_if_new(self, happening: ClaimEvent, uid: str) -> None:
+        before = self._reported.get(uid)
+        self._held_back.pop(uid, None)
+        if before is not None and (before.reason, before.message) == (happening.reason, happening.message):
+            return
+        if before is not None and before.reason == happening.reason and self._clock() < before.until:
+            self._held_back[uid] = happening
+            return
+        self._report(uid, happening)
+
+    def flush_due(self) -> float | None:
+        """Tell what was held back and is due; returns when the next is, None when nothing is held back."""
+        now = self._clock()
+        for uid in [uid for uid in self._held_back if self._reported[uid].until <= now]:
+            self._report(uid, self._held_back.pop(uid))
+        return min((self._reported[uid].until for uid in self._held_back), default=None)
+
+    def _report(self, uid: str, happening: ClaimEvent) -> None:
+        before, now = self._reported.get(uid), self._clock()
+        pause = FIRST_PAUSE
+        if before is not None and before.reason == happening.reason and now < before.until + LONGEST_PAUSE:
+            pause = min(before.pause * 2, LONGEST_PAUSE)
+        self._reported[uid] = _Told(happening.reason, happening.message, now + pause, pause)
+        log.info(
+            "claim_waits",
+            about=objects.describe(happening.about[0]),
+            reason=happening.reason,
+            message=happening.message,
+        )
+        self.tell(happening)
+
+    def forget(self, uid: str) -> None:
+        """The claim or pod is gone."""
+        self._reported.pop(uid, None)
+        self._held_back.pop(uid, None)

@@ -1,0 +1,149 @@
+"""Happenings as core/v1 Events: one Event per object and reason, whose count goes up, never a stream of new
+ones.
+
+The Event's name is made from the object's uid and the reason, so that every controller that was ever active
+counts on the same Event: create it; if it exists, raise its count; if it has expired (an hour by default),
+create it again. Recording only puts the newest message for that name aside; `flush` writes, in a thread of
+its own, and never raises: while the API server is away Events are kept (a bounded number), one that the
+server refuses is logged and dropped. Nothing ever waits for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from koordra.api import objects
+from koordra.api.kinds import EVENTS, Kind
+from koordra.api.objects import Object
+from koordra.controller.reporting.claim_events import ClaimEvent
+from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+COMPONENT: Final = "koordra-controller"
+MOST_PENDING: Final = 4096
+"""Events kept for writing while the API server is away; the oldest go first."""
+
+UNREACHABLE_PAUSE: Final = 2.0
+
+
+class EventApi(Protocol):
+    """What the recorder needs of koordra.kube.KubeClient."""
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
+
+    def create(self, kind: Kind, body: Object, *, namespace: str | None = None) -> Object: ...
+
+    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    about: Object
+    reason: str
+    message: str
+    type: str
+    times: int
+
+
+class EventRecorder:
+    """Thread-safe. `now`: wall clock as RFC 3339 in whole seconds; `identity`: which replica tells."""
+
+    def __init__(self, api: EventApi, *, now: Callable[[], str], identity: str) -> None:
+        self._api = api
+        self._now = now
+        self._identity = identity
+        self._lock = threading.Lock()
+        self._pending: dict[tuple[str, str], _Told] = {}
+        self._wake = threading.Event()
+
+    def __call__(self, happening: ClaimEvent, /) -> None:
+        """Put one Event per object aside."""
+        with self._lock:
+            for about in happening.about:
+                place = (objects.namespace(about), event_name(about, happening.reason))
+                before = self._pending.pop(place, None)
+                kind = "Warning" if happening.warning else "Normal"
+                times = 1 + (before.times if before else 0)
+                self._pending[place] = _Told(about, happening.reason, happening.message, kind, times)
+            while len(self._pending) > MOST_PENDING:
+                del self._pending[next(iter(self._pending))]
+        self._wake.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Write what is put aside until `stop`, then once more."""
+        while not stop.is_set():
+            self._wake.wait(0.5)
+            self._wake.clear()
+            if not self.flush():
+                stop.wait(UNREACHABLE_PAUSE)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write everything that is put aside; False when the API server is away and some of it was kept."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        unwritten = dict(pending)
+        for place, told in pending.items():
+            try:
+                self._write(*place, told)
+            except ApiUnreachable as error:
+                log.warning("events_kept", number=len(unwritten), error=str(error))
+                with self._lock:
+                    self._pending = {**unwritten, **self._pending}
+                return False
+            except ApiError as error:
+                log.warning(
+                    "event_lost", object=objects.describe(told.about), reason=told.reason, error=str(error)
+                )
+            del unwritten[place]
+        return True
+
+    def _write(self, namespace: str, name: str, told: _Told) -> None:
+        try:
+            before = self._api.get(EVENTS, name, namespace=namespace)
+        except NotFound:
+            try:
+                self._api.create(EVENTS, self._event(namespace, name, told), namespace=namespace)
+            except Conflict:
+                before = self._api.get(EVENTS, name, namespace=namespace)
+            else:
+                return
+        count = int(before.get("count") or 0) + told.times
+        change = {"count": count, "message": told.message, "lastTimestamp": self._now(), "type": told.type}
+        self._api.patch(EVENTS, name, change, namespace=namespace)
+
+    def _event(self, namespace: str, name: str, told: _Told) -> Object:
+        now = self._now()
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"namespace": namespace, "name": name},
+            "involvedObject": {
+                "apiVersion": told.about.get("apiVersion", "v1"),
+                "kind": told.about.get("kind", ""),
+                **({"namespace": namespace} if "namespace" in objects.metadata(told.about) else {}),
+                "name": objects.name(told.about),
+                "uid": objects.uid(told.about),
+            },
+            "reason": told.reason,
+            "message": told.message,
+            "type": told.type,
+            "count": told.times,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._identity,
+        }
+
+
+def event_name(about: Object, reason: str) -> str:
+    """The Event's name: the object's, and a digest of uid and reason."""
+    digest = hashlib.sha256(f"{objects.uid(about)}/{reason}/{COMPONENT}".encode()).hexdigest()[:16]
+    return f"{objects.name(about)[:200].rstrip('.-')}.{digest}"

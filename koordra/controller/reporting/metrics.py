@@ -1,0 +1,184 @@
+"""What the controller counts: for Prometheus, and for its readiness.
+
+koordra_controller_leading                        1 while this replica holds the lease
+koordra_controller_events_total{reason}       what was told in Events, alarms included
+koordra_controller_claims{state}                  waiting, allocated, in_doubt
+koordra_controller_gangs{stage}                   gangs by stage (gangs/phase.py)
+koordra_controller_pass_seconds                   one pass of the reconciler
+koordra_controller_plan_seconds                   its planning step
+koordra_controller_allocation_seconds             from a claim's creation (known to the second) to its allocation
+koordra_controller_stage_seconds{part}            from its arrival to its allocation: watch, decide, encode, write (latency_breakdown.py)
+koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
+koordra_controller_write_errors_total{resource,code}
+koordra_controller_conflicts{reason}                 what nobody but koordra should do, now (see conflict_rules.py)
+koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had led to (cache/audit.py)
+koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives out none there
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from koordra.api import objects
+from koordra.api.kinds import Kind
+from koordra.api.objects import Object
+from koordra.controller.reporting.claim_events import ALLOCATED, CONFLICTS, ClaimEvent
+from koordra.controller.reporting.latency_breakdown import ENCODE, PARTS, WRITE, LatencyBreakdown
+from koordra.controller.writes import WritingApi
+from koordra.errors import ApiError
+from koordra.kube import MERGE_PATCH, encoded
+from koordra.metrics import Metrics
+
+_LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+class ControllerMetrics:
+    """The controller's instruments; itself a witness of what happens."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        part = "koordra_controller_"
+        self.leading = metrics.gauge(part + "leading", "1 while this replica holds the lease")
+        self._events = metrics.counter(part + "events", "What was told in Events", ["reason"])
+        self._conflicts = metrics.counter(
+            part + "conflicts", "What only koordra may do, done by others", ["reason"]
+        )
+        for reason in CONFLICTS:
+            self._conflicts.labels(reason)
+        self.refused_nodes = metrics.gauge(
+            part + "refused_nodes", "Nodes whose GPUs another device plugin or driver gives out too"
+        )
+        self._claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
+        self._gangs = metrics.gauge(part + "gangs", "Gangs by stage", ["stage"])
+        self._differences = metrics.counter(
+            part + "index_differences",
+            "What a full read found to differ from what changes had led to",
+            ["found_in"],
+        )
+        self._pass = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
+        self._plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
+        self._allocation = metrics.histogram(
+            part + "allocation_seconds", "From a claim's creation to its allocation", buckets=_LATENCY
+        )
+        stage = metrics.histogram(
+            part + "stage_seconds", "From a claim's arrival to its allocation, by part", ["part"]
+        )
+        self._latency = {name: stage.labels(name) for name in PARTS}
+        self.latency = LatencyBreakdown(clock=time.perf_counter, observe=self._through_stages)
+        self._writes = metrics.histogram(
+            part + "write_seconds", "Requests that change something", ["verb", "resource"]
+        )
+        self._errors = metrics.counter(part + "write_errors", "Requests that failed", ["resource", "code"])
+
+    def __call__(self, happening: ClaimEvent, /) -> None:
+        self._events.labels(happening.reason).inc()
+        if happening.reason in CONFLICTS:
+            self._conflicts.labels(happening.reason).inc()
+        if happening.reason == ALLOCATED:
+            waited = _seconds_since(str(objects.metadata(happening.about[0]).get("creationTimestamp") or ""))
+            if waited is not None:
+                self._allocation.observe(waited)
+
+    def _through_stages(self, seconds: Mapping[str, float]) -> None:
+        for part, spent in seconds.items():
+            self._latency[part].observe(spent)
+
+    def count_claims(self, *, waiting: int, allocated: int, in_doubt: int) -> None:
+        for state, number in (("waiting", waiting), ("allocated", allocated), ("in_doubt", in_doubt)):
+            self._claims.labels(state).set(number)
+
+    def count_gangs(self, by_stage: Mapping[str, int]) -> None:
+        for stage, number in by_stage.items():
+            self._gangs.labels(stage).set(number)
+
+    def count_differences(self, found: Counter[str]) -> None:
+        """And begin to count anew."""
+        for where, number in found.items():
+            self._differences.labels(where).inc(number)
+        found.clear()
+
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        with self._pass.time():
+            yield
+
+    def planned(self, seconds: float) -> None:
+        self._plan.observe(seconds)
+
+    def counting(self, api: WritingApi) -> WritingApi:
+        """The same API (a KubeClient), with its writes counted and timed."""
+        return _CountingApi(api, self._writes, self._errors, self.latency)
+
+
+class _CountingApi:
+    def __init__(self, api: WritingApi, writes: Any, errors: Any, latency: LatencyBreakdown) -> None:
+        self._api = api
+        self._writes = writes
+        self._errors = errors
+        self._latency = latency
+
+    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
+        return self._api.get(kind, name, namespace=namespace)
+
+    def create(
+        self,
+        kind: Kind,
+        body: Object,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Object:
+        what = _resource(kind, subresource)
+        return self._timed(
+            "create",
+            what,
+            lambda: self._api.create(kind, body, namespace=namespace, name=name, subresource=subresource),
+        )
+
+    def patch(
+        self,
+        kind: Kind,
+        name: str,
+        body: Any,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        content_type: str = MERGE_PATCH,
+    ) -> Object:
+        with self._latency.on(ENCODE):
+            data = encoded(body)
+        return self._timed(
+            "patch",
+            _resource(kind, subresource),
+            lambda: self._api.patch(
+                kind, name, data, namespace=namespace, subresource=subresource, content_type=content_type
+            ),
+        )
+
+    def _timed(self, verb: str, resource: str, send: Callable[[], Object]) -> Object:
+        started = time.perf_counter()
+        try:
+            with self._latency.on(WRITE):
+                return send()
+        except ApiError as error:
+            self._errors.labels(resource, str(error.code or "none")).inc()
+            raise
+        finally:
+            self._writes.labels(verb, resource).observe(time.perf_counter() - started)
+
+
+def _resource(kind: Kind, subresource: str | None) -> str:
+    return f"{kind.plural}/{subresource}" if subresource else kind.plural
+
+
+def _seconds_since(timestamp: str) -> float | None:
+    try:
+        created = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return max(0.0, (datetime.now(UTC) - created).total_seconds())
