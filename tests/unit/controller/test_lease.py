@@ -155,6 +155,90 @@ def test_a_lease_deleted_by_hand_is_made_again_by_its_holder() -> None:
     assert one.lease.step() is Standing.LEADER
 
 
-def test_times_that_leave_no_room_to_write_are_refused() -> None:
+def test_a_lease_deleted_by_hand_is_taken_once_its_holder_must_have_stopped() -> None:
+    api = FakeKubeApi()
+    one, two = Replica(api, "one"), Replica(api, "two")
+    one.lease.step()
+    two.lease.step()
+    api.delete(LEASES, "koordra-controller", namespace="koordra-system")
+    advance(TIMES.lease + TIMES.timeout - 0.1, two)
+    assert two.lease.step() is Standing.CANDIDATE
+    advance(0.1, two)
+    assert two.lease.step() is Standing.LEADER
+
+
+def test_a_renewal_lasts_from_when_it_was_sent() -> None:
+    api = FakeKubeApi()
+    one = Replica(api, "one")
+    one.lease.step()
+    for change in (None, api.delete):
+        advance(2, one)
+        if change is not None:
+            change(LEASES, "koordra-controller", namespace="koordra-system")
+        assert one.lease.step() is Standing.LEADER
+        advance(TIMES.lease - TIMES.timeout - 0.1, one)
+        assert one.lease.may_write(), change
+        assert one.lease.step() is Standing.LEADER
+
+
+def spec_of(api: FakeKubeApi) -> dict[str, object]:
+    found: dict[str, object] = api.get(LEASES, "koordra-controller", namespace="koordra-system")["spec"]
+    return found
+
+
+def test_what_the_lease_says_to_people() -> None:
+    api = FakeKubeApi()
+    one, two = Replica(api, "one"), Replica(api, "two", 100.0)
+    one.lease.step()
+    ours = {"holderIdentity": "one", "leaseDurationSeconds": 15, "acquireTime": "at 0.0"}
+    assert spec_of(api) == {**ours, "renewTime": "at 0.0", "leaseTransitions": 0}
+    advance(2, one)
+    one.lease.step()
+    assert spec_of(api) == {**ours, "renewTime": "at 2.0", "leaseTransitions": 0}
+    one.lease.release()
+    free = {**ours, "holderIdentity": "", "leaseDurationSeconds": 1}
+    assert spec_of(api) == {**free, "renewTime": "at 2.0", "leaseTransitions": 0}
+    for replica, transitions in ((two, 1), (one, 2)):
+        assert replica.lease.step() is Standing.LEADER
+        said = spec_of(api)
+        assert (said["acquireTime"], said["leaseTransitions"]) == (f"at {replica.now}", transitions)
+        replica.lease.release()
+
+
+def test_who_never_held_the_lease_releases_nothing() -> None:
+    api = FakeKubeApi()
+    one, two = Replica(api, "one"), Replica(api, "two")
+    one.lease.step()
+    two.lease.step()
+    two.lease.release()
+    assert spec_of(api)["holderIdentity"] == "one"
+
+
+def test_whether_the_last_look_was_answered() -> None:
+    api = FakeKubeApi()
+    one = Replica(api, "one")
+    assert not one.lease.is_reached
+    one.lease.step()
+    assert one.lease.is_reached
+    advance(2, one)
+    api.before = explode_at(0, lambda: ApiUnreachable("no route"))
+    one.lease.step()
+    assert not one.lease.is_reached
+    one.lease.step()
+    assert one.lease.is_reached
+
+
+def test_the_times_are_the_ones_that_are_given() -> None:
+    times = LeaseTimes(lease=60.0, retry=4.0, timeout=8.0)
+    for given, expected in ((times, times), (None, LeaseTimes())):
+        lease = LeaderLease(
+            FakeKubeApi(), namespace="n", name="l", identity="one", clock=float, now=str, times=given
+        )
+        assert lease.times == expected
+
+
+@pytest.mark.parametrize(("lease", "retry"), [(8.0, 2.0), (9.0, 2.0), (10.5, 3.0)])
+def test_times_that_leave_no_room_to_write_are_refused(lease: float, retry: float) -> None:
     with pytest.raises(ValueError, match="outlast"):
-        LeaseTimes(lease=8.0, retry=2.0, timeout=5.0)
+        LeaseTimes(lease=lease, retry=retry, timeout=5.0)
+    LeaseTimes(lease=5.0 + 2 * retry + 0.1, retry=retry, timeout=5.0)
