@@ -8,13 +8,7 @@ from typing import Final
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "score": ("koordra.allocator.score", "koordra.allocator.devices.partitionable_gpu"),
-    "search": (
-        "koordra.allocator.search.search",
-        "koordra.allocator.search.feasibility",
-        "koordra.allocator.search.symmetry",
-        "koordra.allocator.placement",
-        "koordra.allocator.search.request_order",
-    ),
+    "search": ("koordra.allocator.search", "koordra.allocator.placement"),
     "lease": ("koordra.controller.leadership",),
     "writer": ("koordra.controller.writes", "koordra.controller.cache.assume_cache", "koordra.watch"),
     "checkpoint": ("koordra.kubelet_plugin.claims.checkpoint", "koordra.kubelet_plugin.prepare.device_state"),

@@ -79,8 +79,8 @@ TEXTS: Final = (
     (
         "writer",
         "a second silent write is forgotten",
-        "        self._doubts[objects.uid(claim)] = Doubt(claim, allocation)\n",
-        "        self._doubts.pop(objects.uid(claim), None) or self._doubts.update({objects.uid(claim): Doubt(claim, allocation)})\n",
+        "        self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)\n",
+        "        self._pending.pop(objects.uid(claim), None) or self._pending.update({objects.uid(claim): PendingWrite(claim, allocation)})\n",
     ),
     (
         "writer",
@@ -110,6 +110,8 @@ WEIGHTS: Final = (
     "CARD",
 )
 
+FEASIBILITY: Final = "koordra.allocator.search.feasibility"
+
 
 def named() -> Iterator[Mutant]:
     for area, title, text, becomes in TEXTS:
@@ -120,7 +122,7 @@ def is_named(mutant: Mutant) -> bool:
     """Every number of the weights of the score, and every bound that is off by one."""
     if mutant.area == "score":
         return mutant.constant in WEIGHTS and isinstance(mutant.value, ast.Constant)
-    return mutant.module.endswith(".bounds") and mutant.moves_a_bound
+    return mutant.module == FEASIBILITY and mutant.moves_a_bound
 
 
 def _of_text(area: str, title: str, text: str, becomes: str) -> Mutant:

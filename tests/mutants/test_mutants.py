@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.mutants.areas import AREAS, files
-from tests.mutants.named import WEIGHTS, is_named, named
+from tests.mutants.named import FEASIBILITY, WEIGHTS, is_named, named
 from tests.mutants.operators import mutants
 
 SOURCE = """
@@ -33,6 +33,7 @@ def test_every_module_is_there_and_every_named_error_fits() -> None:
         if is_named(mutant)
     ]
     assert set(numbers) == set(WEIGHTS)
+    assert FEASIBILITY in files("search")
 
 
 def test_the_errors() -> None:
