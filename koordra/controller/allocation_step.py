@@ -258,7 +258,7 @@ class AllocationStep:
             context.give_back(held, why="the pod's other claims cannot be placed beside it")
         for claim in group.pending:
             reasons = decision.reasons.get(objects.key(claim), ())
-            context.events.waiting(claim, _users(group, claim), reasons)
+            context.events.waiting(claim, group.users(claim), reasons)
         if decision.give_back:
             context.wake(context.clock())
             return None
@@ -273,7 +273,7 @@ class AllocationStep:
             if claim is None:
                 return None
             written = context.settled(context.writer.allocate(claim, decision.allocations[key]))
-            pods = _users(group, claim)
+            pods = group.users(claim)
             if not written.ok or written.obj is None:
                 return self._not_written(claim, pods, written)
             if self._latency is not None and at_once:
@@ -420,14 +420,6 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
     reserved = set(claims_of.reserved_for(claim))
     first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
     return frozenset(objects.uid(pod) for pod in first[:MOST_CONSUMERS])
-
-
-def _users(group: Group, claim: Object) -> tuple[Object, ...]:
-    """The group's pods that use a claim."""
-    uid = objects.uid(claim)
-    return tuple(
-        member.pod for member in group.members if uid in {objects.uid(entry) for entry in member.ours}
-    )
 
 
 def _label(group: Group) -> str:

@@ -163,11 +163,5 @@ def taint_rule(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     return [_made(obj, "DeviceTaintRule", spec)]
 
 
-def left_out(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    del obj, sources
-    notes.warn("", "v1 has no such object; what is needed is made anew", "it is left out")
-    return []
-
-
 def _made(obj: Object, kind: str, spec: Object) -> Object:
     return {"apiVersion": V1, "kind": kind, "metadata": fresh_metadata(obj), "spec": spec}

@@ -94,7 +94,7 @@ _STRUCTURED: Final[Mapping[str, Converter]] = {
     "ResourceClaimTemplate": beta_versions.template,
     "ResourceSlice": beta_versions.resource_slice,
     "DeviceTaintRule": beta_versions.taint_rule,
-    "PodSchedulingContext": beta_versions.left_out,
+    "PodSchedulingContext": v1alpha2.left_out,
 }
 VERSIONS: Final[Mapping[str, Mapping[str, Converter]]] = {
     "v1alpha1": _CLASSIC,

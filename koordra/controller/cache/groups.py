@@ -44,6 +44,11 @@ class Group:
         object.__setattr__(self, "pending", tuple(pending))
         object.__setattr__(self, "placed", tuple(placed))
 
+    def users(self, claim: Object) -> tuple[Object, ...]:
+        """The pods that use a claim."""
+        uid = objects.uid(claim)
+        return tuple(one.pod for one in self.members if uid in {objects.uid(entry) for entry in one.ours})
+
     @property
     def key(self) -> str:
         """Stable name of the group: its most urgent pod's uid, or the claim's."""

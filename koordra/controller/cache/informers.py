@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from koordra.api.kinds import (
@@ -74,7 +75,7 @@ class Informers:
             kind: WatchCache(self._client, kind, on_change=self._listener(kind)) for kind in kinds
         }
         for kind, cache in self._by_kind.items():
-            spawn(_follow(cache, self._stop), name=f"watch-{kind.plural}")
+            spawn(partial(cache.run, self._stop), name=f"watch-{kind.plural}")
 
     def wait_synced(self) -> bool:
         """Until every kind was listed; False when the term ended before that."""
@@ -146,10 +147,6 @@ class Informers:
                 other.set()
 
         return on_change
-
-
-def _follow(cache: WatchCache, stop: threading.Event) -> Callable[[], None]:
-    return lambda: cache.run(stop)
 
 
 class _Followed:

@@ -59,7 +59,7 @@ def allocate(
                     _undo(gang, done, context)
                 return False
             done.append(written.obj)
-            on_allocated(written.obj, users_in(group, written.obj), placed.levels.get(key))
+            on_allocated(written.obj, group.users(written.obj), placed.levels.get(key))
     return True
 
 
@@ -87,20 +87,12 @@ def _tell_unwritten(key: str, written: Written | None, group: Group, context: Pa
     claim = context.claim(key)
     if written is None or claim is None:
         return
-    pods = users_in(group, claim)
+    pods = group.users(claim)
     if written.outcome is Outcome.DROPPED:
         reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, message)
         context.events.waiting(claim, pods, (reason,))
     elif written.outcome is Outcome.REFUSED:
         context.events.tell(claim_events.write_refused(claim, pods, message=message))
-
-
-def users_in(group: Group, claim: Object) -> tuple[Object, ...]:
-    """The group's pods that use a claim."""
-    uid = objects.uid(claim)
-    return tuple(
-        member.pod for member in group.members if uid in {objects.uid(entry) for entry in member.ours}
-    )
 
 
 def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> bool:

@@ -417,7 +417,7 @@ class GangController:
             text = f"waits with its gang {gang.key}: {answer.text}"
             reasons = told or (Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text),)
             for claim in cell.group.pending:
-                self._context.events.waiting(claim, commit.users_in(cell.group, claim), reasons)
+                self._context.events.waiting(claim, cell.group.users(claim), reasons)
 
     def _keep_for(self, gang: Gang, whole: asked.Gang, cells: Mapping[str, Cell], now: float) -> None:
         """Nodes for a gang that starves."""

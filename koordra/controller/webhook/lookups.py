@@ -7,7 +7,8 @@ A pod often comes milliseconds after its template. What the watch does not show 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
@@ -36,7 +37,7 @@ class Watched:
 
     def start(self, stop: threading.Event) -> None:
         for kind, cache in self._caches.items():
-            spawn(_follow(cache, stop), name=f"webhook-watch-{kind.plural}")
+            spawn(partial(cache.run, stop), name=f"webhook-watch-{kind.plural}")
 
     def is_synced(self) -> bool:
         return all(cache.wait_synced(0) for cache in self._caches.values())
@@ -78,7 +79,3 @@ class Watched:
         except ApiError as error:
             log.debug("webhook_lookup_failed", kind=str(kind), name=f"{namespace}/{name}", error=str(error))
             return None
-
-
-def _follow(cache: WatchCache, stop: threading.Event) -> Callable[[], None]:
-    return lambda: cache.run(stop)

@@ -110,14 +110,14 @@ class NetlinkLinks:
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         """Take the interface from the host into the pod, under another name. It is down afterwards."""
-        with _route() as route, _opened(netns) as descriptor:
+        with _route() as route, opened_namespace(netns) as descriptor:
             index = _index(route, name)
             route.link("set", index=index, state="down")
             route.link("set", index=index, net_ns_fd=descriptor, ifname=as_name)
 
     def move_back(self, name: str, *, netns: str, as_name: str) -> None:
         """Bring it back to the namespace of this process."""
-        with _opened("/proc/self/ns/net") as home:
+        with opened_namespace("/proc/self/ns/net") as home:
 
             def task() -> None:
                 with _route() as route:
@@ -144,7 +144,7 @@ class NetlinkLinks:
         """A macvlan interface on top of a host's one, in the pod. It starts under a name of its own, since
         `as_name` may be taken on the host."""
         temporary = f"kd{os.getpid() % 100000}x{threading.get_ident() % 1000000}"[:15]
-        with _route() as route, _opened(netns) as descriptor:
+        with _route() as route, opened_namespace(netns) as descriptor:
             link = _index(route, parent)
             route.link("add", ifname=temporary, kind="macvlan", link=link, macvlan_mode="bridge")
             index = _index(route, temporary)
@@ -219,7 +219,8 @@ def _route() -> Iterator[Any]:
 
 
 @contextmanager
-def _opened(netns: str) -> Iterator[int]:
+def opened_namespace(netns: str) -> Iterator[int]:
+    """A descriptor of the network namespace. Raises NodeError."""
     try:
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:

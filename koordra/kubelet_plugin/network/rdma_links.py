@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.network.netlink_links import inside
+from koordra.kubelet_plugin.network.netlink_links import inside, opened_namespace
 
 _NETLINK_RDMA: Final = 20
 _NLDEV: Final = 5
@@ -83,13 +83,13 @@ class NetlinkRdma:
 
     def move_into(self, ib_device: str, *, netns: str) -> None:
         """From the host into the pod; its network interface has to be there already."""
-        with _opened(netns) as descriptor:
+        with opened_namespace(netns) as descriptor:
             self._set_namespace(ib_device, descriptor)
 
     def move_back(self, ib_device: str, *, netns: str) -> None:
         """From the pod to the host, before its network interface. The socket is opened inside the pod: only
         there the device can be named."""
-        with _opened("/proc/self/ns/net") as home:
+        with opened_namespace("/proc/self/ns/net") as home:
             self._enter(netns, lambda: self._set_namespace(ib_device, home))
 
     def present(self, ib_device: str) -> bool:
@@ -149,15 +149,3 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield kind, data[at + _HEADER.size : at + length]
         at += (length + 3) & ~3
-
-
-@contextlib.contextmanager
-def _opened(netns: str) -> Iterator[int]:
-    try:
-        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise NodeError(f"network namespace {netns}: {error.strerror}; is the pod still there?") from error
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,98 @@
+"""The loop of the reconcilers beside the main one: it waits for its CRDs, and no failure of a pass ends it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from koordra.api.kinds import DEVICE_CLASSES
+from koordra.controller import reconcile_loop
+from koordra.errors import ApiError, NotFound
+
+
+class Client:
+    """Serves the kind from the second list on."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+
+    def list(self, kind: object) -> tuple[list[Any], str]:
+        self.lists += 1
+        if self.lists == 1:
+            raise NotFound("no such kind", code=404, reason="NotFound")
+        return [], "1"
+
+
+class Synced:
+    def __init__(self, client: Client, kind: object, *, on_change: Any) -> None:
+        self.changed = on_change
+
+    def run(self, stop: threading.Event) -> None:
+        stop.wait()
+
+    def wait_synced(self, seconds: float) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile_loop, "WatchCache", Synced)
+    monkeypatch.setattr(reconcile_loop, "FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(reconcile_loop, "PERIOD", 0.05)
+
+
+def test_failed_passes_are_repeated_and_a_change_is_a_pass() -> None:
+    client, stop, changed = Client(), threading.Event(), threading.Event()
+    outcomes: list[Exception | None] = [
+        ApiError("away", code=503, reason=""),
+        ValueError("a defect"),
+        None,
+        None,
+    ]
+    passes = 0
+
+    def reconcile(caches: reconcile_loop.Caches) -> None:
+        nonlocal passes
+        assert list(caches) == [DEVICE_CLASSES]
+        passes += 1
+        outcome = outcomes[passes - 1]
+        if passes == len(outcomes):
+            stop.set()
+        elif outcome is None:
+            changed.set()
+        if outcome is not None:
+            raise outcome
+
+    reconcile_loop.run_reconcile_loop(
+        client,  # type: ignore[arg-type]
+        reconcile,
+        name="test",
+        kinds=(DEVICE_CLASSES,),
+        crds=(DEVICE_CLASSES,),
+        gather=0,
+        changed=changed,
+        stop=stop,
+    )
+    assert (client.lists, passes) == (2, 4)
+
+
+def test_a_term_that_ends_before_the_crds_are_there_makes_no_pass() -> None:
+    client, stop = Client(), threading.Event()
+    client.lists = -(10**6)
+
+    def never(_caches: reconcile_loop.Caches) -> None:
+        pytest.fail("a pass without its kinds")
+
+    stop.set()
+    reconcile_loop.run_reconcile_loop(
+        client,  # type: ignore[arg-type]
+        never,
+        name="test",
+        kinds=(),
+        crds=(DEVICE_CLASSES,),
+        gather=0,
+        changed=threading.Event(),
+        stop=stop,
+    )
