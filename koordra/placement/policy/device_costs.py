@@ -21,7 +21,6 @@ from koordra.placement.columns.state import WHOLE, Choice, Devices, Form
 from koordra.placement.mig.mig_placement import Cuts
 from koordra.placement.policy import joint_devices as joint
 from koordra.placement.policy.device_value import Places, Worth, places_of
-from koordra.placement.policy.single_gpu import Found, LoneGpus
 from koordra.placement.policy.stranded_capacity import Lacking
 from koordra.placement.policy.workload_table import Table
 
@@ -66,10 +65,6 @@ class DeviceCosts:
         self._amounts = np.zeros((64, self._width), dtype=np.int64)
         self._unused = np.zeros(64, dtype=np.int64)
         self._with_shape: set[int] = set()
-        self._single = np.zeros(0, dtype=np.int64)
-        self._single_milli = np.zeros(0, dtype=np.int64)
-        self._lone_gpus = LoneGpus(self._hole, self._nics, width=self._width)
-        self._alone: set[int] = set()
         self._places: dict[int, Places] = {}
         self._worth_of: Worth | None = None
 
@@ -163,9 +158,6 @@ class DeviceCosts:
         wholes = [_NEVER if form.shared or form.nics else form.gpus for form in new]
         self._milli = np.concatenate([self._milli, np.array(shares, dtype=np.int64)])
         self._gpus = np.concatenate([self._gpus, np.array(wholes, dtype=np.int64)])
-        single = [at for at in range(start, len(forms)) if _single(forms[at])]
-        self._single = np.concatenate([self._single, np.array(single, dtype=np.int64)])
-        self._single_milli = np.array([forms[at].milli for at in self._single.tolist()], dtype=np.int64)
         for at in range(start, len(forms)):
             self._fill_form(at)
 
@@ -173,15 +165,9 @@ class DeviceCosts:
         """All forms of one part."""
         devices, end = self._listed[number], self._made
         if devices.kind >= 0:
-            worth = self._worth_of = self._worth(devices)
-            alone = self._lone_gpus.serves(worth)
-            if alone:
-                self._alone.add(number)
-                self._lone_gpus.put(number, worth)
-                self._write(number, self._single, self._lone_gpus.of_forms(number, self._single_milli))
+            self._worth_of = self._worth(devices)
             for at in range(end):
-                if not (alone and _single(self._classes.forms[at])):
-                    self._fill_shaped(number, at)
+                self._fill_shaped(number, at)
             return
         least, free = self._base_of(self._whole[number])
         for left in dict.fromkeys(devices.gpus):
@@ -196,13 +182,9 @@ class DeviceCosts:
 
     def _fill_form(self, at: int) -> None:
         """One form of all parts."""
-        count, form = len(self._listed), self._classes.forms[at]
-        if _single(form) and self._alone:
-            numbers = np.array(sorted(self._alone), dtype=np.int64)
-            self._write(numbers, at, self._lone_gpus.of_states(numbers, form.milli))
+        count = len(self._listed)
         for number in self._with_shape:
-            if not (number in self._alone and _single(form)):
-                self._fill_shaped(number, at)
+            self._fill_shaped(number, at)
         plain = np.array(
             [number for number in range(count) if number not in self._with_shape], dtype=np.int64
         )
@@ -266,13 +248,6 @@ class DeviceCosts:
             self.joints[key] = joint.best(self._worth_of, form)
         return self.joints[key]
 
-    def _write(self, number: Ints | int, at: Ints | int, found: Found) -> None:
-        """What was found for a part and forms, or for parts and a form."""
-        keys = (OFFSET + found.holes << KEY_BITS) | found.left
-        self._keys[number, at] = np.where(found.fits, keys, _NO)
-        self._extra[number, at] = found.extra
-        self._free[number, at] = self._unused[number] - found.fresh
-
     def _fill_shaped(self, number: int, at: int) -> None:
         devices = self._listed[number]
         found = self._joint(devices, self._classes.forms[at])
@@ -283,11 +258,6 @@ class DeviceCosts:
         self._extra[number, at] = found.extra
         broken = sum(devices.gpus[gpu] == WHOLE for gpu in found.choice.gpus)
         self._free[number, at] = self._whole[number] - broken
-
-
-def _single(form: Form) -> bool:
-    """One GPU or a share of it, and nothing else."""
-    return form.gpus == 1 and not form.nics and not form.slices
 
 
 def fitting_best(gpus: Sequence[int], milli: int, holes: Sequence[int], *, lone: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Many sizes at once, or many states: the same answer as looking at each pair of state and form."""
+"""The table of costs by part and form: the answer of the joint search for each pair, whichever of the two comes first."""
 
 from __future__ import annotations
 
