@@ -16,8 +16,9 @@ from typing import Any, Final
 from cel_expr_python import cel  # type: ignore[attr-defined, unused-ignore]
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
-from koordra.cel.functions import FUNCTIONS, INCLUDES, METHODS, POOL, Overload
-from koordra.cel.lists import plain, returned
+from koordra.cel.functions import FUNCTIONS, INCLUDES, METHODS, Overload
+from koordra.cel.functions.lists import plain, returned
+from koordra.cel.functions.values import POOL
 from koordra.cel.translation import PART, Written
 
 Evaluation = Callable[[Mapping[str, Any]], Any]

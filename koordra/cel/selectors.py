@@ -22,6 +22,7 @@ Programs are cached by expression; results by expression and exactly the values 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -29,7 +30,7 @@ from typing import Any, Final, NamedTuple
 from koordra.api.devices import Attribute, Capacity
 from koordra.cel.cost import is_too_complex
 from koordra.cel.environment import Evaluation, compiled, first_line
-from koordra.cel.functions import cel_value, quantity_message
+from koordra.cel.functions.values import cel_value, quantity_message
 from koordra.cel.syntax import SyntaxRefused, parse
 from koordra.cel.translation import names_read, translated
 from koordra.errors import SelectorError
@@ -79,8 +80,9 @@ def names_read_by(expression: str) -> frozenset[str] | None:
     return frozenset() if isinstance(program, str) else program.names
 
 
-class _Program(NamedTuple):
-    """`evaluate` is None where the expression is too complex to be evaluated."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Program:
+    """`evaluate` is None where the expression is too complex to be evaluated. Itself the key of its results: there is one of each."""
 
     expression: str
     evaluate: Evaluation | None

@@ -28,7 +28,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from koordra.cel.functions import EXACT_FIELD, RENAMED
+from koordra.cel.functions import RENAMED
+from koordra.cel.functions.values import EXACT_FIELD
 from koordra.cel.macros import is_bind, variables_of
 from koordra.cel.syntax import Node, Steps, SyntaxRefused, walk
 

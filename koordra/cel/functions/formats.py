@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from koordra.cel.urls import is_url
+from koordra.cel.functions.urls import is_url
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.cel.lists import MOMENT, SPAN, plain
+from koordra.cel.functions.lists import MOMENT, SPAN, plain
 
 _CLAUSE: Final = re.compile(r"%(?:%|(?:\.([0-9]+))?([a-zA-Z]))")
 _MAX_PRECISION: Final = 100

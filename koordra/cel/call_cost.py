@@ -1,0 +1,179 @@
+"""What calls of functions and methods cost, and how large their results are: cel-go's checker/cost.go and ext/, Kubernetes'
+pkg/cel/library/cost.go. What no rule here names costs 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from koordra.cel.functions import FUNCTIONS, METHODS, RENAMED
+from koordra.cel.sizes import (
+    LIMIT,
+    LIST,
+    MESSAGES,
+    OPTIONAL,
+    PATTERN,
+    READ,
+    SCALARS,
+    TEXTS,
+    Estimate,
+    Value,
+    item_of,
+    read,
+    scalar,
+)
+from koordra.cel.syntax import Node
+
+NAMESPACED: Final = frozenset(
+    {name for name in FUNCTIONS if "." in name}
+    | {"strings.quote", "optional.of", "optional.none", "optional.ofNonZeroValue"}
+)
+"""Functions whose names look like a method of a variable."""
+
+
+def called(name: str, cost: int, values: Sequence[Value], nodes: Sequence[Node]) -> Estimate:
+    """A function or a method, whose receiver is the first of the values."""
+    own = _COSTS[name](*values) if name in _COSTS and len(values) >= _LEAST.get(name, 1) else 1
+    weight = sum(value.weight for value in values)
+    kind = _result(name, values[0].type if values else "")
+    if kind in SCALARS or kind in MESSAGES:
+        return Estimate(cost + own, scalar(kind))
+    first = values[0] if values else scalar()
+    if name in _SAME:
+        return Estimate(cost + own, first._replace(low=0))
+    if name == "lists.range":
+        literal = nodes and nodes[0].of == "int" and nodes[0].text.lstrip("-").isdigit()
+        count = int(nodes[0].text) if literal else LIMIT
+        return Estimate(
+            cost + LIST + 1 + max(count, 0),
+            Value("list:int", 0, max(count, 0), max(count, 0), None, scalar("int")),
+        )
+    size = _SIZES[name](*values) if name in _SIZES and len(values) >= _LEAST.get(name, 1) else 64 + weight
+    item = (
+        scalar("string")._replace(low=0, high=first.high, weight=first.weight)
+        if kind == "list:string"
+        else None
+    )
+    return Estimate(cost + own, Value(kind, 0, size, max(size, 1), None, item))
+
+
+def _result(name: str, first: str) -> str:
+    """The type of a result, as far as the first argument tells."""
+    if name in _RESULTS:
+        return _RESULTS[name]
+    declared = METHODS.get(RENAMED.get(name, name), ()) + FUNCTIONS.get(name, ())
+    kinds = {result for arguments, result, _ in declared if arguments[:1] == (first,)} or {
+        each[1] for each in declared
+    }
+    return kinds.pop() if len(kinds) == 1 else "dyn"
+
+
+def _over_items(found: Value, *_: Value) -> int:
+    """Comparing each element, or reading a string once."""
+    if found.type in TEXTS:
+        return read(found.high)
+    item = item_of(found)
+    return found.high * (1 + (read(item.high) if item.type in TEXTS else 0))
+
+
+def _pairs(factor: float) -> Callable[..., int]:
+    """Comparing elements with each other."""
+    return lambda found, *_: LIST + 1 + math.ceil(factor * found.high * found.high)
+
+
+def _sets(factor: int) -> Callable[..., int]:
+    return lambda left, right, *_: (
+        1 + factor * max(left.high * right.high, read(min(left.weight, right.weight)))
+    )
+
+
+def _replaced(text: Value, old: Value, new: Value, *_: Value) -> int:
+    if old.low == 0:
+        return (text.high + 1) * new.high + text.high
+    return text.high if new.high <= old.low else math.ceil(text.high / old.low) * new.high
+
+
+def _joined(items: Value, *separator: Value) -> int:
+    return items.high * item_of(items).high + (separator[0].high if separator else 0) * items.high
+
+
+_RESULTS: Final = {
+    **dict.fromkeys(("contains", "startsWith", "endsWith", "matches", "hasValue", "bool"), "bool"),
+    **dict.fromkeys(
+        ("size", "int", "indexOf", "lastIndexOf", "getFullYear", "getMonth", "getDate", "getHours"), "int"
+    ),
+    **dict.fromkeys(("getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getMinutes", "getSeconds"), "int"),
+    **dict.fromkeys(
+        ("string", "charAt", "lowerAscii", "upperAscii", "substring", "trim", "replace", "join"), "string"
+    ),
+    **dict.fromkeys(("format", "strings.quote"), "string"),
+    **{name: name for name in ("uint", "double", "bytes", "duration", "timestamp", "type")},
+    "getMilliseconds": "int",
+    "split": "list:string",
+    **dict.fromkeys(("first", "last", "or", "validate", "format.named"), OPTIONAL),
+    **dict.fromkeys(("optional.of", "optional.none", "optional.ofNonZeroValue"), OPTIONAL),
+}
+_COSTS: Final[dict[str, Callable[..., int]]] = {
+    **dict.fromkeys(
+        (
+            "url",
+            "quantity",
+            "isQuantity",
+            "semver",
+            "isSemver",
+            "cidr",
+            "isIP",
+            "isCIDR",
+            "lowerAscii",
+            "upperAscii",
+            "substring",
+            "trim",
+            "string",
+            "bytes",
+            "strings.quote",
+            "format",
+        ),
+        lambda text, *_: max(1, read(text.high)),
+    ),
+    **dict.fromkeys(("ip.isCanonical", "replace", "split"), lambda text, *_: read(text.high, 2 * READ)),
+    "join": lambda *values: read(_joined(*values)),
+    "ip": lambda value: 1 if value.type == "cidr" else read(value.high),
+    **dict.fromkeys(("startsWith", "endsWith"), lambda _text, part: read(part.high)),
+    "contains": lambda text, part: read(text.high) * read(part.high),
+    **dict.fromkeys(
+        ("matches", "find", "findAll"),
+        lambda text, pattern, *_: read(text.high + 1) * read(pattern.high, PATTERN),
+    ),
+    "validate": lambda _format, text: read(read(text.high), 128 * PATTERN),
+    "containsIP": lambda _network, other: 4 + (read(other.high) if other.type == "string" else 0),
+    "containsCIDR": lambda _network, other: 7 + (read(other.high) if other.type == "string" else 0),
+    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _over_items),
+    "includes": lambda _items, wanted: 48 * max(1, read(wanted.weight)),
+    **dict.fromkeys(("slice", "reverse"), lambda items, *_: LIST + 1 + items.high),
+    "flatten": lambda items, *_: LIST + 1 + items.weight,
+    "distinct": _pairs(2),
+    "sort": _pairs(2 + READ),
+    **dict.fromkeys(("sets.contains", "sets.intersects"), _sets(1)),
+    "sets.equivalent": _sets(2),
+}
+_LEAST: Final = {
+    **dict.fromkeys(("startsWith", "endsWith", "contains", "matches", "find", "findAll", "validate"), 2),
+    **dict.fromkeys(("containsIP", "containsCIDR", "includes"), 2),
+    **dict.fromkeys(("sets.contains", "sets.intersects", "sets.equivalent"), 2),
+    "replace": 3,
+}
+"""How many values a rule reads, where it is more than one; a call with fewer does not compile."""
+_SIZES: Final[dict[str, Callable[..., int]]] = {
+    **dict.fromkeys(
+        ("lowerAscii", "upperAscii", "substring", "trim", "find", "split"), lambda text, *_: text.high
+    ),
+    "findAll": lambda text, *_: text.high + 1,
+    "charAt": lambda *_: 1,
+    "replace": _replaced,
+    "join": _joined,
+    "strings.quote": lambda text: 2 * text.high + 2,
+}
+_SAME: Final = frozenset({"slice", "reverse", "sort", "distinct", "url"})
+"""What is returned is no longer and no heavier than what was given."""

@@ -1,0 +1,218 @@
+"""The functions that Kubernetes adds to CEL: which there are.
+
+They raise ValueError for what is a run-time error in Kubernetes. Functions and methods whose name begins with `koordra` stand for
+what translation.py rewrites.
+
+What DRA has of Kubernetes' CEL (1.36): url, ip, cidr, format, quantity, semver, regex, sets, lists, strings, optionals,
+comprehensions of two variables, cel.bind and includes; neither math, base64 nor protos.
+
+Source: k8s.io/apiserver/pkg/cel/environment/base.go and library, cel-go's extensions, k8s.io/dynamic-resource-allocation/cel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from koordra.cel.functions import addresses, formatting, lists, urls
+from koordra.cel.functions.formats import FORMATS
+from koordra.cel.functions.values import (
+    FORMAT_MESSAGE,
+    URL_MESSAGE,
+    about_cidr,
+    about_ip,
+    about_url,
+    add,
+    cidr_message,
+    compare,
+    contains_cidr,
+    contains_ip,
+    find,
+    find_all,
+    includes,
+    ip_message,
+    is_integer,
+    is_valid,
+    named_format,
+    quantity_message,
+    semver,
+    subtract,
+    text_of,
+    to_int,
+    validate,
+    version_part,
+)
+from koordra.quantity import parse
+
+Overload = tuple[tuple[str, ...], str, Callable[..., Any] | None]
+"""Kinds of the arguments, kind of the result, implementation."""
+
+_Q, _S = "quantity", "semver"
+_IP, _CIDR, _URL, _FORMAT = "ip", "cidr", "url", "format"
+_MESSAGES: Final = frozenset({_Q, _S, _IP, _CIDR, _URL, _FORMAT})
+
+_COMPARABLE: Final = ("bool", "int", "uint", "double", "string", "bytes", "duration", "timestamp")
+_KEYS: Final = ("string", "int", "uint", "bool")
+_ELEMENTS: Final = (*_COMPARABLE, "list", "map", _Q, _S, _IP, _CIDR, _URL, _FORMAT)
+
+
+def _for_each(
+    elements: tuple[str, ...], result: str, implementation: Callable[..., Any], *more: str
+) -> tuple[Overload, ...]:
+    """A method of a list, for each type of its elements: so the type checker knows what comes of it. In `result` and in the
+    further arguments `*` is that type.
+
+    At run time a list is a list, and an implementation returns one type: so one overload of another element type stands for
+    all, with an implementation for each kind of a further argument and a result of any type.
+    """
+    typed: list[Overload] = []
+    at_run_time: dict[tuple[str, ...], None] = {}
+    for element in elements:
+        arguments = tuple(each.replace("*", element) for each in more)
+        typed.append(((f"list:{element}", *arguments), result.replace("*", element), None))
+        at_run_time[tuple(_FORMAT if each in _MESSAGES else each for each in arguments)] = None
+    anything = {"*": "dyn", "list:*": "list"}.get(result, result)
+    bodies = [
+        ((f"list:{_FORMAT}", *arguments), anything, _returning(implementation)) for arguments in at_run_time
+    ]
+    return (*bodies, *(each for each in typed if each[0] not in {body[0] for body in bodies}))
+
+
+def _returning(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *arguments: lists.returned(implementation(*arguments))
+
+
+# The library registers one implementation per kind of value, and both message types are of one kind: the first overload of
+# a method brings the implementation for both, the second (None) only informs the type checker.
+METHODS: Final[dict[str, tuple[Overload, ...]]] = {
+    "isGreaterThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) > 0), ((_S, _S), "bool", None)),
+    "isLessThan": (((_Q, _Q), "bool", lambda a, b: compare(a, b) < 0), ((_S, _S), "bool", None)),
+    "compareTo": (((_Q, _Q), "int", compare), ((_S, _S), "int", None)),
+    "isInteger": (((_Q,), "bool", is_integer),),
+    "asInteger": (((_Q,), "int", to_int),),
+    "asApproximateFloat": (((_Q,), "double", lambda q: float(q.koordra_exact)),),
+    "add": (((_Q, _Q), _Q, add), ((_Q, "int"), _Q, add)),
+    "sub": (((_Q, _Q), _Q, subtract), ((_Q, "int"), _Q, subtract)),
+    "major": (((_S,), "int", version_part(0)),),
+    "minor": (((_S,), "int", version_part(1)),),
+    "patch": (((_S,), "int", version_part(2)),),
+    "find": ((("string", "string"), "string", find),),
+    "findAll": (
+        (("string", "string"), "list:string", find_all),
+        (("string", "string", "int"), "list:string", find_all),
+    ),
+    "isSorted": _for_each(_COMPARABLE, "bool", lists.is_sorted),
+    "sum": _for_each(("int", "uint", "double", "duration"), "*", lists.total),
+    "min": _for_each(_COMPARABLE, "*", lists.extreme("min", min)),
+    "max": _for_each(_COMPARABLE, "*", lists.extreme("max", max)),
+    "slice": _for_each(_ELEMENTS, "list:*", lists.cut, "int", "int"),
+    "flatten": (
+        ((f"list:list:{_FORMAT}",), "list", _returning(lists.flattened)),
+        *(((f"list:list:{each}",), f"list:{each}", None) for each in _ELEMENTS if each != _FORMAT),
+        (("list", "int"), "list", _returning(lists.flattened)),
+    ),
+    "sort": _for_each(_COMPARABLE, "list:*", lists.in_order),
+    "distinct": _for_each(_ELEMENTS, "list:*", lists.distinct),
+    "koordraSortedBy": _for_each(_ELEMENTS, "list:*", lists.sorted_by, "list"),
+    "koordraReversed": _for_each(_ELEMENTS, "list:*", lists.backwards),
+    "koordraKeys": (
+        (("list",), "list:int", lists.indices),
+        ((f"map:dyn:{_FORMAT}",), "list", lists.keys_of),
+        *(((f"map:{key}:dyn",), f"list:{key}", None) for key in _KEYS),
+    ),
+    "koordraMapTo": (
+        (("list:bytes", "list"), "map", _returning(lists.map_to)),
+        *(
+            ((f"list:{key}", f"list:{each}"), f"map:{key}:{each}", None)
+            for key in _KEYS
+            for each in _ELEMENTS
+        ),
+    ),
+    "koordraMerged": (
+        (("list:bytes",), "map", _returning(lists.merged)),
+        *(((f"list:map:{key}:{each}",), f"map:{key}:{each}", None) for key in _KEYS for each in _ELEMENTS),
+    ),
+    "koordraFormat": ((("string", "list"), "string", formatting.formatted),),
+    "koordraIndexOf": (
+        (("string", "string"), "int", lists.text_index_of),
+        (("string", "string", "int"), "int", lists.text_index_of),
+        *_for_each(_ELEMENTS, "int", lists.index_of, "*"),
+    ),
+    "koordraLastIndexOf": (
+        (("string", "string"), "int", lists.text_last_index_of),
+        (("string", "string", "int"), "int", lists.text_last_index_of),
+        *_for_each(_ELEMENTS, "int", lists.last_index_of, "*"),
+    ),
+    "family": (((_IP,), "int", about_ip(lambda address: address.version)),),
+    "isUnspecified": (((_IP,), "bool", about_ip(addresses.is_unspecified)),),
+    "isLoopback": (((_IP,), "bool", about_ip(addresses.is_loopback)),),
+    "isLinkLocalMulticast": (((_IP,), "bool", about_ip(addresses.is_link_local_multicast)),),
+    "isLinkLocalUnicast": (((_IP,), "bool", about_ip(addresses.is_link_local_unicast)),),
+    "isGlobalUnicast": (((_IP,), "bool", about_ip(addresses.is_global_unicast)),),
+    "containsIP": (((_CIDR, _IP), "bool", contains_ip), ((_CIDR, "string"), "bool", contains_ip)),
+    "containsCIDR": (((_CIDR, _CIDR), "bool", contains_cidr), ((_CIDR, "string"), "bool", contains_cidr)),
+    "ip": (((_CIDR,), _IP, about_cidr(lambda network: ip_message(network[0]))),),
+    "prefixLength": (((_CIDR,), "int", about_cidr(lambda network: network[1])),),
+    "masked": (((_CIDR,), _CIDR, about_cidr(lambda network: cidr_message(addresses.masked(network)))),),
+    "getScheme": (((_URL,), "string", about_url(lambda url: url.scheme)),),
+    "getHost": (((_URL,), "string", about_url(lambda url: url.host)),),
+    "getHostname": (((_URL,), "string", about_url(lambda url: url.hostname)),),
+    "getPort": (((_URL,), "string", about_url(lambda url: url.port)),),
+    "getEscapedPath": (((_URL,), "string", about_url(lambda url: url.path)),),
+    "getQuery": (((_URL,), "map:string:list:string", about_url(lambda url: url.parameters())),),
+    "validate": (((_FORMAT, "string"), "list:list:string", validate),),
+}
+
+FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
+    "quantity": ((("string",), _Q, lambda text: quantity_message(parse(text))),),
+    "isQuantity": ((("string",), "bool", lambda text: is_valid(lambda: parse(text))),),
+    "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
+    "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
+    "sets.contains": ((("list", "list"), "bool", lists.contains),),
+    "sets.equivalent": (
+        (("list", "list"), "bool", lambda a, b: lists.contains(a, b) and lists.contains(b, a)),
+    ),
+    "sets.intersects": ((("list", "list"), "bool", lists.intersects),),
+    "lists.range": ((("int",), "list:int", lists.counted),),
+    "ip": ((("string",), _IP, lambda text: ip_message(addresses.read_ip(text))),),
+    "isIP": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_ip(text))),),
+    "ip.isCanonical": ((("string",), "bool", addresses.is_canonical),),
+    "cidr": ((("string",), _CIDR, lambda text: cidr_message(addresses.read_cidr(text))),),
+    "isCIDR": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_cidr(text))),),
+    "url": (
+        (
+            ("string",),
+            _URL,
+            lambda text: URL_MESSAGE(koordra_exact=urls.url_exactly(urls.read_url(text))),
+        ),
+    ),
+    "isURL": ((("string",), "bool", urls.is_url),),
+    "format.named": ((("string",), "list:format", named_format),),
+    **{
+        f"format.{name}": (((), _FORMAT, lambda name=name: FORMAT_MESSAGE(koordra_exact=name)),)
+        for name in FORMATS
+    },
+    "koordraString": tuple(
+        ((kind,), "string", text_of if kind != _CIDR else None)
+        for kind in ("bool", "int", "uint", "double", "string", "bytes", "duration", "timestamp", _IP, _CIDR)
+    ),
+    "isSemver": (
+        (("string",), "bool", lambda text: is_valid(lambda: semver(text))),
+        (("string", "bool"), "bool", lambda text, loose: is_valid(lambda: semver(text, loose))),
+    ),
+}
+
+# Implementations are found by kind and there is no wildcard: every pairing of kinds is registered.
+_INCLUDED: Final = ("bool", "int", "uint", "double", "string", "bytes", "list", "map", _S)
+INCLUDES: Final[tuple[Overload, ...]] = tuple(
+    ((left, right), "bool", includes) for left in _INCLUDED for right in _INCLUDED
+)
+
+RENAMED: Final = {
+    "format": "koordraFormat",
+    "indexOf": "koordraIndexOf",
+    "lastIndexOf": "koordraLastIndexOf",
+    "reverse": "koordraReversed",
+}
+"""Methods that the library has, and Kubernetes' are not: under which names they are declared here."""
