@@ -104,7 +104,6 @@ class Bench:
         self.reconciler = Reconciler(
             self,
             Writer(self, may_write=lambda: True, now=lambda: "2026-11-21T00:00:00Z"),
-            planner=plan,
             clock=time.monotonic,
             latency=self.latency,
         )

@@ -39,10 +39,9 @@ from koordra.api.opaque.parameters import PlacementPolicy
 
 @dataclass(slots=True)
 class NodeAnswer:
-    """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out. `unsuited`: the
-    node itself is none for the pods, so that its devices were not looked at. `bound`: the node holds nothing that costs no more
-    than the ceiling that was given; it costs so much at least, if it fits, which was not found out. `short`: the budget ran out,
-    and it was not a whole one, since earlier nodes had used of it.
+    """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out. `bound`: the node
+    holds nothing that costs no more than the ceiling that was given; it costs so much at least, if it fits, which was not found out.
+    `short`: the budget ran out, and it was not a whole one, since earlier nodes had used of it.
 
     `reasons` are worked out when they are asked for, which is only where no node fits.
     """
@@ -53,7 +52,6 @@ class NodeAnswer:
     short: bool = False
     error: ClaimRefused | None = None
     fits: bool = False
-    unsuited: bool = False
     bound: int | None = None
 
 

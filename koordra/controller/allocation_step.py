@@ -38,14 +38,13 @@ from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs import quota_hold
 from koordra.controller.gangs.controller import Entries, GangController
 from koordra.controller.gangs.member_placement import Place
-from koordra.controller.leftovers import Learned
 from koordra.controller.offers import KeptOff, Offers
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
-from koordra.controller.site_answers import Planner
-from koordra.controller.sites import Site
 from koordra.controller.writes import Outcome, Written
 from koordra.logs import get_logger
+from koordra.placement.index import NodeInfo
+from koordra.placement.order.learned_order import Learned
 
 log = get_logger(__name__)
 
@@ -75,8 +74,6 @@ class AllocationStep:
         context: PassContext,
         node_backoff: NodeBackoff,
         *,
-        planner: Planner,
-        read_inventory: object,
         starves_after: float,
         preemption: bool,
         place_gang: Place | None = None,
@@ -94,7 +91,7 @@ class AllocationStep:
         self._spared = Spared()
         self._latency = latency
         cache = context.cache
-        self.offers = Offers(planner, read_inventory, learned=learned)  # type: ignore[arg-type]
+        self.offers = Offers(learned=learned)
         self.reservations = Reservations(starves_after=starves_after)
         self.foreign_drivers = ForeignDrivers(cache)
         self._groups = GroupIndex()
@@ -107,7 +104,7 @@ class AllocationStep:
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
         self._considered: dict[str, _Considered] = {}
-        self._predicates = InterPodPredicates(cache, self.offers.sites.by_name)
+        self._predicates = InterPodPredicates(cache, self.offers.nodes)
         self.gangs = GangController(
             context,
             self.offers,
@@ -312,25 +309,25 @@ class AllocationStep:
 
     def _reserve(self, now: float) -> None:
         next_change = self.reservations.review(
-            self._groups.groups, self.offers.sites.by_name, fits_when_empty=self._fits_when_empty, now=now
+            self._groups.groups, self.offers.nodes, fits_when_empty=self._fits_when_empty, now=now
         )
         self._context.wake(next_change)
 
-    def _fits_when_empty(self, group: Group, site: Site) -> bool:
+    def _fits_when_empty(self, group: Group, site: NodeInfo) -> bool:
         holders = {objects.uid(claim) for claim in site.holders}
         users = self._context.users()
         pods = {objects.uid(pod) for claim in site.holders for pod in users.get(objects.key(claim), ())}
         return self._fits(group, site, frozenset(holders | pods))
 
-    def _fits(self, group: Group, site: Site, without: frozenset[str]) -> bool:
-        return self.offers.ask(group, site, without=without).score is not None
+    def _fits(self, group: Group, site: NodeInfo, without: frozenset[str]) -> bool:
+        return self.offers.fits(group, site.name, without=without)
 
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
         if self.reservations.node_of(group) is not None:
             return True
         kept_off = self._kept_off(group, now)
-        sites = [site for name, site in self.offers.sites.by_name.items() if name not in kept_off]
+        sites = [site for name, site in self.offers.nodes.items() if name not in kept_off]
         users, together = self._context.users(), self._spared.taken_out(self.gangs.together(), now)
         found = preemption_for(group, sites, users, fits=self._fits, together=together)
         if found is None:

@@ -35,9 +35,9 @@ from koordra.controller.claims import Owner
 from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs.annotations import gang_of
 from koordra.controller.offers import Offers
+from koordra.controller.placement_results import Offered
 from koordra.controller.reporting import claim_events
-from koordra.controller.site_answers import Offered, Planner
-from koordra.controller.sites import Inventory, Site
+from koordra.placement.index import NodeInfo
 
 _REFUSED: Final = re.compile(
     r"kube-scheduler refused node (?P<node>\S+): (?P<why>.*)\. \S+ is left out for (?P<pause>\d+) s"
@@ -87,14 +87,12 @@ def _last_seen(event: Mapping[str, Any]) -> datetime | None:
 def forecast(
     cluster: Cluster,
     *,
-    planner: Planner,
-    read_inventory: Callable[[Iterable[Object]], Inventory],
     refused: Refusals,
     now: datetime,
     starves_after: float = STARVES_AFTER,
 ) -> dict[str, Forecast]:
     """Claim key -> what the next pass would decide, for every claim that waits together with its pod."""
-    passing = _Passing(cluster, refused, planner=planner, read_inventory=read_inventory)
+    passing = _Passing(cluster, refused)
     first = passing.run(Reservations(starves_after=0))
     starving = [group for group in first.nowhere if _waited(group, now) >= starves_after > 0]
     if not starving:
@@ -112,27 +110,22 @@ class _Passing:
         self,
         cluster: Cluster,
         refused: Refusals,
-        *,
-        planner: Planner,
-        read_inventory: Callable[[Iterable[Object]], Inventory],
     ) -> None:
         self._cluster = cluster
         self._refused = refused
-        self._planner = planner
-        self._read_inventory = read_inventory
 
     def run(self, reservations: Reservations) -> _Course:
-        cache, offers = ClusterCache.of(self._cluster), Offers(self._planner, self._read_inventory)
+        cache, offers = ClusterCache.of(self._cluster), Offers()
         offers.look(cache)
         foreign = ForeignDrivers(cache)
         foreign.sync()
-        sites, users = offers.sites.by_name, cache.pod_index.users
+        sites, users = offers.nodes, cache.pod_index.users
         obstacles, groups = InterPodPredicates(cache, sites), _waiting(cache)
 
-        def fits_when_empty(group: Group, site: Site) -> bool:
+        def fits_when_empty(group: Group, site: NodeInfo) -> bool:
             gone = {objects.uid(claim) for claim in site.holders}
             gone |= {objects.uid(pod) for claim in site.holders for pod in users.get(objects.key(claim), ())}
-            return offers.ask(group, site, without=frozenset(gone)).score is not None
+            return offers.fits(group, site.name, without=frozenset(gone))
 
         reservations.review(groups, sites, fits_when_empty=fits_when_empty, now=0.0)
         course = _Course()

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from koordra.api.resource_class import CONFIG_MAPS
-from koordra.controller.leftovers import Learned, Leftovers
 from koordra.errors import ApiError, InvalidManifest, KoordraError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
 
@@ -58,7 +58,7 @@ class LeftoverStore:
             log.info("leftover_table_read", claims=found.table.pods)
         return found
 
-    def keep(self, leftovers: Leftovers, *, now: bool = False) -> None:
+    def keep(self, leftovers: LearnedOrder, *, now: bool = False) -> None:
         """Write what was learned since the last time, if it is time (or `now`)."""
         due = now or self._clock() >= self._again
         if leftovers.epoch == self._kept or not due or not self._may_write():

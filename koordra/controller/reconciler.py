@@ -38,20 +38,15 @@ from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.conflicts.foreign_drivers import NO_GPUS
 from koordra.controller.gangs.controller import Entries
 from koordra.controller.gangs.member_placement import Place
-from koordra.controller.leftovers import Learned
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
 from koordra.controller.reporting.metrics import ControllerMetrics
-from koordra.controller.site_answers import Planner
-from koordra.controller.sites import Inventory
 from koordra.controller.writes import Outcome, Writer
 from koordra.logs import get_logger
-from koordra.placement import read_inventory as read_of_allocator
+from koordra.placement.order.learned_order import Learned
 
 log = get_logger(__name__)
-
-ReadInventory = Callable[[Sequence[Object]], Inventory]
 
 
 class Reconciler:
@@ -65,10 +60,8 @@ class Reconciler:
         source: Source,
         writer: Writer,
         *,
-        planner: Planner,
         clock: Callable[[], float],
         sinks: Sequence[EventSink] = (),
-        read_inventory: ReadInventory = read_of_allocator,
         starves_after: float = STARVES_AFTER,
         preemption: bool = False,
         place_gang: Place | None = None,
@@ -84,8 +77,6 @@ class Reconciler:
         self.allocation = AllocationStep(
             self._context,
             self._node_backoff,
-            planner=planner,
-            read_inventory=read_inventory,
             starves_after=starves_after,
             preemption=preemption,
             place_gang=place_gang,
@@ -122,7 +113,7 @@ class Reconciler:
         self.allocation.gangs.lift()
         self._report_pinned()
         self._report_conflicts()
-        self.allocation.offers.leftovers.retain(context.cache.claims.values())
+        self.allocation.offers.order.retain(context.cache.claims.values())
         context.wake(self._node_backoff.next_expiry(context.clock()))
         return context.end()
 
@@ -210,7 +201,7 @@ class Reconciler:
                     context.events.pinned(claim, pod, (self._why_pinned(pod, node),))
 
     def _why_pinned(self, pod: Object, node: str) -> Reason:
-        site = self.allocation.offers.sites.by_name.get(node)
+        site = self.allocation.offers.nodes.get(node)
         load = {} if site is None else site.load
         found = [] if site is None else list(unsuitable(site.node, pod, taken=load))
         said = "; ".join(found) or pod_scheduled(pod).message or "the scheduler does not place it there"

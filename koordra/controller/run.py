@@ -36,7 +36,6 @@ from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.resource_class.run import start_classes
-from koordra.controller.site_answers import Planner
 from koordra.controller.writes import Writer
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
@@ -96,7 +95,6 @@ class _Office:
 
     client: KubeClient
     settings: Settings
-    planner: Planner
     sinks: Sequence[EventSink]
     instruments: ControllerMetrics
     readiness: Readiness
@@ -110,7 +108,6 @@ def run(
     client: KubeClient,
     settings: Settings,
     *,
-    planner: Planner,
     stop: threading.Event,
     sinks: Sequence[EventSink] = (),
     metrics: Metrics | None = None,
@@ -123,7 +120,7 @@ def run(
     writing = spawn(lambda: recorder.run(stop), name="events")
     instruments = ControllerMetrics(metrics or Metrics())
     heard: tuple[EventSink, ...] = (recorder, instruments, *sinks)
-    office = _Office(client, settings, planner, heard, instruments, readiness or Readiness())
+    office = _Office(client, settings, heard, instruments, readiness or Readiness())
     _negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
@@ -253,7 +250,6 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
     reconciler = Reconciler(
         source,
         Writer(office.instruments.counting(office.client), may_write=may_write, now=wall_clock),
-        planner=office.planner,
         clock=time.monotonic,
         sinks=office.sinks,
         starves_after=office.settings.starves_after,
@@ -265,7 +261,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         quota=keeper.held if keeper else None,
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
-    store.keep(reconciler.allocation.offers.leftovers, now=True)
+    store.keep(reconciler.allocation.offers.order, now=True)
 
 
 def _passes(
@@ -290,7 +286,7 @@ def _passes(
             backoff = FIRST_BACKOFF
             office.readiness.tell(True)
             reconciler.count(office.instruments)
-            store.keep(reconciler.allocation.offers.leftovers)
+            store.keep(reconciler.allocation.offers.order)
             _wait(changed, stop, pause)
             stop.wait(GATHER)
             continue

@@ -37,7 +37,7 @@ from koordra.placement.candidates.candidate_list import Candidate, CandidateList
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
 from koordra.placement.index import ClusterIndex, NodeInfo, identity, pinned_node
 from koordra.placement.node_class import DeviceState
-from koordra.placement.order.learned_order import Learned, LearnedOrder
+from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.policy.device_selection import Guide
 from koordra.placement.request.groups import Group
 from koordra.placement.request.request_class import Question, RequestClass, question_of
@@ -78,11 +78,9 @@ class Explanation:
 
 
 class Engine:
-    (
-        """`policy` None is first fit. `contained`: an error inside the allocator is that of a node, and what cannot be read that of an
-    object. Not thread-safe."""
-        ""
-    )
+    """`policy` None is first fit. `contained` is told of errors inside the allocator, which then concern one node only, and what
+    cannot be read one object; without it they are raised. Not thread-safe. `searched` counts questions to the search.
+    """
 
     def __init__(
         self,
@@ -90,13 +88,14 @@ class Engine:
         features: Features,
         *,
         learned: Learned | None = None,
-        contained: bool = False,
+        contained: Failed | None = None,
     ) -> None:
         self.policy = policy
         self.features = features
-        self.index = ClusterIndex(features, lenient=contained)
-        self.order = LearnedOrder(self.index, learned)
-        self._contained = contained
+        self.index = ClusterIndex(features, lenient=contained is not None)
+        self.order = LearnedOrder(self.index, learned, failed=contained)
+        self.searched = 0
+        self._contained = contained is not None
         self._classes: dict[Hashable, RequestClass] = {}
         self._class_version = -1
         self._resolved: Question | None = None
@@ -107,7 +106,7 @@ class Engine:
         """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere by anybody, and
         PlanError where a taint rule cannot be read."""
         question = self.resolve(group)
-        self._settle()
+        self.settle()
         if group.allocated:
             return self._beside(question, excluded)
         return self._choose(question, excluded)
@@ -115,7 +114,7 @@ class Engine:
     def fits(self, group: Group, node: str, *, without: frozenset[str] = _FREE) -> bool:
         """Whether the group fits on the node, as if these claims and pods (by uid) were gone."""
         question = self.resolve(group)
-        self._settle()
+        self.settle()
         info = self.index.nodes.get(node)
         if info is None or self._unsuited(question, info, without):
             return False
@@ -151,7 +150,8 @@ class Engine:
             refuse_bad_selectors(asked)
         return asked
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Take over what has changed."""
         self.index.settle()
         self.order.follow()
 
@@ -159,7 +159,7 @@ class Engine:
         """The best of all nodes, by the class's candidates."""
         candidates = question.request_class.candidates
         self._read_changes(question)
-        placement = self._placement(question)
+        placement, late = self._placement(question), list[Candidate]()
 
         def search(name: str, candidate: Candidate, best: Any) -> Candidate | None:
             info = self.index.nodes[name]
@@ -168,17 +168,22 @@ class Engine:
             if result.bound is not None:
                 return Candidate(candidate.unit, self._value(question, name, result.bound), known=False)
             if result.cost is None:
+                if result.undecided:
+                    late.append(candidate)
                 return None
             return Candidate(candidate.unit, self._value(question, name, result.cost), known=True)
 
         found = candidates.best(excluded, search)
+        for candidate in late:
+            # Earlier nodes had used the budget up: with the next question the node has its own chance.
+            candidates.put(candidate.unit, candidate)
         if found is not None:
             return self._offer(question, self.index.nodes[found[0]])
-        return self._nowhere(question, excluded)
+        return self._nowhere(question, excluded, undecided=bool(late))
 
-    def _nowhere(self, question: Question, excluded: Excluded) -> Decision:
+    def _nowhere(self, question: Question, excluded: Excluded, *, undecided: bool) -> Decision:
         """Not one: whether that is known for sure."""
-        undecided, defect = False, ""
+        defect = ""
         entries = question.request_class.candidates.entries
         for unit, candidate in entries.items():
             name = first_of(unit)
@@ -353,6 +358,7 @@ class Engine:
         alike: Hashable = None,
         ceiling: int | None = None,
     ) -> NodeAnswer:
+        self.searched += 1
         asking = placement or self._placement(question, several=several)
         of = info.devices.node_class
         alone = self._where(question, info) is info
@@ -397,6 +403,8 @@ class Engine:
         mine = frozenset(map(identity, group.pods)) if group.allocated else _FREE
         load = self.index.load_without(info, without | mine) if without or mine else info.load
         several, found = len(group.pods) > 1, list[tuple[Cause, str]]()
+        if info.trouble:
+            found.append((Cause.POOL_INCOMPLETE, info.trouble))
         for pod in group.pods:
             where = f"pod {objects.key(pod)}: " if several else ""
             found += [
@@ -423,7 +431,7 @@ class Engine:
     ) -> Explanation:
         """Why the group is on none of these nodes (all): every reason, with the position of the claim that it concerns."""
         question = self.resolve(group)
-        self._settle()
+        self.settle()
         placement = self._placement(question, several=True)
         told: list[Told] = []
         undecided, error = False, None
@@ -443,6 +451,25 @@ class Engine:
             told += answer.reasons()
             undecided, error = undecided or answer.exhausted, error or answer.error
         return Explanation(tuple(told), undecided, error)
+
+    def nodes_to_tell(self, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
+        """Nodes of which no two tell the same, by name: one of every state, and all that are excluded."""
+        question = self.resolve(group)
+        found: list[str] = []
+        seen: set[object] = set()
+        names_ = self.pinned(group) if group.allocated else self.index.nodes
+        kept_off = [name for name in names_ if name in excluded]
+        for name in sorted(names_):
+            info = self.index.nodes.get(name)
+            if len(found) >= most:
+                break
+            if info is None or name in excluded:
+                continue
+            what = name if self._unsuited(question, info) else id(self._where(question, info))
+            if what not in seen:
+                seen.add(what)
+                found.append(name)
+        return [*found, *kept_off]
 
     def _unreadable(self, info: NodeInfo) -> list[Reason]:
         """Slices that cannot be read: the node looks as if its devices were not there."""

@@ -73,6 +73,8 @@ class NodeInfo:
     load: Load = field(default_factory=dict)
     state: NodeState | None = None
     face: Hashable = None
+    trouble: str = ""
+    """Why nothing may be placed here: an allocation that cannot be read."""
     labels: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
     load_key: tuple[tuple[str, Decimal], ...] = ()
@@ -81,6 +83,11 @@ class NodeInfo:
     def devices(self) -> DeviceState:
         assert self.state is not None
         return self.state.devices
+
+    @property
+    def is_told_by_its_pool(self) -> bool:
+        """Whether all its devices are in one pool of its own name, so that nodes of one DeviceState differ in that name alone."""
+        return self.devices.node_class is not None and all(pool.id[1] == self.name for pool in self.pools)
 
 
 class Moved(NamedTuple):
@@ -110,7 +117,7 @@ class _Guest:
 
 
 class ClusterIndex:
-    """`lenient`: an allocation that cannot be read takes its devices whole, instead of being an error."""
+    """`lenient`: nothing is placed beside an allocation that cannot be read, instead of an error."""
 
     def __init__(self, features: Features, *, lenient: bool = False) -> None:
         self.features = features
@@ -129,6 +136,8 @@ class ClusterIndex:
         self._lenient = lenient
         self._seen: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self._held: dict[str, _Held] = {}
+        self._unread: dict[str, str] = {}
+        """Claims whose allocation cannot be read, and why."""
         self._of_pool: dict[PoolID, dict[str, tuple[DeviceResult, ...]]] = {}
         self._viewers: dict[PoolID, set[str]] = {}
         self._guests: dict[str, _Guest] = {}
@@ -212,11 +221,13 @@ class ClusterIndex:
         try:
             if without:
                 self._take_away(without)
+                self.settle()
             yield
         finally:
             undo, self._undo = self._undo, outer
             for step in reversed(undo):
                 step()
+            self.settle()
 
     def _take_away(self, without: frozenset[str]) -> None:
         assert self._undo is not None
@@ -275,6 +286,7 @@ class ClusterIndex:
     def _claim(self, key: str, before: Manifest | None, new: Manifest | None) -> None:
         known = self._held.get(key)
         if new is None:
+            self._unread.pop(key, None)
             if known is not None:
                 self._hold(key, None)
             return
@@ -284,18 +296,21 @@ class ClusterIndex:
 
     def _read(self, key: str, claim: Manifest) -> _Held | None:
         if objects.status_of(claim).get("allocation") is None:
+            self._unread.pop(key, None)
             return None
         known = self._held.get(key)
         if known is not None and known.seen is None:
             raw = objects.status_of(known.claim).get("allocation")
             if raw is objects.status_of(claim)["allocation"] or raw == objects.status_of(claim)["allocation"]:
                 return _Held(claim, known.allocation, known.by_pool)
+        self._unread.pop(key, None)
         try:
             allocation = Allocation.of_claim(claim)
         except InvalidManifest as error:
             if not self._lenient:
                 raise PlanError(str(error)) from error
             allocation = _taken_whole(claim)
+            self._unread[key] = str(error)
         assert allocation is not None
         return _Held(claim, allocation, _by_pool(allocation))
 
@@ -405,7 +420,8 @@ class ClusterIndex:
             info.labels = labels
             info.generation += 1
             self.changes.append(Moved(info.name, info.state, info.state))
-        info.face = face_of(info.node)
+        info.trouble = self._trouble(info) if self._unread else ""
+        info.face = (info.trouble, face_of(info.node))
         devices, key = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(labels))
         self._move(info, self.known.node_state(devices, key, (info.face, info.load_key)))
 
@@ -430,6 +446,12 @@ class ClusterIndex:
         for pool in pools:
             self._viewers.setdefault(pool.id, set()).add(info.name)
         info.pools = pools
+
+    def _trouble(self, info: NodeInfo) -> str:
+        keys = sorted(
+            {key for pool in info.pools for key in self._of_pool.get(pool.id, ()) if key in self._unread}
+        )
+        return self._unread[keys[0]] if keys else ""
 
     def _holders(self, info: NodeInfo) -> tuple[Any, ...]:
         pools = dict.fromkeys([*[pool.id for pool in info.pools], (names.DRIVER, info.name)])

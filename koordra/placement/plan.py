@@ -30,7 +30,6 @@ from koordra.errors import PlanError
 from koordra.placement.decide import Engine, Undecided
 from koordra.placement.manifests import Manifests
 from koordra.placement.order.learned_order import Learned
-from koordra.placement.policy.device_selection import Cards
 from koordra.placement.request.groups import (
     MAX_CONSUMERS,
     Group,
@@ -57,7 +56,6 @@ def plan(
     report_errors: bool = False,
     engine: Engine | None = None,
     inventory: Inventory | None = None,
-    cards: Cards | None = None,
 ) -> Plan:
     """Allocate every pending claim among `objects` (plain Kubernetes dicts of any kinds, in any order).
 
@@ -66,7 +64,6 @@ def plan(
     `engine`    what was read, searched and learned in earlier plans (`engine_for`), for who plans again and again: objects are values
                 then, and one that is the same dict as in the plan before is not read again
     `inventory` slices and taint rules read beforehand (`read_inventory`), which `objects` then do not hold
-    `cards`     what is known of the workload, for the choice of devices inside a node alone; an engine has its own
     `exclude`   per pod (`namespace/name`), nodes not to use and why
     Raises PlanError for an unknown policy or gate, for an engine of another, and for input that upstream answers with an error when
     nothing else could be planned; with `report_errors` such errors are always reasons of their claims.
@@ -81,8 +78,6 @@ def plan(
         cluster.refuse_published(inventory, gates)
         engine = Engine(asked, gates)
         engine.index.inventory = inventory
-    if cards is not None:
-        engine.order.given = cards
     cluster.fill(engine.index)
     return _Planning(engine, cluster, exclude=exclude or {}, report_errors=report_errors).run()
 

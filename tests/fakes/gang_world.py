@@ -26,7 +26,6 @@ from koordra.controller.gangs.annotations import (
     GANG_SHRINK,
     GANG_TIMEOUT,
 )
-from koordra.controller.site_answers import Planner
 from tests.fakes.joint_cluster import gpu_slice
 from tests.fakes.model_api import Request
 from tests.fakes.model_planner import results_of
@@ -57,12 +56,12 @@ class Job:
 
 
 class GangWorld(World):
-    def __init__(self, seed: int, planner: Planner, read_inventory: Callable[..., Any]) -> None:
+    def __init__(self, seed: int, planner: Callable[..., Any]) -> None:
         self.jobs: dict[str, Job] = {}
         self.started: set[str] = set()
         self.cards = 0
         """Cards that there are at rest."""
-        super().__init__(seed, planner, read_inventory)
+        super().__init__(seed, planner)
         self.api.history.setdefault(RESOURCE_CLAIMS.plural, [])
 
     def weighted(self) -> list[tuple[Callable[[], None], int]]:

@@ -16,7 +16,6 @@ from koordra.api.objects import Object
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
 from koordra.controller.writes import Writer
-from koordra.placement import plan
 from tests.fakes.kube_api import FakeCaches, FakeKubeApi, Write
 
 GI = 1024**3
@@ -49,7 +48,6 @@ class JointCluster:
         self.reconciler = Reconciler(
             self.caches,
             self.writer,
-            planner=plan,
             clock=lambda: self.now,
             sinks=(self.told.append,),
             starves_after=self.starves_after,

@@ -48,7 +48,6 @@ from koordra.api.objects import Object
 from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.reconciler import Reconciler
-from koordra.controller.site_answers import Planner
 from koordra.controller.writes import Writer
 from koordra.errors import ApiUnreachable, KoordraError
 from tests.fakes.joint_cluster import device_class, gpu_slice, node
@@ -216,12 +215,11 @@ class Controller:
 class World:
     """Everything that happens, from one seed."""
 
-    def __init__(self, seed: int, planner: Planner, read_inventory: Callable[..., Any]) -> None:
+    def __init__(self, seed: int, planner: Callable[..., Any]) -> None:
         self.random = random.Random(seed)
         self.api = ModelApi()
         self.now = 0.0
         self.planner = planner
-        self.read_inventory = read_inventory
         self.processes = 0
         self.depth = 0
         self.beyond = False
@@ -284,8 +282,6 @@ class World:
         return Reconciler(
             controller.caches,
             writer,
-            planner=self.planner,
-            read_inventory=self.read_inventory,
             clock=controller.clock,
             starves_after=self.starves_after,
             preemption=self.preemption,

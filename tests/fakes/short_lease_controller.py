@@ -21,11 +21,10 @@ def main() -> None:
     from koordra.controller.leadership import LeaseTimes
     from koordra.controller.run import Settings, run
     from koordra.kube import KubeClient
-    from koordra.placement import plan
 
     logs.configure(level="info", json=False, process="controller")
     client = KubeClient(given.kubeconfig, timeout=TIMES["timeout"], user_agent="koordra-controller")
-    run(client, Settings(given.identity, times=LeaseTimes(**TIMES)), planner=plan, stop=stop)
+    run(client, Settings(given.identity, times=LeaseTimes(**TIMES)), stop=stop)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from koordra.placement import plan, read_inventory
-from tests.fakes.model_planner import plan_model, read_model_inventory
+from koordra.placement import plan
+from tests.fakes.model_planner import plan_model
 from tests.fakes.model_world import World
 from tests.long import mostly_long
 
@@ -34,7 +34,7 @@ SEED = os.environ.get("KOORDRA_SEED")
 
 
 def one_schedule(seed: int, *, real: bool = False) -> World:
-    world = World(seed, plan if real else plan_model, read_inventory if real else read_model_inventory)
+    world = World(seed, plan if real else plan_model)
     try:
         world.run(STEPS)
         world.become_quiet()

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.placement import plan, read_inventory
+from koordra.placement import plan
 from tests.fakes.joint_cluster import claim, gpu_slice, node, pod
 from tests.fakes.model_api import Killed, Request
 from tests.fakes.model_planner import results_of
@@ -25,7 +25,7 @@ class Failovers(World):
     """1,000 claims for 1,000 cards; `kills` are the numbers of writes at which the writing leader dies."""
 
     def __init__(self, seed: int, kills: int) -> None:
-        super().__init__(seed, plan, read_inventory)
+        super().__init__(seed, plan)
         self.starves_after, self.preemption, self.writes = 0.0, False, 0
         draw = random.Random(seed)
         self.kills = set(draw.sample(range(10, 2 * CLAIMS - 10), kills))

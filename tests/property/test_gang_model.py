@@ -12,7 +12,7 @@ import traceback
 import pytest
 
 from tests.fakes.gang_world import GangWorld
-from tests.fakes.model_planner import plan_model, read_model_inventory
+from tests.fakes.model_planner import plan_model
 from tests.long import mostly_long
 
 SCHEDULES = 250
@@ -23,7 +23,7 @@ SEED = os.environ.get("KOORDRA_SEED")
 
 
 def one_schedule(seed: int) -> GangWorld:
-    world = GangWorld(seed, plan_model, read_model_inventory)
+    world = GangWorld(seed, plan_model)
     try:
         world.run(STEPS)
         world.become_quiet()

@@ -78,13 +78,12 @@ def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict
     from koordra.cli.cluster.cluster_objects import as_cluster, read_around
     from koordra.controller.gangs.annotations import gang_of
     from koordra.controller.gangs.dry_run import gangs_ahead
-    from koordra.placement import plan, read_inventory
     from koordra.placement.gang import place_gang
 
     if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
     cluster = as_cluster([*manifests, *([] if client is None else read_around(client))])
-    found = gangs_ahead(cluster, planner=plan, read_inventory=read_inventory, place=place_gang)
+    found = gangs_ahead(cluster, place=place_gang)
     return [ahead.to_dict() for ahead in found if ahead.stage != "Whole"]
 
 
@@ -148,13 +147,10 @@ def _foretell(
     from koordra.cli.cluster.cluster_objects import as_cluster, read_around
     from koordra.controller.claims import consumers
     from koordra.controller.dry_run import forecast, refusals
-    from koordra.placement import plan, read_inventory
 
     now = datetime.now(UTC)
     cluster = as_cluster([*manifests, *read_around(client)])
-    found = forecast(
-        cluster, planner=plan, read_inventory=read_inventory, refused=refusals(events, now), now=now
-    )
+    found = forecast(cluster, refused=refusals(events, now), now=now)
     users = consumers(list(cluster.pods))
     for entry in told:
         key = f"{entry['namespace']}/{entry['name']}"

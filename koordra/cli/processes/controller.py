@@ -130,7 +130,6 @@ def command(
     from koordra.controller.run import Readiness, Settings, run
     from koordra.controller.webhook.run import WebhookSettings, start_webhook
     from koordra.kube import KubeClient
-    from koordra.placement import plan
 
     legacy = None
     if legacy_pods:
@@ -157,7 +156,7 @@ def command(
     )
     start_webhook(client, webhook, metrics=counted, stop=stop, legacy=legacy)
     try:
-        run(client, settings, planner=plan, stop=stop, metrics=counted, readiness=readiness)
+        run(client, settings, stop=stop, metrics=counted, readiness=readiness)
     finally:
         if server is not None:
             server.close()

@@ -24,7 +24,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.claims import Owner
-from koordra.controller.site_answers import Offered, waits_for_others
+from koordra.controller.placement_results import Offered, waits_for_others
 
 MOST_CONSUMERS = 256
 """Pods that one claim can be reserved for (resource.k8s.io ReservedFor)."""

@@ -44,7 +44,7 @@ from koordra.controller.allocation.pod_terms import (
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_claims import is_living
-from koordra.controller.sites import Site
+from koordra.placement.index import NodeInfo
 
 _DO_NOT_SCHEDULE: Final = "DoNotSchedule"
 _ZONE_LABELS: Final = (
@@ -67,7 +67,7 @@ class _Guest:
 class InterPodPredicates:
     """Over the cache and the sites as they are at each question. Not thread-safe."""
 
-    def __init__(self, cache: ClusterCache, sites: Mapping[str, Site]) -> None:
+    def __init__(self, cache: ClusterCache, sites: Mapping[str, NodeInfo]) -> None:
         self._cache = cache
         self.sites = sites
         self._selectors: dict[str, Any] = {}

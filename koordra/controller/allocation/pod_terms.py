@@ -73,7 +73,7 @@ def with_label_keys(pod: Object, term: Mapping[str, Any]) -> Mapping[str, Any] |
     return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *added]}
 
 
-def counts_for_spread(node: Object, pod: Object, constraint: Mapping[str, Any]) -> bool:
+def counts_for_spread(node: Mapping[str, Any], pod: Object, constraint: Mapping[str, Any]) -> bool:
     """Whether the node's pods and domain count for a spread constraint."""
     spec = objects.spec_of(pod)
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":

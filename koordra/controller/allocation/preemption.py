@@ -31,12 +31,12 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.priority import urgency
-from koordra.controller.sites import Site
+from koordra.placement.index import NodeInfo
 
 MOST_NODES: Final = 100
 """Nodes that are worked out for one group in one pass."""
 
-Fits = Callable[[Group, Site, frozenset[str]], bool]
+Fits = Callable[[Group, NodeInfo, frozenset[str]], bool]
 """Whether the group fits on the site as if these claims and pods (by uid) were gone."""
 
 Victim = tuple[Object, ...]
@@ -84,7 +84,7 @@ class Preemption:
 
 def preemption_for(
     group: Group,
-    sites: Iterable[Site],
+    sites: Iterable[NodeInfo],
     users: Mapping[str, Sequence[Object]],
     *,
     fits: Fits,
@@ -106,7 +106,7 @@ def preemption_for(
 
 
 def _victims(
-    group: Group, site: Site, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
+    group: Group, site: NodeInfo, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
 ) -> tuple[Object, ...]:
     if not fits(group, site, _uids(site, _pods(weaker), users)):
         return ()
@@ -123,7 +123,7 @@ def _pods(victims: Iterable[Victim]) -> list[Object]:
 
 
 def _weaker(
-    site: Site, users: Mapping[str, Sequence[Object]], priority: int, together: Together
+    site: NodeInfo, users: Mapping[str, Sequence[Object]], priority: int, together: Together
 ) -> list[Victim]:
     """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
     found: dict[str, Victim] = {}
@@ -140,7 +140,7 @@ def _weaker(
     return [found[uid] for uid in sorted(found)]
 
 
-def _uids(site: Site, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+def _uids(site: NodeInfo, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
     """The pods, and the claims that nobody uses any more without them."""
     gone = {objects.uid(pod) for pod in pods}
     freed = {

@@ -27,7 +27,7 @@ from koordra.api import objects
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.priority import Urgency
-from koordra.controller.sites import Site
+from koordra.placement.index import NodeInfo
 
 STARVES_AFTER: Final = 300.0
 WINDOW: Final = 1200.0
@@ -35,7 +35,7 @@ REST: Final = 300.0
 MOST_TRIED: Final = 16
 """Nodes that are looked at for one group in one pass."""
 
-FitsWhenEmpty = Callable[[Group, Site], bool]
+FitsWhenEmpty = Callable[[Group, NodeInfo], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Reservations:
     def review(
         self,
         groups: Mapping[str, Group],
-        sites: Mapping[str, Site],
+        sites: Mapping[str, NodeInfo],
         *,
         fits_when_empty: FitsWhenEmpty,
         now: float,
@@ -141,7 +141,7 @@ class Reservations:
         return now >= max(since + self._starves_after, self._resting.get(group.key, 0.0))
 
     def _reserve(
-        self, group: Group, sites: Mapping[str, Site], fits_when_empty: FitsWhenEmpty, now: float
+        self, group: Group, sites: Mapping[str, NodeInfo], fits_when_empty: FitsWhenEmpty, now: float
     ) -> None:
         taken = {entry.node for entry in self._held.values()}
         free = [site for name, site in sites.items() if name not in taken and site.holders]
@@ -163,7 +163,7 @@ class Reservations:
         return min((moment for moment in moments if moment > now), default=None)
 
 
-def _devices_in_use(site: Site) -> int:
+def _devices_in_use(site: NodeInfo) -> int:
     return len(
         {
             (result.get("pool"), result.get("device"))

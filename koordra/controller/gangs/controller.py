@@ -232,7 +232,7 @@ class GangController:
         `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
         self._epoch = epoch
-        remembers = (self._offers.sites.numbering, *cache.classes.values())
+        remembers = tuple(cache.classes.values())
         if remembers != self._remembers:
             self._memory.forget()
             self._remembers = remembers
@@ -424,9 +424,7 @@ class GangController:
         if self.statuses[gang.key].phase is not Phase.WAITING:
             return
         if self.reservation.starves(gang, now=now):
-            sites = sorted(
-                self._offers.sites.by_name.values(), key=lambda site: (len(site.holders), site.name)
-            )
+            sites = sorted(self._offers.nodes.values(), key=lambda site: (len(site.holders), site.name))
             number = max(1, len(whole.members) // 2)
             while True:
                 answer = self._arrange(whole, cells, without=_all_on(sites[:number], self._context.users()))

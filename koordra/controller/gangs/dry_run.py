@@ -6,12 +6,10 @@ the others lack. What only the leader remembers (refusals by kube-scheduler, nod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from koordra.allocator.reasons import Reason
-from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
@@ -20,8 +18,6 @@ from koordra.controller.gangs.membership import Gang, GangIndex
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, with_idle
 from koordra.controller.gangs.ungate import UngateTracker
 from koordra.controller.offers import Offers
-from koordra.controller.site_answers import Planner
-from koordra.controller.sites import Inventory
 from koordra.placement import gang as asked
 
 
@@ -55,14 +51,12 @@ class GangAhead:
 def gangs_ahead(
     cluster: Cluster,
     *,
-    planner: Planner,
-    read_inventory: Callable[[Iterable[Object]], Inventory],
     place: Place | None,
 ) -> list[GangAhead]:
     """Every gang that concerns koordra, the most urgent first."""
-    offers, cache = Offers(planner, read_inventory), ClusterCache.of(cluster)
+    offers, cache = Offers(), ClusterCache.of(cluster)
     offers.look(cache)
-    obstacles = InterPodPredicates(cache, offers.sites.by_name)
+    obstacles = InterPodPredicates(cache, offers.nodes)
     arranging = MemberPlacement(offers, place=place, memory=asked.Remembered())
     nodes, users = cache.nodes, cache.pod_index.users
     found = []

@@ -12,8 +12,7 @@ without regard to the fabric. The same is done where no allocator for gangs is g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
 from koordra.controller.offers import KeptOff, Offers
-from koordra.controller.site_answers import Offered
+from koordra.controller.placement_results import Offered
 from koordra.placement import gang as asked
 
 KeptOffBy = Callable[[Group], KeptOff]
@@ -155,29 +154,29 @@ class MemberPlacement:
     ) -> asked.GangAnswer:
         """`without`: uids of claims and pods as if they were gone."""
         if self._place is None:
-            with self._as_if_gone(without):
+            with self._offers.tentative(without):
                 return self._one_by_one(whole, cells, kept_off)
         answer = self._place(whole, self._nodes(without), classes, memory=self._memory, budget=budget)
         if isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, kept_off):
-            with self._as_if_gone(without):
+            with self._offers.tentative(without):
                 return self._one_by_one(whole, cells, kept_off)
         return answer
 
     def _nodes(self, without: frozenset[str]) -> dict[str, asked.GangNode]:
-        sites = self._offers.sites
+        index = self._offers.engine.index
         found = {}
-        for name, site in sites.by_name.items():
-            holders = site.holders
+        for name, info in self._offers.nodes.items():
+            holders = info.holders
             if without:
                 holders = tuple(claim for claim in holders if objects.uid(claim) not in without)
-            same = len(holders) == len(site.holders)
+            own = info.is_told_by_its_pool
             found[name] = asked.GangNode(
-                site.node,
-                lambda site=site: sites.inventory_of(site),  # type: ignore[misc]
+                info.node,
+                index.inventory,
                 holders,
-                site.load_without(without) if without else site.load,
-                site.likeness if same else None,
-                site.kind,
+                index.load_without(info, without) if without else info.load,
+                info.devices if own and len(holders) == len(info.holders) else None,
+                info.devices.node_class if own else None,
             )
         return found
 
@@ -187,7 +186,7 @@ class MemberPlacement:
         """Whether a member has no place beside those before it, for reasons that lie between pods."""
         if not any(_looks_at_others(pod) for cell in cells.values() for pod in cell.group.pods):
             return False
-        with self._tentative():
+        with self._offers.tentative():
             for placed in answer.members:
                 cell = cells[placed.key]
                 if placed.node in kept_off(cell.group):
@@ -202,7 +201,7 @@ class MemberPlacement:
         chosen: dict[str, Offered] = {}
         reasons: dict[str, tuple[Reason, ...]] = {}
         undecided = False
-        with self._tentative():
+        with self._offers.tentative():
             for member in sorted(whole.members, key=lambda each: -_asks(each.claims)):
                 cell = cells[member.key]
                 found = self._offer(cell, kept_off(cell.group))
@@ -236,32 +235,6 @@ class MemberPlacement:
             if taken is not None:
                 status = {**objects.status_of(claim), "allocation": taken}
                 self._offers.given_out({**claim, "status": status}, cell.group.pods)
-
-    @contextmanager
-    def _tentative(self) -> Iterator[None]:
-        """What is given out inside is taken back at the end."""
-        sites = self._offers.sites
-        before = {name: (site.holders, site.guests) for name, site in sites.by_name.items()}
-        try:
-            yield
-        finally:
-            for name, (holders, guests) in before.items():
-                sites.put_back(name, holders=holders, guests=guests)
-
-    @contextmanager
-    def _as_if_gone(self, without: frozenset[str]) -> Iterator[None]:
-        if not without:
-            yield
-            return
-        sites = self._offers.sites
-        with self._tentative():
-            for name, site in list(sites.by_name.items()):
-                sites.put_back(
-                    name,
-                    holders=tuple(claim for claim in site.holders if objects.uid(claim) not in without),
-                    guests=tuple(pod for pod in site.guests if objects.uid(pod) not in without),
-                )
-            yield
 
 
 def _placed(whole: asked.Gang, chosen: Mapping[str, Offered]) -> asked.GangPlaced:

@@ -16,10 +16,10 @@ Nodes of one class publish the same devices under pools of their own names: they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.devices import DeviceID
@@ -28,7 +28,7 @@ from koordra.errors import KoordraError
 from koordra.placement.columns.arrays import INFEASIBLE
 from koordra.placement.columns.node_devices import NodeDevices, size_of
 from koordra.placement.columns.state import Request
-from koordra.placement.index import ClusterIndex, NodeInfo
+from koordra.placement.index import ClusterIndex, NodeInfo, identity
 from koordra.placement.node_class import NodeClass
 from koordra.placement.order.node_ranking import NodeRanking, read_node
 from koordra.placement.policy.device_selection import Cards
@@ -75,14 +75,10 @@ class LearnedOrder:
         self._measures = self.ranking.measures
         self._begun = known.workload.count > 0
         self._cards: Cards | None = None
-        self.given: Cards | None = None
-        """What is known by somebody else, for the choice of devices inside a node alone."""
 
     @property
     def cards(self) -> Cards | None:
         """What is known, for the choice of devices inside a node; None while nothing is."""
-        if self.given is not None:
-            return self.given
         table = self.ranking.policy.table
         if not table.pods:
             return None
@@ -157,10 +153,10 @@ class LearnedOrder:
         self.epoch += learned
         return learned
 
-    def retain(self, uids: Callable[[], Iterable[str]], count: int) -> None:
+    def retain(self, claims: Collection[Mapping[str, Any]]) -> None:
         """Claims that are not there any more need not be known."""
-        if len(self._heard) > 2 * count + 100:
-            self._heard &= set(uids())
+        if len(self._heard) > 2 * len(claims) + 100:
+            self._heard &= set(map(identity, claims))
 
     def key(self, question: Question, name: str) -> int | None:
         """Smaller is better for what is to come; None for all where nothing is known, or the request cannot be counted."""

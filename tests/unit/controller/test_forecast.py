@@ -12,7 +12,6 @@ from koordra.api import objects
 from koordra.api.kinds import PODS
 from koordra.controller.dry_run import Forecast, forecast, refusals
 from koordra.controller.reporting import claim_events
-from koordra.placement import plan, read_inventory
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 
 NOW = datetime(2026, 11, 21, 0, 10, 0, tzinfo=UTC)
@@ -23,8 +22,6 @@ def foretold(cluster: JointCluster, **more: Any) -> dict[str, Forecast]:
     refused = more.pop("refused", {})
     return forecast(
         cluster.caches.cluster(),
-        planner=plan,
-        read_inventory=read_inventory,
         refused=refused,
         now=NOW,
         **more,

@@ -8,9 +8,8 @@ from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.leftover_store import data_of, learned_of
-from koordra.controller.leftovers import Learned
 from koordra.controller.offers import Offers
-from koordra.placement import plan, read_inventory
+from koordra.placement.order.learned_order import Learned
 from tests.fakes.groups import groups_of
 from tests.unit.placement import mixed
 
@@ -29,7 +28,7 @@ class Controller:
         self.claims: list[Object] = []
         self.pods: list[Object] = []
         self.cache = ClusterCache()
-        self.offers = Offers(plan, read_inventory, learned=learned)
+        self.offers = Offers(learned=learned)
 
     def seen(self) -> ClusterCache:
         self.cache.adopt(
@@ -67,7 +66,7 @@ def learned_by(controller: Controller) -> Learned:
     for number in range(36):
         said = {"selector": mixed.of_model("T4")} if number % 3 == 0 else {}
         assert controller.place(f"c{number}", end=True, **said) is not None
-    return controller.offers.leftovers.learned
+    return controller.offers.order.learned
 
 
 def test_models_that_only_some_claims_may_use_are_kept_for_them() -> None:
@@ -99,7 +98,7 @@ def test_node_sets_are_not_learned() -> None:
     for number in range(33):
         zone = {"nodeSelector": {"zone": mixed.ZONES[number % 2]}}
         assert controller.place(f"c{number}", end=True, pod=zone) is not None
-    counts = controller.offers.leftovers.learned.workload.counts
+    counts = controller.offers.order.learned.workload.counts
     assert {request.nodes for request in counts} == {-1}
     assert sorted(request.models for request in counts) == [("A100", "H100", "T4"), ("A100", "T4", "V100")]
 

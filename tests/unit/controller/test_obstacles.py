@@ -15,7 +15,7 @@ from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_claims import PodClaims
-from koordra.controller.sites import Site
+from koordra.placement.index import NodeInfo
 from tests.fakes.joint_cluster import claim, node, pod
 
 HOST = "kubernetes.io/hostname"
@@ -35,13 +35,13 @@ def kept_off(waits: Object, running: dict[str, list[Object]], **more: Any) -> di
     for index, zone in enumerate("aab"):
         made = node(f"n{index}")
         made["metadata"]["labels"][ZONE] = zone
-        sites[f"n{index}"] = Site(f"n{index}", made, guests=tuple(running.get(f"n{index}", ())))
+        sites[f"n{index}"] = NodeInfo(f"n{index}", made, guests=tuple(running.get(f"n{index}", ())))
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
     found = InterPodPredicates(seen(sites, **more), sites).of(group)
     return {name: reason.detail for name, reason in found.items()}
 
 
-def seen(sites: dict[str, Site], **more: Any) -> ClusterCache:
+def seen(sites: dict[str, NodeInfo], **more: Any) -> ClusterCache:
     """With the guests of the sites as pods that are bound there."""
     pods = [
         {**guest, "spec": {**guest["spec"], "nodeName": name}}
@@ -177,7 +177,7 @@ def test_a_node_without_the_label_of_one_constraint_counts_for_none() -> None:
         running = [labelled("q", {"app": "x"})] if name == "n0" else []
         if name == "n0":
             made["metadata"]["labels"]["rack"] = "r"
-        sites[name] = Site(name, made, guests=tuple(running))
+        sites[name] = NodeInfo(name, made, guests=tuple(running))
     waits = labelled("p", {}, topologySpreadConstraints=spread)
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
     waits["metadata"]["labels"] = {"app": "x"}

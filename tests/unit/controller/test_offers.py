@@ -14,8 +14,7 @@ from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.offers import Offers
-from koordra.controller.request_class import request_class
-from koordra.placement import plan, read_inventory
+from koordra.placement import plan
 from tests.fakes.groups import groups_of
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -35,7 +34,7 @@ class Book:
         self.claims: list[Object] = []
         self.pods: list[Object] = []
         self.cache = ClusterCache()
-        self.offers = Offers(plan, read_inventory)
+        self.offers = Offers()
 
     def seen(self) -> ClusterCache:
         """The cache with everything as it is now."""
@@ -101,7 +100,7 @@ def test_a_known_class_asks_nothing_of_nodes_alike() -> None:
         offered = book.offers.best(book.group(f"c{number}"), {})
         for key, allocation in offered.allocations.items():
             book.take(key, allocation)
-    assert book.offers.asked <= 10
+    assert book.offers.engine.searched <= 10
     ids = [
         result["shareID"]
         for one in book.claims
@@ -111,24 +110,21 @@ def test_a_known_class_asks_nothing_of_nodes_alike() -> None:
 
 
 def test_a_label_that_devices_are_given_by_is_seen_at_once() -> None:
-    """Whether partitions are honored stands in a label; a site whose label changed is no more like those without it."""
+    """Whether partitions are honored stands in a label; a node whose label changed is no more like those without it."""
     book = Book(nodes=2)
     book.offers.look(book.seen())
-    before, other = (book.offers.sites.by_name[name].likeness for name in ("n0", "n1"))
-    assert before == other
+    before, other = (book.offers.nodes[name].devices for name in ("n0", "n1"))
+    assert before is other
     labels = {**book.nodes[0]["metadata"]["labels"], names.PARTITION_POLICY_LABELS[0]: names.PARTITION_HONOR}
     book.nodes[0] = {**book.nodes[0], "metadata": {**book.nodes[0]["metadata"], "labels": labels}}
     book.offers.look(book.seen())
-    assert book.offers.sites.by_name["n0"].likeness != other
-    fresh = Offers(plan, read_inventory)
-    fresh.look(book.seen())
-    assert fresh.sites.by_name["n0"].likeness == book.offers.sites.by_name["n0"].likeness
+    assert book.offers.nodes["n0"].devices is not other
+    assert book.offers.nodes["n0"].devices.honors_partitions
 
 
-def test_answers_for_kinds_that_are_forgotten_are_never_given_again() -> None:
-    """A node publishes something new again and again, until the kinds are numbered anew."""
+def test_what_was_published_before_is_never_given_out_again() -> None:
+    """A node publishes something new again and again, under new names."""
     book = Book(nodes=1)
-    numbering = book.offers.sites.numbering
     book.add("asked")
     for turn in range(120):
         (entry,) = book.slices
@@ -139,7 +135,6 @@ def test_answers_for_kinds_that_are_forgotten_are_never_given_again() -> None:
         book.offers.look(book.seen())
         found = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
         assert found["devices"]["results"][0]["device"] == f"gpu-{turn}-0"
-    assert book.offers.sites.numbering > numbering
 
 
 def test_requests_that_speak_of_one_device_are_asked_site_by_site() -> None:
@@ -175,12 +170,15 @@ def test_reasons_speak_of_the_claim_that_waits() -> None:
         assert "nearest miss gpu-0 lacks 20Gi of memory" in " ".join(
             reason.detail for reason in reasons[f"default/{name}"]
         )
-    assert book.offers.asked == 1
+    assert book.offers.engine.searched <= 2, "the search, and why"
 
 
 def test_a_class_of_requests_does_not_depend_on_names() -> None:
     book = Book()
     for name, asked in (("a", "20Gi"), ("b", "20Gi"), ("c", "50Gi")):
         book.add(name, memory=asked)
-    kinds = [request_class(book.group(name)) for name in "abc"]
-    assert kinds[0] == kinds[1] != kinds[2]
+    book.offers.look(book.seen())
+    engine = book.offers.engine
+    a, b, c = (engine.resolve(book.offers._group(book.group(name))).request_class for name in "abc")
+    assert a is b
+    assert a is not c

@@ -26,7 +26,6 @@ from koordra.controller.leadership import LeaseTimes
 from koordra.controller.run import LEASE_NAME, Settings, run
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
-from koordra.placement import plan
 from koordra_devcluster.control_plane import ControlPlane
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
 
@@ -73,9 +72,7 @@ def controller(kubeconfig: str) -> Iterator[Callable[..., Callable[[], None]]]:
         stop = threading.Event()
         settings = Settings(identity=identity, leader_elect=leader_elect, times=times or LeaseTimes())
         own = KubeClient(kubeconfig, timeout=settings.times.timeout, user_agent="koordra-controller")
-        thread = threading.Thread(
-            target=run, args=(own, settings), kwargs={"planner": plan, "stop": stop}, daemon=True
-        )
+        thread = threading.Thread(target=run, args=(own, settings), kwargs={"stop": stop}, daemon=True)
         thread.start()
 
         def end() -> None:

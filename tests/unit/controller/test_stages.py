@@ -15,7 +15,6 @@ from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.writes import Writer
 from koordra.metrics import Metrics
-from koordra.placement import plan
 from tests.fakes.joint_cluster import JointCluster
 
 
@@ -57,7 +56,6 @@ class Timed(JointCluster):
         self.reconciler = Reconciler(
             self.caches,
             Writer(api, may_write=lambda: True, now=self.timestamp),  # type: ignore[arg-type]
-            planner=plan,
             clock=self.clock,
             sinks=(self.takes_a_second,),
             latency=self.latency,
@@ -124,9 +122,7 @@ def test_the_parts_are_metrics(part: str) -> None:
 
     api = Api(cluster, Clock(), figures.latency)
     writer = Writer(figures.counting(api), may_write=lambda: True, now=cluster.timestamp)  # type: ignore[arg-type]
-    reconciler = Reconciler(
-        cluster.caches, writer, planner=plan, clock=lambda: cluster.now, latency=figures.latency
-    )
+    reconciler = Reconciler(cluster.caches, writer, clock=lambda: cluster.now, latency=figures.latency)
     figures.latency.observe(RESOURCE_CLAIMS, "ADDED", cluster.claim("a"))
     cluster.pod("p", "a")
     cluster.caches.deliver()

@@ -21,7 +21,6 @@ from koordra.controller.legacy.quota import Charge
 from koordra.controller.legacy.quota_enforcement import Counted, beyond
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
-from koordra.placement import plan
 from koordra.placement.gang import place_gang
 from koordra.placement.gang.rank_assignment import gang_members
 from tests.fakes.joint_cluster import JointCluster
@@ -126,7 +125,6 @@ class Leader(JointCluster):
         self.reconciler = Reconciler(
             self.caches,
             self.writer,
-            planner=plan,
             clock=lambda: self.now,
             sinks=(self.told.append,),
             quota=self.keeper.held,

@@ -19,7 +19,6 @@ from koordra.controller.run import Readiness, Settings, run
 from koordra.controller.webhook.run import WebhookSettings, start_webhook
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
-from koordra.placement import plan
 from koordra_devcluster.control_plane import ControlPlane
 from tests.unit.legacy.cluster import pod
 
@@ -67,9 +66,7 @@ def test_a_leader_with_everything_on_watches_pods_once_and_its_webhook_once(plan
     server = start_webhook(
         webhook, WebhookSettings("127.0.0.1:0"), metrics=Metrics(), stop=stop, legacy=legacy
     )
-    term = threading.Thread(
-        target=lambda: run(leader, settings, planner=plan, stop=stop, readiness=readiness), daemon=True
-    )
+    term = threading.Thread(target=lambda: run(leader, settings, stop=stop, readiness=readiness), daemon=True)
     term.start()
     try:
         assert server is not None

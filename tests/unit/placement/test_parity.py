@@ -19,12 +19,12 @@ from koordra.allocator.request.requests import resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.leftovers import Learned
 from koordra.controller.offers import Offers
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.fleet import Placement
 from koordra.placement.columns.state import Request
+from koordra.placement.order.learned_order import Learned
 from koordra.placement.order.learned_order import Learned as Known
 from koordra.placement.order.node_ranking import NodeRanking
 from koordra.placement.policy.workload import Workload
@@ -90,7 +90,7 @@ class Clusters:
         )
         self.ranking.settle(Usage(), {})
         self.cache = ClusterCache()
-        self.offers = Offers(plan, read_inventory, learned=Learned(table, LEARNED))
+        self.offers = Offers(learned=Learned(table, LEARNED))
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
         self.placed: dict[str, Placement] = {}

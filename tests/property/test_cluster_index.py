@@ -1,0 +1,169 @@
+"""An index that is told of every change is what an index of the same objects is, and an engine that stands on it decides the same."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from koordra.allocator.features import Features
+from koordra.allocator.offer import Offer
+from koordra.allocator.score import policy_of
+from koordra.api import objects
+from koordra.api.claims import ResourceClaim
+from koordra.placement.decide import Engine
+from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, Change, ClusterIndex
+from koordra.placement.request.groups import Group
+from tests.unit.allocator.machines import claim, device_classes, gpu, node, place, pod, request, slice_of
+from tests.unit.allocator.test_inventory import network, rule, unreadable
+
+Dict = dict[str, Any]
+NODES = 4
+
+
+def allocated(draw: random.Random, number: int) -> Dict:
+    """A claim with one or two devices, whole or shared, that may not be published (any more)."""
+    results = []
+    at = f"node-{draw.randrange(NODES)}"
+    for device in draw.sample(range(3), draw.choice([1, 1, 2])):
+        result: Dict = {"request": "gpu", "driver": "koordra.io", "pool": at, "device": f"gpu-{device}"}
+        if draw.random() < 0.5:
+            result |= {"shareID": f"{number}-{device}", "consumedCapacity": {"memory": "10Gi"}}
+        results.append(result)
+    if draw.random() < 0.1:
+        results.append(
+            {"request": "link", "driver": "net.example.com", "pool": "fabric", "device": "link-0-0"}
+        )
+    pinned = {"key": "metadata.name", "operator": "In", "values": [at]}
+    found = claim(f"c{number}", request("gpu"))
+    selector = {"nodeSelectorTerms": [{"matchFields": [pinned]}]}
+    found["status"] = {"allocation": {"devices": {"results": results}, "nodeSelector": selector}}
+    return found
+
+
+def guest(draw: random.Random, number: int) -> Dict:
+    found = pod(f"p{number}", f"c{draw.randrange(6)}")
+    resources = {"requests": {"cpu": str(draw.randrange(1, 4))}}
+    found["spec"]["containers"] = [{"name": "c", "resources": resources}]
+    if draw.random() < 0.3:
+        found["spec"]["nodeName"] = f"node-{draw.randrange(NODES)}"
+    if draw.random() < 0.2:
+        found["status"] = {"phase": "Succeeded"}
+    return found
+
+
+def changed(draw: random.Random) -> tuple[str, Dict]:
+    number, at = draw.randrange(6), f"node-{draw.randrange(NODES)}"
+    kind = draw.choice([NODE, SLICE, SLICE, RULE, CLAIM, CLAIM, CLAIM, POD, POD])
+    if kind == NODE:
+        found = node(at)
+        found["status"] = {"allocatable": {"cpu": str(draw.choice([8, 16])), "pods": "10"}}
+        if draw.random() < 0.3:
+            found["spec"] = {"unschedulable": True}
+        found["metadata"]["labels"] = {"zone": draw.choice("ab")}
+        return kind, found
+    if kind == SLICE:
+        devices = [gpu(card, place=place(card)) for card in range(draw.randrange(1, 4))]
+        return kind, draw.choice(
+            [slice_of(devices, name=at), slice_of(devices, name=at), unreadable(at), *network(1, devices=2)]
+        )
+    if kind == RULE:
+        return kind, draw.choice([rule("rule", pool=at), rule("rule", device="gpu-0")])
+    return kind, allocated(draw, number) if kind == CLAIM else guest(draw, number)
+
+
+def key_of(kind: str, obj: Dict) -> str:
+    return objects.key(obj) if kind in {CLAIM, POD} else objects.name(obj)
+
+
+def said(index: ClusterIndex) -> Dict:
+    """Everything that can be asked of an index; which nodes are alike, without what states are called."""
+    index.settle()
+    alike: dict[object, list[str]] = {}
+    devices: dict[object, list[str]] = {}
+    for name in sorted(index.nodes):
+        info = index.nodes[name]
+        alike.setdefault(info.state, []).append(name)
+        devices.setdefault(info.devices, []).append(name)
+    for state, found in alike.items():
+        assert state.nodes == found  # type: ignore[attr-defined]
+    return {
+        "nodes": {
+            name: (
+                [pool.id for pool in info.pools],
+                [[device.taints for device in pool.devices] for pool in info.pools],
+                {objects.key(one) for one in info.holders},
+                {objects.key(one) for one in info.guests},
+                info.load,
+            )
+            for name, info in index.nodes.items()
+        },
+        "alike": sorted(alike.values()),
+        "devices": sorted(devices.values()),
+        "dedicated": set(index.taken.dedicated),
+        "shares": index.taken.shares,
+        "consumed": index.taken.consumed,
+        "allocated": {key: held.allocation for key, held in index.allocated.items()},
+        "classes": set(index.classes),
+    }
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_is_told_bit_by_bit_is_what_is_told_at_once(seed: int) -> None:
+    draw = random.Random(seed)
+    engine = Engine(policy_of("koordra"), Features.of(None))
+    known: dict[str, dict[str, Dict]] = {kind: {} for kind in (CLASS, NODE, SLICE, RULE, CLAIM, POD)}
+    for one in device_classes():
+        known[CLASS][objects.name(one)] = one
+        engine.index.apply(Change(CLASS, objects.name(one), one))
+    asked = ResourceClaim.from_dict(claim("asked", request("gpu", memory="20Gi")))
+    for turn in range(40):
+        kind, obj = changed(draw)
+        key = key_of(kind, obj)
+        if draw.random() < 0.25:
+            known[kind].pop(key, None)
+            engine.index.apply(Change(kind, key, None))
+        else:
+            known[kind][key] = obj
+            engine.index.apply(Change(kind, key, obj))
+        fresh = Engine(policy_of("koordra"), Features.of(None))
+        fresh.index.sync(known)
+        assert said(engine.index) == said(fresh.index), (seed, turn)
+        one, other = engine.decide(Group((asked,))), fresh.decide(Group((asked,)))
+        assert type(one) is type(other), (seed, turn)
+        if isinstance(one, Offer) and isinstance(other, Offer):
+            assert (one.node, one.cost, one.allocations(pin_to_node=True)) == (
+                other.node,
+                other.cost,
+                other.allocations(pin_to_node=True),
+            )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_tried_leaves_nothing_behind(seed: int) -> None:
+    draw = random.Random(seed)
+    engine = Engine(policy_of("koordra"), Features.of(None))
+    for one in device_classes():
+        engine.index.apply(Change(CLASS, objects.name(one), one))
+    for number in range(NODES):
+        name = f"node-{number}"
+        engine.index.apply(Change(NODE, name, node(name)))
+        engine.index.apply(
+            Change(SLICE, name, slice_of([gpu(card, place=place(card)) for card in range(3)], name=name))
+        )
+    for number in range(4):
+        one = allocated(draw, number)
+        engine.index.apply(Change(CLAIM, objects.key(one), one))
+        other = guest(draw, number)
+        engine.index.apply(Change(POD, objects.key(other), other))
+    before = said(engine.index)
+    gone = frozenset(f"default/{name}" for name in ("c0", "c1", "p0", "p2"))
+    with engine.index.overlay(gone):
+        manifest = claim("tried", request("gpu"))
+        found = engine.decide(Group((ResourceClaim.from_dict(manifest),)))
+        assert isinstance(found, Offer)
+        (allocation,) = found.allocations(pin_to_node=True)
+        engine.index.assume(manifest, allocation, key="default/tried", node=found.node)
+        assert "default/tried" in said(engine.index)["allocated"]
+    assert said(engine.index) == before

@@ -1,0 +1,80 @@
+"""Whoever places claims asks the same engine: the same `decide`, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from koordra.api import names
+from koordra.controller.cache.changes import Cluster
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.dry_run import forecast
+from koordra.placement import engine_for, plan
+from koordra.placement.decide import Engine
+from tests.fakes.joint_cluster import JointCluster
+from tests.unit.controller.test_forecast import NOW
+from tests.unit.controller.test_offers import Book
+from tests.unit.placement import mixed
+
+Object = dict[str, Any]
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The claims of every group that was decided."""
+    found: list[str] = []
+    decide = Engine.decide
+
+    def counted(self: Engine, group: Any, **given: Any) -> Any:
+        found.extend(claim.key for claim in group.claims)
+        return decide(self, group, **given)
+
+    monkeypatch.setattr(Engine, "decide", counted)
+    return iter([found])
+
+
+def test_plan_decides_every_group(decided: Iterator[list[str]]) -> None:
+    (found,) = decided
+    cluster = [*mixed.nodes(3), *mixed.slices(3), *mixed.classes()]
+    plan([*cluster, *mixed.claim("a"), *mixed.claim("b")])
+    plan([*cluster, *mixed.claim("c")], engine=engine_for())
+    assert found == ["d/a", "d/b", "d/c"]
+
+
+def test_the_controller_decides_every_group(decided: Iterator[list[str]]) -> None:
+    (found,) = decided
+    cluster = JointCluster(nodes=2)
+    cluster.claim("a")
+    cluster.pod("p", "a")
+    cluster.settle()
+    assert cluster.node_of("a")
+    assert set(found) == {"default/a"}
+
+
+def test_a_forecast_decides_every_group(decided: Iterator[list[str]]) -> None:
+    (found,) = decided
+    book = Book(nodes=2)
+    book.add("a")
+    cluster = Cluster(
+        nodes=book.nodes, slices=book.slices, classes=book.classes, claims=book.claims, pods=book.pods
+    )
+    assert forecast(cluster, refused={}, now=NOW)["default/a"].node == "n0"
+    assert found == ["default/a"]
+
+
+def test_what_is_decided_offline_is_what_the_controller_decides() -> None:
+    book = Book(nodes=3)
+    for name in "abc":
+        book.add(name, memory="50Gi")
+    book.offers.look(book.seen())
+    assert isinstance(book.cache, ClusterCache)
+    shown = [*book.nodes, *book.slices, *book.classes, *book.claims, *book.pods]
+    planned = plan(shown, report_errors=True)
+    for name in "abc":
+        book.offers.look(book.seen())
+        found = book.offers.best(book.group(name), {})
+        assert found.allocations[f"default/{name}"] == planned.allocations[f"default/{name}"]
+        book.take(f"default/{name}", found.allocations[f"default/{name}"])
+    assert names.CLASS_GPU in book.offers.engine.index.classes
