@@ -126,8 +126,6 @@ class Run:
     arrivals: int
     curve: Curve
     decisions: list[int]
-    placed: int
-    refused: int
 
 
 def run(
@@ -144,7 +142,7 @@ def run(
     place = place or fleet.place
     curve = Curve()
     spent: list[int] = []
-    asked = allocated = placed = 0
+    asked = allocated = 0
     percent = -1
     for number, request in enumerate(requests):
         before = clock()
@@ -153,7 +151,6 @@ def run(
         asked += request.share
         if placement is not None:
             allocated += request.share
-            placed += 1
         now = round(100 * asked / capacity)
         curve.events[now] = curve.events.get(now, 0) + 1
         curve.allocated[now] = curve.allocated.get(now, 0.0) + allocated / capacity
@@ -163,7 +160,7 @@ def run(
         if now != percent:
             percent = now
             on_progress(number, len(requests))
-    return Run(len(requests), curve, spent, placed, len(requests) - placed)
+    return Run(len(requests), curve, spent)
 
 
 @dataclass(frozen=True, slots=True)

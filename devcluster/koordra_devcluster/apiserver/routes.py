@@ -278,7 +278,7 @@ class Api:
         )
         if since is not None and since > registry.store.revision:
             message = f"Too large resource version: {since}, current: {registry.store.revision}"
-            raise Refusal(504, "Timeout", message, retry_after=1)
+            raise Refusal(504, "Timeout", message)
         try:
             subscription = registry.store.follow(served.stored, None if initial or not since else since)
         except Refusal as refusal:

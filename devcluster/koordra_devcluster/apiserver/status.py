@@ -85,12 +85,9 @@ def _show(value: Any) -> str:
 class Refusal(ApiError):
     """An answer other than success, ready to be sent."""
 
-    def __init__(
-        self, code: int, reason: str, message: str, *, details: Object | None = None, retry_after: int = 0
-    ) -> None:
+    def __init__(self, code: int, reason: str, message: str, *, details: Object | None = None) -> None:
         super().__init__(message, code=code, reason=reason)
         self.details = details
-        self.retry_after = retry_after
 
     def to_status(self) -> Object:
         """The metav1.Status object."""

@@ -59,7 +59,6 @@ class Refused(InvalidManifest):
     """Ends the conversion of one object; caught by the converter, never seen outside."""
 
     def __init__(self, note: Note) -> None:
-        self.note = note
         super().__init__(note.problem, object=note.object, field=note.field, remedy=note.remedy)
 
 

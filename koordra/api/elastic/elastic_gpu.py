@@ -82,7 +82,6 @@ class ElasticClass:
     """`ignored`: parameters that mean nothing to koordra."""
 
     name: str
-    provisioner: str
     retain: bool
     immediate: bool
     unit: int
@@ -115,7 +114,6 @@ def read_class(obj: Object) -> ElasticClass:
         parameters = _parameters(obj, read)
         return ElasticClass(
             name=objects.name(obj),
-            provisioner=provisioner,
             retain=_choice(obj, read, "reclaimPolicy", (DELETE, RETAIN)) == RETAIN,
             immediate=_choice(obj, read, "egpuBindingMode", (WAIT, IMMEDIATE)) == IMMEDIATE,
             unit=UNITS[_one_of(read.at("parameters.memoryUnit"), parameters.get("memoryUnit", "MiB"), UNITS)],

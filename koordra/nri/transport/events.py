@@ -34,7 +34,6 @@ class EventMethod:
     method: str
     handler: str
     request: type[Any]
-    response: type[Any]
 
     @property
     def bit(self) -> int:
@@ -43,9 +42,7 @@ class EventMethod:
 
 
 def _row(event: Event, method: str, handler: str) -> EventMethod:
-    return EventMethod(
-        event, method, handler, getattr(nri_pb2, f"{method}Request"), getattr(nri_pb2, f"{method}Response")
-    )
+    return EventMethod(event, method, handler, getattr(nri_pb2, f"{method}Request"))
 
 
 EVENT_METHODS: Final = (

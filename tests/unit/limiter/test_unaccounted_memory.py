@@ -31,7 +31,6 @@ def slot(number: int, *, pid: int, held: int, context: int = 0, host_pid: int | 
         host_pid=1000 + pid if host_pid is None else host_pid,
         name="p",
         enforcing=True,
-        driver_version=13000,
         held=(held,),
         kinds=(kinds,),
     )

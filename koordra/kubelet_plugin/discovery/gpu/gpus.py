@@ -90,7 +90,7 @@ def _gpu(
     proc: ProcGpu | None,
 ) -> tuple[Gpu, list[Problem]]:
     subject, problems, disputed = f"GPU {function.bus_id}", [], list(facts.doubtful)
-    by_proc = proc or ProcGpu(bus_id=function.bus_id, uuid=None, minor=None, product_name=None)
+    by_proc = proc or ProcGpu(uuid=None, minor=None, product_name=None)
     for field, left, right in (("uuid", facts.uuid, by_proc.uuid), ("minor", facts.minor, by_proc.minor)):
         if left is not None and right is not None and left != right:
             disputed.append(field)

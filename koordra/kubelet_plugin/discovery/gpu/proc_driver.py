@@ -22,7 +22,6 @@ _VERSION = re.compile(r"\b([0-9]{3}\.[0-9]{1,4}(?:\.[0-9]{1,4})*)\b", re.ASCII)
 class ProcGpu:
     """``uuid`` is None while the driver has not initialised the card (it then prints question marks)."""
 
-    bus_id: str
     uuid: str | None
     minor: int | None
     product_name: str | None
@@ -43,7 +42,6 @@ def proc_gpus(root: MachineRoot) -> dict[str, ProcGpu]:
         }
         uuid, minor = fields.get("GPU UUID", ""), fields.get("Device Minor", "")
         found[bus_id] = ProcGpu(
-            bus_id=bus_id,
             uuid=uuid if UUID.fullmatch(uuid) else None,
             minor=int(minor) if minor.isdecimal() and len(minor) <= 4 else None,
             product_name=fields.get("Model") or None,

@@ -60,7 +60,6 @@ class ProcessUse:
     host_pid: int
     name: str
     enforcing: bool
-    driver_version: int
     held: tuple[int, ...]
     kinds: tuple[tuple[tuple[str, int], ...], ...]
 
@@ -228,7 +227,7 @@ class _Usage:
         return found
 
     def process(self, slot: int, devices: int) -> ProcessUse:
-        generation, state, pid, namespace, _, _, host_pid, driver, name, *kinds = layout.SLOT.unpack(
+        generation, state, pid, namespace, _, _, host_pid, _, name, *kinds = layout.SLOT.unpack(
             os.pread(self._file, layout.SLOT.size, layout.SLOTS + slot * layout.SLOT.size)
         )
         return ProcessUse(
@@ -239,7 +238,6 @@ class _Usage:
             host_pid=host_pid,
             name=name.partition(b"\0")[0].decode(errors="replace"),
             enforcing=state == layout.ENFORCING,
-            driver_version=driver,
             held=tuple(self._held(index, slot) for index in range(devices)),
             kinds=tuple(
                 tuple(
