@@ -13,5 +13,6 @@ claim_network     network/<uid>.json        plugin -> hook: what is done to the 
 network_plan      what is done to one NIC
 reader            the hook's reads: cached, and only of files that nobody else could have written
 disk              files replaced as a whole, durably
+file_lock         flock of the state directory
 strict_json       decoding that names the field that is wrong
 """

@@ -1,12 +1,13 @@
-"""What is to be done to a NIC once the network namespace of its pod exists. Values and their form in files;
-pure.
+"""What is done to a NIC once the network namespace of its pod exists. Values and their form in files; pure.
 
-    Move      the network interface, and with it the RDMA link where RDMA devices belong to network namespaces, goes into
-              the pod and comes back: a virtual function, or a NIC that the claim has alone
-    Macvlan   the pod gets a macvlan interface on top of the NIC: a share of a RoCE NIC, whose own interface others use too
+    Move      the network interface, and with it the RDMA link where RDMA devices belong to network namespaces,
+              moves into the pod and back: a virtual function, or a NIC that the claim has exclusively
+    Macvlan   the pod gets a macvlan interface on top of the NIC: a share of a RoCE NIC, whose own interface is
+              shared
     Attach    a CNI plugin does it, as a NetworkAttachmentDefinition says
 
-Who decides: network_decision.py in Prepare. Who does it: pod_network.py when the sandbox is made.
+The kubelet plugin decides in Prepare (kubelet_plugin/network/network_decision.py); pod_network.py carries it out
+when the sandbox is created.
 """
 
 from __future__ import annotations

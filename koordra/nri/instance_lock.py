@@ -9,7 +9,6 @@ Synchronize.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from typing import Final
 
 from koordra.errors import NRIError
 from koordra.logs import get_logger
+from koordra.node_state.file_lock import wait_for_lock
 
 LOCK_FILE: Final = "nri.lock"
 _POLL_S: Final = 0.1
@@ -61,16 +61,8 @@ def first_start(state_dir: Path, *, now: Callable[[], float] = time.time) -> flo
 
 
 def _acquire(descriptor: int, stop: threading.Event, waiting: Callable[[], None]) -> bool:
-    reported = False
-    while not stop.is_set():
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not reported:
-                log.info("nri_instance_lock_waiting")
-                waiting()
-                reported = True
-            stop.wait(_POLL_S)
-        else:
-            return True
-    return False
+    def busy() -> None:
+        log.info("nri_instance_lock_waiting")
+        waiting()
+
+    return wait_for_lock(descriptor, stop, retry=_POLL_S, busy=busy)

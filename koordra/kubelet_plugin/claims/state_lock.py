@@ -1,12 +1,10 @@
 """One writer of the state directory, also while two instances overlap during an update.
 
-The lock is flock(2) on a file in the state directory: the kernel drops it when its holder dies, so there is
-nothing to clean up after a kill. Threads of one process queue at a lock of their own first.
+The lock file is in the state directory. Threads of one process queue at a lock of their own first.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -15,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from koordra.errors import CheckpointError
+from koordra.node_state.file_lock import try_lock
 
 _RETRY = 0.02
 """Seconds between two attempts at a lock that another process holds; Prepare holds it for some
@@ -61,16 +60,12 @@ class StateLock:
                 f"the state lock {self._path} cannot be opened: {error.strerror}; make the state directory writable"
             ) from error
         deadline = self._clock() + self._timeout
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if self._clock() >= deadline:
-                    os.close(descriptor)
-                    raise self._busy("another instance of the plugin") from None
-                self._sleep(_RETRY)
-            else:
-                return descriptor
+        while not try_lock(descriptor):
+            if self._clock() >= deadline:
+                os.close(descriptor)
+                raise self._busy("another instance of the plugin")
+            self._sleep(_RETRY)
+        return descriptor
 
     def _busy(self, holder: str) -> CheckpointError:
         return CheckpointError(

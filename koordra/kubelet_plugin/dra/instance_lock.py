@@ -1,12 +1,9 @@
 """One owner of each socket name: two instances of the plugin may overlap during an update, and one that was
 killed leaves its sockets.
-
-The lock is flock(2) on a file in the state directory: the kernel drops it when its holder dies.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 from collections.abc import Iterator
@@ -16,6 +13,7 @@ from typing import Final
 
 from koordra.errors import CheckpointError
 from koordra.logs import get_logger
+from koordra.node_state.file_lock import try_lock, wait_for_lock
 
 log = get_logger(__name__)
 
@@ -64,12 +62,7 @@ def abandoned(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        if not _is_at(descriptor, path):
+        if not try_lock(descriptor) or not _is_at(descriptor, path):
             yield False
             return
         yield True
@@ -96,19 +89,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _alone(descriptor: int, path: Path, stop: threading.Event) -> bool:
-    reported = False
-    while not stop.is_set():
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not reported:
-                log.warning(
-                    "sockets_owned_by_another_instance",
-                    lock=str(path),
-                    remedy="give each a --pod-uid, or end one",
-                )
-                reported = True
-            stop.wait(_RETRY_S)
-        else:
-            return True
-    return False
+    def busy() -> None:
+        log.warning(
+            "sockets_owned_by_another_instance", lock=str(path), remedy="give each a --pod-uid, or end one"
+        )
+
+    return wait_for_lock(descriptor, stop, retry=_RETRY_S, busy=busy)

@@ -33,16 +33,20 @@ def network_namespace(pod: nri_pb2.PodSandbox) -> str:
     return next((space.path for space in pod.linux.namespaces if space.type == "network"), "")
 
 
+def _identity(pod: nri_pb2.PodSandbox) -> dict[str, str]:
+    return {
+        "id": pod.id,
+        "pod_uid": pod.uid,
+        "pod": pod.name,
+        "namespace": pod.namespace,
+        "netns": network_namespace(pod),
+    }
+
+
 def started(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
     """Raises RemoteError, which fails the sandbox."""
     try:
-        networks.sandbox_started(
-            id=pod.id,
-            pod_uid=pod.uid,
-            pod=pod.name,
-            namespace=pod.namespace,
-            netns=network_namespace(pod),
-        )
+        networks.sandbox_started(**_identity(pod))
     except KoordraError as error:
         raise RemoteError(
             Code.PERMISSION_DENIED, f"the network of pod {pod.namespace}/{pod.name}: {error}"
@@ -52,12 +56,6 @@ def started(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
 def stopped(networks: SandboxNetworks, pod: nri_pb2.PodSandbox) -> None:
     """Never raises: Unprepare retries, and the kernel returns NICs of a namespace that ends."""
     try:
-        networks.sandbox_stopped(
-            id=pod.id,
-            pod_uid=pod.uid,
-            pod=pod.name,
-            namespace=pod.namespace,
-            netns=network_namespace(pod),
-        )
+        networks.sandbox_stopped(**_identity(pod))
     except KoordraError as error:
         log.error("pod_network_not_released", pod=f"{pod.namespace}/{pod.name}", error=str(error))
