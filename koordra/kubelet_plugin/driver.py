@@ -1,7 +1,7 @@
 """The kubelet plugin of one node, wired together.
 
 Start:
-1. the machine watcher starts; its first reading is the inventory, and guarded.json tells the NRI hook what to
+1. the machine watcher starts; its first reading is the inventory, and guarded.json lists for the NRI hook what to
    guard;
 2. DeviceState.repair: incomplete claims are rolled back, prepared ones get their files back, stale files are
    removed;
@@ -17,8 +17,8 @@ in this order, so that no device is given out before it is guarded. The watcher 
 second. Every few seconds missing sockets and files are restored. A thread that ends by itself ends the
 process: the kubelet restarts it, which is better than a plugin that seems alive and does nothing.
 
-Stop, in reverse, so that nobody calls what is gone:
-1. registration: the kubelet hears of no new endpoint and forgets this one;
+Stop, in reverse, so that no stopped part is called:
+1. registration: the kubelet sees no new endpoint and drops this one;
 2. the DRA server takes no new call and finishes those in progress; the checkpoint is on disk before each
    answer, so there is nothing to flush;
 3. publishing stops. Slices stay: an update brings the next instance within seconds, and if none comes the

@@ -1,4 +1,4 @@
-"""The files by which the kubelet plugin and the NRI hook of a node tell each other about claims.
+"""The files that the kubelet plugin and the NRI hook of a node exchange.
 
 Both are processes of their own and share a state directory. Each file has one encoder and one decoder, here;
 a changed format has a new schema name, so that a plugin and a hook of different versions refuse what they do

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock if nobody has it."""
+    """Take the lock if it is free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

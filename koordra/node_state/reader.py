@@ -99,7 +99,7 @@ def _version(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _trusted(path: Path) -> tuple[bytes, tuple[int, int, int]]:
-    """The file's content and version; CheckpointError when somebody else could have put it there."""
+    """The file's content and version; CheckpointError if another user could have written it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

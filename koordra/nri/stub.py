@@ -43,7 +43,7 @@ from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION: Final = "v0.12.0"
-"""The version of NRI that this library speaks, told to the runtime at registration."""
+"""The version of NRI that this library implements, sent at registration."""
 DEFAULT_SOCKET: Final = Path("/var/run/nri/nri.sock")
 
 FIRST_PAUSE_S: Final = 0.1
@@ -265,7 +265,7 @@ class Session:
 
 
 class Stub:
-    """Keeps a plugin registered with the runtime of this node until it is told to stop.
+    """Keeps a plugin registered with the runtime of this node until it is stopped.
 
     `name` and `index` are ignored by a runtime that launched the plugin itself (they are those of the
     executable).

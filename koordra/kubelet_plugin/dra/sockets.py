@@ -66,7 +66,7 @@ class SocketServer:
         self._server, self._bound = server, self._identity()
 
     def ensure(self) -> bool:
-        """Bind again if the socket file is gone or is somebody else's; True if that was needed. Raises
+        """Bind again if the socket file is gone or belongs to another process; True if that was needed. Raises
         NodeError."""
         if self._server is not None and self._bound is not None and self._identity() == self._bound:
             return False

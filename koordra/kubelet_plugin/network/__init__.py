@@ -1,8 +1,10 @@
 """NICs in the network namespaces of pods.
 
-network_decision    what happens to each NIC of a claim, decided in Prepare (pure) network_files       the
-files by which Prepare and the NRI hook tell each other, and the mounts that hold containers back pod_network
-NICs into a pod's sandbox and back netlink_links       network interfaces over netlink rdma_links
-RDMA devices over NETLINK_RDMA cni                 a NetworkAttachmentDefinition's CNI plugins moved_nics
-NICs that are in a pod, in a reading of the host
+network_decision    what happens to each NIC of a claim, decided in Prepare (pure)
+network_gate        the mounts that keep a container from starting before its network is there
+pod_network         attaches NICs to a pod's sandbox and detaches them
+netlink_links       network interfaces over netlink
+rdma_links          RDMA devices over NETLINK_RDMA
+cni                 the CNI plugins of a NetworkAttachmentDefinition
+moved_nics          NICs that are in a pod, in a reading of the host
 """

@@ -1,5 +1,5 @@
-"""Finds prepared claims that the API server no longer knows, and releases those that nobody will ever
-unprepare.
+"""Finds prepared claims that the API server no longer knows, and releases those that the kubelet will
+never unprepare.
 
 A pod that is deleted by force leaves the API at once and its claim is freed, so its device is offered again.
 But the container may still run (a process stuck in the driver cannot be killed); the kubelet unprepares the

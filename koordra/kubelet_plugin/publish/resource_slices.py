@@ -6,12 +6,13 @@ is part of the contract: stock allocators take the first fit. Counter sets come 
 
 GPUs and NICs may be allocated several times (``allowMultipleAllocations``), since their capacity is shared:
 
-=========  ==========================  ============================================= gpu        memory
-all of it by default, steps of 1Mi gpu        cores                       percent of compute, default 0: none
-reserved (accounting only) gpu        slots                       how many shares the card takes, one each nic
-share                       percent of the NIC, all of it by default nic        bandwidth
-bits per second, default 0: not reserved; left out while the link is down =========
-==========================  =============================================
+=========  ==========================  =============================================
+gpu        memory                      all of it by default, steps of 1Mi
+gpu        cores                       percent of compute, default 0: none reserved (accounting only)
+gpu        slots                       how many shares the card takes, one each
+nic        share                       percent of the NIC, all of it by default
+nic        bandwidth                   bits per second, default 0: not reserved; left out while the link is down
+=========  ==========================  =============================================
 
 MIG instances and virtual functions are published only if the operator enables them (``partitions`` has their
 rules); without them nothing consumes counters.

@@ -7,7 +7,7 @@
      "files": {"cdi": {...}, "prepared": {...}, "network": {...}}
      "guarded": {...}}
 
-It holds no secrets: the nonce by which the NRI hook tells genuine markers from forged ones is replaced
+It holds no secrets: the nonce by which the NRI hook recognises genuine markers is replaced
 everywhere by a digest of itself, so that equal ones still look equal; GUIDs, UUIDs and MACs are hardware's
 names and stay. Environment variables are koordra's own. The API server is not asked.
 """

@@ -259,6 +259,6 @@ class Hook(Plugin):
         except KoordraError as error:
             return Refusal(
                 "UnknownClaims",
-                f"{container}: whether its pod has claims of koordra's cannot be told: {error}",
+                f"{container}: whether its pod has claims of koordra's is unknown: {error}",
             )
         return None if ours else found

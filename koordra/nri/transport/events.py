@@ -2,7 +2,7 @@
 
 Four things depend on the version of the runtime's NRI. A bit of the event mask that the runtime does not know
 makes it reject the plugin, so the mask is cut to what it knows: events up to 11 before NRI 0.10, up to 14
-from then on. A runtime before 0.12 does not tell its NRI version when it configures a plugin, so it is
+from then on. A runtime before 0.12 does not send its NRI version in Configure, so it is
 inferred from the runtime's name and version; where that fails, the older mask is safe. Device rules of an
 adjustment are applied from 0.10 on, and silently dropped before. And until 0.12 most events arrive through
 the one method StateChange, afterwards each through its own; a plugin answers both.

@@ -3,7 +3,7 @@
     frame = u32 connection id | u32 length of payload | payload      (big endian, 8 bytes of header)
 
 Connection 1 carries the Plugin service (the runtime calls), connection 2 the Runtime service (the plugin
-calls). There is no open or close; frames for a connection that nobody opened are dropped. A ttrpc message may
+calls). There is no open or close; frames for an unopened connection are dropped. A ttrpc message may
 span frames, so each connection's payloads are one byte stream.
 
 **The writing rule.** The peer, written in Go, hands each frame whole to one read and fails when the reader's

@@ -5,7 +5,7 @@
 A unary call, which is all that NRI needs, is one Request frame and one Response frame with the same stream id
 and no flags. The caller numbers its streams 1, 3, 5...; the peer demands that they rise on the wire, so
 numbering and writing share one lock. Responses come back in any order and are matched by number; a Response
-for a stream that nobody waits for any more is dropped, and frames of unknown types are ignored.
+for a stream without a pending call is dropped, and frames of unknown types are ignored.
 
 The data is a `ttrpc.Request` (service, method, payload, remaining time, metadata) or a `ttrpc.Response`
 (status, payload). The answering side is in `serving`.

@@ -82,7 +82,7 @@ class Workers:
 class Dispatcher:
     """Answers the requests of one connection.
 
-    `handlers` maps (service, method) to a Handler; `write` sends the bytes of one message; `observer` hears
+    `handlers` maps (service, method) to a Handler; `write` sends the bytes of one message; `observer` gets
     how each request ended.
     """
 

@@ -106,7 +106,7 @@ def _gpu(
     minor = facts.minor if facts.minor is not None else by_proc.minor
     for field, value in (("uuid", uuid), ("memory", facts.memory_bytes), ("minor", minor)):
         if value is None:
-            problems.append(Problem(subject, field, "nothing tells it", _REPORTED[field]))
+            problems.append(Problem(subject, field, "no source reports it", _REPORTED[field]))
     node, node_problems = _node(root, subject, minor)
     if facts.mig_enabled and not facts.mig_instances:
         problems.append(

@@ -116,9 +116,11 @@ def _node(root: MachineRoot, capability: str, known: Capabilities) -> DeviceNode
     """The node of one capability, or why there is none."""
     card, _, rest = capability.partition("/")
     file = root.text(f"proc/driver/nvidia/capabilities/{card}/mig/{rest}") or ""
-    told = re.search(r"^DeviceFileMinor: +([0-9]{1,7})$", file, re.MULTILINE)
+    reported = re.search(r"^DeviceFileMinor: +([0-9]{1,7})$", file, re.MULTILINE)
     minors = {
-        minor for minor in (known.minors.get(capability), int(told[1]) if told else None) if minor is not None
+        minor
+        for minor in (known.minors.get(capability), int(reported[1]) if reported else None)
+        if minor is not None
     }
     if known.major is None or not minors:
         return f"the numbers of its node {capability} are not known"

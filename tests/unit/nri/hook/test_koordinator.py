@@ -337,7 +337,7 @@ def test_a_claim_of_another_driver_takes_nothing_away(node: KoordinatorNode, tmp
 @pytest.mark.parametrize("api", [Api(away=True), Api(uid="another")])
 def test_a_pod_whose_claims_are_not_known_is_refused(node: KoordinatorNode, tmp_path: Path, api: Api) -> None:
     with_api(node, tmp_path, api)
-    with pytest.raises(RemoteError, match="cannot be told"):
+    with pytest.raises(RemoteError, match="is unknown"):
         node.create({"gpu": [GPU]})
     assert not node.create({}).linux.devices  # nobody is asked for it
 
