@@ -78,4 +78,4 @@ def test_a_leader_that_never_stops_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_controller_that_forgets_its_writes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AssumeCache, "assume", lambda self, claim: None)
     monkeypatch.setattr(AssumeCache, "doubt", lambda self, claim, allocation: None)
-    caught("allocated beyond capacity", last=19)
+    caught("allocated beyond capacity", last=330)
