@@ -18,39 +18,34 @@ from koordra.errors import InvalidInput, InvalidParameters
 def answers(
     obj: Mapping[str, Any], classes: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[InvalidInput], list[str]]:
-    """What the classes of a claim's requests say of the isolation that the claim asks for: problems, and warnings where the
-    class's own word stands above it. Nodes have a word too, which is told where the claim waits for one."""
+    """Problems where the class of a request does not allow what the claim asks for, and warnings where the class's own word
+    stands above the claim's."""
     about = objects.describe(obj)
     path, devices = devices_of(obj)
-    entries = [
-        (place, tuple(entry.get("requests") or ()), entry["opaque"].get("parameters"))
+    of_claim = [
+        (f"{place}.opaque.parameters.isolation", _names(entry.get("requests")), value)
         for place, entry in our_config(devices, path)
+        if (value := _gpu_config(entry)) is not None
     ]
     found: list[InvalidInput] = []
     told: list[str] = []
-    for name, request in _alternatives(devices):
-        of_claim = [
-            (place, value)
-            for place, requests, body in entries
-            if (not requests or {name, name.partition("/")[0]} & set(requests))
-            and isinstance(value := _decoded(body), parameters.GpuConfig)
+    for name, request in _alternatives(devices) if of_claim else ():
+        own = [
+            (field, value)
+            for field, requests, value in of_claim
+            if not requests or {name, name.partition("/")[0]} & requests
         ]
+        wanted = asked_isolation((), (value for _, value in own)).word
         device_class = classes.get(str(request.get("deviceClassName")))
-        if device_class is None or not of_claim:
+        if wanted is None or device_class is None:
             continue
-        of_class = [
-            _decoded(entry["opaque"].get("parameters"))
-            for _, entry in our_config(objects.spec_of(device_class), "spec")
-        ]
-        asked = asked_isolation(of_class, (value for _, value in of_claim))
-        own = asked_isolation((), (value for _, value in of_claim)).word
-        if own is None:
-            continue
-        place = next(place for place, value in of_claim if value.isolation == own)
-        field = f"{place}.opaque.parameters.isolation"
-        if asked.word != own:
-            told.append(f"{field}: {own} is not what request {name} gets: its class says {asked.word}")
-        why = asked.refusal(IsolationPolicy(), share=_may_share(request, of_claim))
+        field = next(field for field, value in own if value.isolation == wanted)
+        of_class = [_gpu_config(entry) for _, entry in our_config(objects.spec_of(device_class), "spec")]
+        configs = [value for value in (*of_class, *(value for _, value in own)) if value is not None]
+        asked = asked_isolation(of_class, (value for _, value in own))
+        if asked.word != wanted:
+            told.append(f"{field}: {wanted} is not what request {name} gets: its class says {asked.word}")
+        why = asked.refusal(IsolationPolicy(), share=_may_share(request, configs))
         if why is not None:
             remedy = f"use one of {', '.join(asked.policy.allowed or ())}, or another class"
             found.append(
@@ -61,27 +56,35 @@ def answers(
 
 def _alternatives(devices: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every request, and every alternative of one, by the name that results have."""
-    for request in devices.get("requests") or ():
-        if isinstance(request, Mapping):
-            if isinstance(request.get("exactly"), Mapping):
-                yield str(request.get("name")), request["exactly"]
-            for alternative in request.get("firstAvailable") or ():
-                if isinstance(alternative, Mapping):
-                    yield f"{request.get('name')}/{alternative.get('name')}", alternative
+    for request in _mappings(devices.get("requests")):
+        if isinstance(request.get("exactly"), Mapping):
+            yield str(request.get("name")), request["exactly"]
+        for alternative in _mappings(request.get("firstAvailable")):
+            yield f"{request.get('name')}/{alternative.get('name')}", alternative
 
 
-def _may_share(request: Mapping[str, Any], of_claim: Sequence[tuple[str, parameters.GpuConfig]]) -> bool:
+def _may_share(request: Mapping[str, Any], configs: Sequence[parameters.GpuConfig]) -> bool:
     """Whether the request may be met by a part of a card."""
-    amounts = (request.get("capacity") or {}).get("requests") or {}
-    part = any(str(name).rpartition("/")[2] == names.CAPACITY_MEMORY for name in amounts)
-    configs = [value for _, value in of_claim]
+    capacity = request.get("capacity")
+    amounts = capacity.get("requests") if isinstance(capacity, Mapping) else None
+    part = any(name.rpartition("/")[2] == names.CAPACITY_MEMORY for name in _names(amounts))
     part = part or any(value.memory_percent not in (None, 100) for value in configs)
     return part and not any(value.exclusive for value in configs)
 
 
-def _decoded(body: object) -> parameters.Parameters | None:
-    """None for what is told elsewhere to be wrong."""
+def _gpu_config(entry: Mapping[str, Any]) -> parameters.GpuConfig | None:
+    """None for another kind, and for what is told elsewhere to be wrong."""
     try:
-        return parameters.decode(body, object="", field="")
+        value = parameters.decode(entry["opaque"].get("parameters"), object="", field="")
     except InvalidInput:
         return None
+    return value if isinstance(value, parameters.GpuConfig) else None
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
+
+
+def _names(value: object) -> frozenset[str]:
+    """The texts of a list, or the keys of an object."""
+    return frozenset(map(str, value)) if isinstance(value, list | Mapping) else frozenset()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.webhook import claims, handlers, native
+from koordra.controller.webhook import claims, handlers, isolation, native
 from koordra.controller.webhook.review import Asked
 from tests.unit.webhook.cluster import Known, claim, parameters, request, template
 
@@ -116,6 +116,8 @@ def test_a_class_says_what_may_keep_its_shares(wrap: Callable[[Any], Any]) -> No
         parameters("GpuConfig", exclusive=True, isolation="none"),
     ):
         assert not asks(wrap(claim([SHARE], [fine])), only).problems
+    alone = gold(allowedIsolation=["mps"], exclusive=True)
+    assert not asks(wrap(claim([SHARE], [parameters("GpuConfig", isolation="none")])), alone).problems
     whole = claim([request("gpu", "gold")], [parameters("GpuConfig", isolation="none")])
     assert not asks(wrap(whole), only).problems
 
@@ -149,6 +151,13 @@ def test_malformed_claims_are_left_to_the_api_server(devices: Any) -> None:
     obj = {"kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": {"devices": devices}}
     assert claims.problems(obj) == []
     assert native.translate(obj, CLASSES).object is obj
+    assert isolation.answers(obj, CLASSES) == ([], [])
+    config = [parameters("GpuConfig", isolation="none")]
+    broken = {
+        "requests": [1, {"name": "gpu", "exactly": {"capacity": 3, "deviceClassName": []}}],
+        "config": config,
+    }
+    assert isolation.answers({**obj, "spec": {"devices": broken}}, CLASSES) == ([], [])
 
 
 def devices(translated: native.Translated) -> dict[str, Any]:
