@@ -1,16 +1,17 @@
 """The isolation that a claim asks for, held against the classes of its requests: the operator's word stands above the claim's. Pure.
 
-Nodes have a word too. It is found where a claim waits for one that allows what it asks for (reason BackendUnavailable).
+Nodes have a word too. It is found where a claim waits for one that allows what it asks for (reason BackendUnavailable). In native
+mode, where kube-scheduler reads no policies, a selector says it: devices whose node does not allow the word do not match.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.opaque import parameters
-from koordra.api.opaque.isolation import IsolationPolicy, asked_isolation
+from koordra.api.opaque.isolation import IsolationPolicy, asked_isolation, attribute
 from koordra.controller.webhook.claims import devices_of, our_config
 from koordra.errors import InvalidInput, InvalidParameters
 
@@ -52,6 +53,44 @@ def answers(
                 InvalidParameters(f"request {name}: {why}", object=about, field=field, remedy=remedy)
             )
     return found, told
+
+
+def selecting(devices: Mapping[str, Any], path: str) -> list[Any]:
+    """The requests, those of GPUs for which the claim names a backend with a selector on what nodes publish."""
+    of_claim = [
+        (_names(entry.get("requests")), value)
+        for _, entry in our_config(devices, path)
+        if (value := _gpu_config(entry)) is not None
+    ]
+
+    def selected(name: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        own = [value for named, value in of_claim if not named or {name, name.partition("/")[0]} & named]
+        word = asked_isolation((), own).word
+        if word is None or (word == parameters.NO_ISOLATION and not _may_share(request, own)):
+            return request
+        selector = {"cel": {"expression": _ALLOWED.format(attribute(word).partition("/")[2])}}
+        before = request.get("selectors") or []
+        return request if selector in before else {**request, "selectors": [*before, selector]}
+
+    found: list[Any] = []
+    for request in devices.get("requests") or ():
+        changed = dict(request) if isinstance(request, Mapping) else request
+        if isinstance(changed, dict) and isinstance(changed.get("exactly"), Mapping):
+            changed["exactly"] = selected(str(changed.get("name")), changed["exactly"])
+        if isinstance(changed, dict) and isinstance(changed.get("firstAvailable"), list):
+            changed["firstAvailable"] = [
+                selected(f"{changed.get('name')}/{one.get('name')}", one) if isinstance(one, Mapping) else one
+                for one in changed["firstAvailable"]
+            ]
+        found.append(changed)
+    return found
+
+
+_ALLOWED: Final = (
+    f'!("isolationNone" in device.attributes["{names.DRIVER}"]) || ("{{0}}" in device.attributes["{names.DRIVER}"] && '
+    f'device.attributes["{names.DRIVER}"].{{0}})'
+)
+"""True of a device that is no GPU, or whose node publishes no policy, too."""
 
 
 def _alternatives(devices: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

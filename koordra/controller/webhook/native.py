@@ -8,6 +8,8 @@ kube-scheduler allocates there and knows `matchAttribute` only, an "all or nothi
                                          NICs beyond n keep a request of their own
     scope Node                           nothing: a claim is on one node anyway
 
+An isolation that the claim names becomes a selector on what nodes publish of their policy (isolation.py).
+
 A name that was split (`gpu`) is no request any more (`gpu-0` ... are): containers that name it have to name the new ones,
 which a warning says. What has no standard form is refused: Preferred scopes, PerGroup over several devices, policies of
 node and device, a percentage of memory, allocationMode All in pairs, alternatives in pairs. The JointAllocation itself stays
@@ -32,6 +34,7 @@ from koordra.api.opaque.parameters import (
     PlacementPolicy,
     Scope,
 )
+from koordra.controller.webhook import isolation
 from koordra.controller.webhook.claims import devices_of, our_config
 from koordra.errors import InvalidInput, InvalidParameters
 
@@ -83,7 +86,7 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     work = _Work(
         about=objects.describe(obj),
         path=path,
-        requests=list(devices.get("requests") or ()),
+        requests=isolation.selecting(devices, path),
         constraints=list(devices.get("constraints") or ()),
         config=list(devices.get("config") or ()),
         classes=classes,

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from koordra.api.devices import Attribute
+from koordra.cel.selectors import DeviceFacts, matches
 from koordra.controller.webhook import claims, handlers, isolation, native
 from koordra.controller.webhook.review import Asked
 from tests.unit.webhook.cluster import Known, claim, parameters, request, template
@@ -128,6 +130,35 @@ def test_a_word_of_the_class_stands_above_the_claims_and_is_told() -> None:
     assert answer.warnings == (
         "spec.devices.config[0].opaque.parameters.isolation: none is not what request gpu gets: its class says limiter",
     )
+
+
+@pytest.mark.parametrize(
+    ("published", "serves"),
+    [
+        ({"isolationNone": False, "isolationLimiter": True, "isolationMps": True}, True),
+        ({"isolationNone": False, "isolationLimiter": True}, False),
+        ({"isolationNone": True}, False),
+        ({}, True),
+    ],
+)
+def test_in_native_mode_a_selector_leaves_out_nodes_that_do_not_allow_the_isolation(
+    published: dict[str, bool], serves: bool
+) -> None:
+    """kube-scheduler reads no policies."""
+    asked = claim(
+        [request("gpu"), request("nic", "nic.koordra.io")],
+        [parameters("GpuConfig", ["gpu"], isolation="mps")],
+    )
+    made = native.translate(asked, CLASSES)
+    of_gpu, of_nic = (one["exactly"] for one in devices(made)["requests"])
+    (selector,) = of_gpu["selectors"]
+    assert "selectors" not in of_nic
+    attributes = {f"koordra.io/{name}": Attribute("bool", value) for name, value in published.items()}
+    attributes["koordra.io/type"] = Attribute("string", "gpu")
+    assert matches(selector["cel"]["expression"], DeviceFacts("koordra.io", True, attributes, {})) is serves
+    assert native.translate(made.object, CLASSES).object == made.object, "said once"
+    whole = claim([request("gpu")], [parameters("GpuConfig", isolation="none")])
+    assert native.translate(whole, CLASSES).object is whole
 
 
 def test_the_policy_of_isolation_is_a_class_s_to_say() -> None:
