@@ -79,7 +79,7 @@ class Explanation:
 
 class Engine:
     """`policy` None is first fit. `contained` is told of errors inside the allocator, which then concern one node only, and what
-    cannot be read one object; without it they are raised. Not thread-safe. `searched` counts questions to the search.
+    cannot be read one object; without it they are raised. Not thread-safe.
     """
 
     def __init__(
@@ -94,7 +94,6 @@ class Engine:
         self.features = features
         self.index = ClusterIndex(features, lenient=contained is not None)
         self.order = LearnedOrder(self.index, learned, failed=contained)
-        self.searched = 0
         self._contained = contained is not None
         self._classes: dict[Hashable, RequestClass] = {}
         self._class_version = -1
@@ -358,7 +357,6 @@ class Engine:
         alike: Hashable = None,
         ceiling: int | None = None,
     ) -> NodeAnswer:
-        self.searched += 1
         asking = placement or self._placement(question, several=several)
         of = info.devices.node_class
         alone = self._where(question, info) is info
