@@ -57,7 +57,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "structlog": {"logs.py"},
     "pynvml": {"kubelet_plugin/discovery/nvml/library.py"},
     "pyroute2": {"kubelet_plugin/network/netlink_links.py"},
-    "cel_expr_python": {"cel/environment.py", "koordra_devcluster/apiserver/cel_policies.py"},
+    "cel_expr_python": {"cel/environment.py", "koordra_devcluster/apiserver/access/cel_policies.py"},
     "re2": {"cel/functions/values.py"},
     "cryptography": {"controller/webhook/certificates.py"},
     "networkx": {"topology/"},

@@ -5,10 +5,12 @@ that koordra depends on, as measured on real clusters, so that the same controll
 it unchanged over the same sockets.
 
     apiserver/   HTTP API server on loopback, bearer token, state in sqlite
-    claims.py    kube-controller-manager's loops for ResourceClaims;  garbage.py: owner references, namespaces
+    controllers/ kube-controller-manager's loops: ResourceClaims, workloads; garbage: owner references, namespaces
     scheduler/   kube-scheduler: filters in the real order, pre-allocated claims, the two ways of saying no
     kubelet/     one kubelet per node: registers plugins, prepares claims, runs pods
-    runtime.py   the container runtime: CDI (cdi.py) and the runtime side of NRI (nri_runtime.py); containers are records
+    container_runtime/  CDI and the runtime side of NRI; containers are records
+    control_plane.py    API server, controllers and scheduler in one process; cli.py: `koordra devcluster`
+    demo/               `koordra demo`: koordra itself on a cluster of doubles
 
 The loops know nothing of koordra: they talk HTTP, gRPC, CDI and NRI to whoever is there.
 """

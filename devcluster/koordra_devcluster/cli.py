@@ -130,9 +130,9 @@ def kubelet(
     stop = process.stop_on_signals()
     from koordra import logs
     from koordra.kube import KubeClient
+    from koordra_devcluster.container_runtime.nri_runtime import NriSettings
     from koordra_devcluster.kubelet.kubelet import Kubelet, KubeletSettings
     from koordra_devcluster.kubelet.node import NodeSettings
-    from koordra_devcluster.nri_runtime import NriSettings
 
     logs.configure(level=log_level, process=f"devcluster-kubelet-{node_name}")
     place = Path(directory).absolute()

@@ -11,12 +11,12 @@ from pathlib import Path
 from koordra import process
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra_devcluster import claims, garbage
 from koordra_devcluster.apiserver.server import ApiServer
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
-from koordra_devcluster.informers import Informers
+from koordra_devcluster.controllers import claims, garbage
+from koordra_devcluster.controllers.informers import Informers
+from koordra_devcluster.controllers.workloads import loops as workloads
 from koordra_devcluster.scheduler import loop as scheduler
-from koordra_devcluster.workloads import loops as workloads
 
 log = get_logger(__name__)
 

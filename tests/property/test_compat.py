@@ -26,9 +26,9 @@ from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.translation import Translated, Translations, translated
 from koordra.errors import InvalidInput
 from koordra.quantity import to_int
-from koordra_devcluster.apiserver.schema import Decoder
+from koordra_devcluster.apiserver.fields.schema import Decoder
 from koordra_devcluster.apiserver.status import FieldErrors
-from koordra_devcluster.apiserver.strategies import Rules, strategy
+from koordra_devcluster.apiserver.storage.strategies import Rules, strategy
 from tests.unit.compat.pods import Dict, container, converted, pod
 
 MIB, GIB = 1 << 20, 1 << 30

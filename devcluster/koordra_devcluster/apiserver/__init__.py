@@ -1,9 +1,11 @@
 """The API server of the development cluster (a double: see koordra_devcluster).
 
-http.py ──> routes.py ──> registry.py ──> store.py (sqlite)
-               │              ├── metadata.py, strategies.py: defaults and what may change
-               │              ├── validation/: what the real server refuses, as field errors
-               │              └── patches.py, schema.py: patches, strict decoding
-               ├── discovery.py, openapi.py, tables.py: what kubectl asks for
-               └── watches.py: streams with bookmarks and 410 Gone
+serving/http ──> serving/routes ──> storage/registry ──> storage/store (sqlite)
+                      │                  ├── storage/strategies: what may change; patches, deletion, preconditions beside it
+                      │                  ├── validation/: what the real server refuses, as field errors
+                      │                  ├── access/: RBAC, admission plugins, policies, webhooks
+                      │                  └── fields/: strict decoding, defaults
+                      └── serving/: discovery, openapi, tables: what kubectl asks for; watches with bookmarks and 410 Gone
+
+resources: the kinds that are served; requests: a request taken apart; status: refusals; server: all of it on a socket
 """

@@ -10,12 +10,14 @@ from typing import Any
 import yaml
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver import patches, protobuf, selectors, status
-from koordra_devcluster.apiserver.decoding import WriteOptions
-from koordra_devcluster.apiserver.rbac import Access
+from koordra_devcluster.apiserver import status
+from koordra_devcluster.apiserver.access.rbac import Access
+from koordra_devcluster.apiserver.fields.decoding import WriteOptions
 from koordra_devcluster.apiserver.resources import Served
+from koordra_devcluster.apiserver.serving import protobuf
+from koordra_devcluster.apiserver.serving.users import ADMINISTRATOR, User
 from koordra_devcluster.apiserver.status import Refusal
-from koordra_devcluster.apiserver.users import ADMINISTRATOR, User
+from koordra_devcluster.apiserver.storage import patches, selectors
 
 
 @dataclass(frozen=True, slots=True)

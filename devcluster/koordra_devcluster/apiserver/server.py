@@ -18,16 +18,16 @@ from typing import Final
 from koordra.api import kinds
 from koordra.api.objects import Object
 from koordra.errors import ClusterError
-from koordra_devcluster.apiserver.audit import Audit
-from koordra_devcluster.apiserver.decoding import WriteOptions
-from koordra_devcluster.apiserver.http import HttpServer
-from koordra_devcluster.apiserver.registry import Registry, utc_now
+from koordra_devcluster.apiserver.fields.decoding import WriteOptions
 from koordra_devcluster.apiserver.resources import BY_PATH, PRIORITY_CLASSES, Served
-from koordra_devcluster.apiserver.routes import Api
+from koordra_devcluster.apiserver.serving.audit import Audit
+from koordra_devcluster.apiserver.serving.http import HttpServer
+from koordra_devcluster.apiserver.serving.routes import Api
+from koordra_devcluster.apiserver.serving.users import Tokens
 from koordra_devcluster.apiserver.status import Refusal
-from koordra_devcluster.apiserver.store import Store
-from koordra_devcluster.apiserver.strategies import PRIORITIES
-from koordra_devcluster.apiserver.users import Tokens
+from koordra_devcluster.apiserver.storage.registry import Registry, utc_now
+from koordra_devcluster.apiserver.storage.store import Store
+from koordra_devcluster.apiserver.storage.strategies import PRIORITIES
 from koordra_devcluster.apiserver.validation.classes import CompileCel, accept_cel
 
 NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease", "koordra-system")

@@ -31,7 +31,11 @@ from koordra.api.objects import (
 from koordra.errors import ApiError, ApiUnreachable, CDIError, Conflict, NotFound, NRIError, PrepareError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra_devcluster.informers import Informers
+from koordra_devcluster.container_runtime.nri_runtime import NriSettings
+from koordra_devcluster.container_runtime.runtime import CREATED, EXITED, ContainerRuntime, Record
+from koordra_devcluster.controllers.informers import Informers
+from koordra_devcluster.controllers.recorder import Recorder
+from koordra_devcluster.controllers.workqueue import WorkQueue
 from koordra_devcluster.kubelet import pods as pod_rules
 from koordra_devcluster.kubelet.claim_cache import ClaimCache
 from koordra_devcluster.kubelet.drivers import CALL_TIMEOUT, WIPE_AFTER, Drivers
@@ -39,10 +43,6 @@ from koordra_devcluster.kubelet.node import NodeHeartbeat, NodeSettings
 from koordra_devcluster.kubelet.pods import Problem
 from koordra_devcluster.kubelet.registry import PluginRegistry
 from koordra_devcluster.kubelet.resources import ResourceManager
-from koordra_devcluster.nri_runtime import NriSettings
-from koordra_devcluster.recorder import Recorder
-from koordra_devcluster.runtime import CREATED, EXITED, ContainerRuntime, Record
-from koordra_devcluster.workqueue import WorkQueue
 
 log = get_logger(__name__)
 

@@ -14,8 +14,8 @@ from koordra.api.objects import Object, uid
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra_devcluster.apiserver.schema import format_microtime, format_time
-from koordra_devcluster.claims import STRATEGIC_MERGE_PATCH
+from koordra_devcluster.apiserver.fields.schema import format_microtime, format_time
+from koordra_devcluster.controllers.claims import STRATEGIC_MERGE_PATCH
 
 log = get_logger(__name__)
 

@@ -27,10 +27,10 @@ from koordra.api.objects import (
     status_of,
     uid,
 )
-from koordra_devcluster.apiserver.admission import with_condition
-from koordra_devcluster.apiserver.schema import format_time
-from koordra_devcluster.oci import Mount
-from koordra_devcluster.runtime import EXITED, RUNNING, ContainerConfig, Record
+from koordra_devcluster.apiserver.access.admission import with_condition
+from koordra_devcluster.apiserver.fields.schema import format_time
+from koordra_devcluster.container_runtime.oci import Mount
+from koordra_devcluster.container_runtime.runtime import EXITED, RUNNING, ContainerConfig, Record
 
 CONTAINER_ID: Final = "devcluster://"
 POD_IP: Final = "127.0.0.1"

@@ -36,13 +36,13 @@ from koordra.api.objects import (
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra_devcluster.apiserver.schema import format_time
-from koordra_devcluster.claims import STRATEGIC_MERGE_PATCH
-from koordra_devcluster.informers import Informers
-from koordra_devcluster.recorder import Recorder
+from koordra_devcluster.apiserver.fields.schema import format_time
+from koordra_devcluster.controllers.claims import STRATEGIC_MERGE_PATCH
+from koordra_devcluster.controllers.informers import Informers
+from koordra_devcluster.controllers.recorder import Recorder
+from koordra_devcluster.controllers.workqueue import WorkQueue
 from koordra_devcluster.scheduler import claims as dynamic_resources
 from koordra_devcluster.scheduler import filters
-from koordra_devcluster.workqueue import WorkQueue
 
 log = get_logger(__name__)
 

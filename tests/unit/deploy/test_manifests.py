@@ -13,7 +13,7 @@ from koordra.api import names, resource_class
 from koordra.controller.run import LEASE_NAME
 from koordra.controller.webhook import handlers, injection
 from koordra.controller.webhook.run import SECRET_NAME, SERVICE_NAME
-from koordra_devcluster.apiserver import cel_policies
+from koordra_devcluster.apiserver.access import cel_policies
 
 ROOT = Path(__file__).resolve().parents[3] / "deploy" / "kustomize"
 Object = dict[str, Any]

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from koordra_devcluster.apiserver.registry import Registry
 from koordra_devcluster.apiserver.requests import Request, Response
-from koordra_devcluster.apiserver.routes import Api
-from koordra_devcluster.apiserver.store import Store
+from koordra_devcluster.apiserver.serving.routes import Api
+from koordra_devcluster.apiserver.storage.registry import Registry
+from koordra_devcluster.apiserver.storage.store import Store
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 

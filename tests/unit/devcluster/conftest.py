@@ -10,7 +10,7 @@ import pytest
 
 from koordra.kube import KubeClient
 from koordra_devcluster.apiserver.server import ApiServer
-from koordra_devcluster.apiserver.store import Store
+from koordra_devcluster.apiserver.storage.store import Store
 from tests.unit.devcluster.calling import Caller
 
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from koordra.errors import CDIError
-from koordra_devcluster import cdi
-from koordra_devcluster.oci import ContainerSpec, DeviceNode, DeviceRule, Mount
+from koordra_devcluster.container_runtime import cdi
+from koordra_devcluster.container_runtime.oci import ContainerSpec, DeviceNode, DeviceRule, Mount
 
 EDITS = {"env": ["A=1"]}
 

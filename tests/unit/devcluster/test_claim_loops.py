@@ -13,9 +13,9 @@ from koordra.api import kinds
 from koordra.api.names import DELETE_PROTECTION, POD_CLAIM_NAME
 from koordra.errors import Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
-from koordra_devcluster import claims, garbage
 from koordra_devcluster.apiserver.server import ApiServer
-from koordra_devcluster.informers import Informers
+from koordra_devcluster.controllers import claims, garbage
+from koordra_devcluster.controllers.informers import Informers
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.manifests import (
     allocation,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from koordra.errors import InvalidQuantity
-from koordra_devcluster.apiserver.quantities import canonical
+from koordra_devcluster.apiserver.fields.quantities import canonical
+from koordra_devcluster.apiserver.fields.schema import GATED_OFF, types
 from koordra_devcluster.apiserver.resources import SERVED
-from koordra_devcluster.apiserver.schema import GATED_OFF, types
 from tests.unit.devcluster.calling import CLAIMS, PODS, RESOURCE, Caller
 from tests.unit.devcluster.manifests import claim, pod, resource_slice
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordra_devcluster.apiserver import discovery, openapi, tables
 from koordra_devcluster.apiserver.resources import GROUPS, SERVED
+from koordra_devcluster.apiserver.serving import discovery, openapi, tables
 from tests.unit.devcluster.calling import CLAIMS, NOW, PODS, RESOURCE, Caller
 from tests.unit.devcluster.manifests import allocation, claim, node, pod, resource_slice
 

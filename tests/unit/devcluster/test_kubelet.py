@@ -15,10 +15,10 @@ import pytest
 from koordra.api import kinds
 from koordra.errors import NotFound
 from koordra.kube import KubeClient
+from koordra_devcluster.container_runtime.nri_runtime import NriSettings
 from koordra_devcluster.control_plane import ControlPlane
 from koordra_devcluster.kubelet.kubelet import Kubelet, KubeletSettings
 from koordra_devcluster.kubelet.node import NodeSettings
-from koordra_devcluster.nri_runtime import NriSettings
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.fake_dra_plugin import DRIVER, FakeDriver
 from tests.unit.devcluster.manifests import allocation, claim, claiming_pod, pod, resource_slice

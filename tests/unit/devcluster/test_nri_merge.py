@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from koordra._proto.nri import nri_pb2
-from koordra_devcluster import nri_merge
-from koordra_devcluster.nri_merge import Collected, MergeConflict
-from koordra_devcluster.oci import ContainerSpec, DeviceNode, DeviceRule, Mount, Rlimit
+from koordra_devcluster.container_runtime import nri_merge
+from koordra_devcluster.container_runtime.nri_merge import Collected, MergeConflict
+from koordra_devcluster.container_runtime.oci import ContainerSpec, DeviceNode, DeviceRule, Mount, Rlimit
 
 
 def answer(**fields: Any) -> nri_pb2.CreateContainerResponse:

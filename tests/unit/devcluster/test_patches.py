@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koordra_devcluster.apiserver import patches
 from koordra_devcluster.apiserver.status import Refusal
+from koordra_devcluster.apiserver.storage import patches
 
 
 @pytest.mark.parametrize(

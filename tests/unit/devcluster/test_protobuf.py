@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordra_devcluster.apiserver import protobuf
 from koordra_devcluster.apiserver.requests import Request
+from koordra_devcluster.apiserver.serving import protobuf
 from koordra_devcluster.apiserver.status import Refusal
 from tests.unit.devcluster.calling import PODS, Caller
 from tests.unit.devcluster.manifests import pod

@@ -11,9 +11,9 @@ import pytest
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import CDIError, NRIError
-from koordra_devcluster.nri_runtime import NriSettings
-from koordra_devcluster.oci import Mount
-from koordra_devcluster.runtime import ContainerConfig, ContainerRuntime
+from koordra_devcluster.container_runtime.nri_runtime import NriSettings
+from koordra_devcluster.container_runtime.oci import Mount
+from koordra_devcluster.container_runtime.runtime import ContainerConfig, ContainerRuntime
 from tests.unit.devcluster.calling import eventually
 from tests.unit.devcluster.fake_nri_plugin import (
     ALL_BUT_VALIDATE,

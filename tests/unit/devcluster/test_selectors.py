@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koordra_devcluster.apiserver import selectors
 from koordra_devcluster.apiserver.status import Refusal
+from koordra_devcluster.apiserver.storage import selectors
 
 RED = {"metadata": {"labels": {"team": "red", "tier": "gold"}}}
 BARE: dict[str, object] = {"metadata": {}}

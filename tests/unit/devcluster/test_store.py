@@ -11,12 +11,12 @@ import pytest
 
 from koordra.errors import ClusterError
 from koordra_devcluster.apiserver.status import Refusal
-from koordra_devcluster.apiserver.store import HISTORY, Store
+from koordra_devcluster.apiserver.storage.store import HISTORY, Store
 
 WRITER = """
 import sys
 from pathlib import Path
-from koordra_devcluster.apiserver.store import Store
+from koordra_devcluster.apiserver.storage.store import Store
 store = Store(Path(sys.argv[1]))
 number = 0
 while True:

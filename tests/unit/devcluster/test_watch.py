@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from koordra_devcluster.apiserver import watches
 from koordra_devcluster.apiserver.requests import Request
+from koordra_devcluster.apiserver.serving import watches
 from tests.unit.devcluster.calling import CLAIMS, PODS, RESOURCE, Caller
 from tests.unit.devcluster.manifests import claim, pod, resource_slice
 

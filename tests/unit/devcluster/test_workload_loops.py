@@ -12,11 +12,11 @@ import pytest
 from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.kube import KubeClient
-from koordra_devcluster import garbage
 from koordra_devcluster.apiserver.resources import DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
 from koordra_devcluster.apiserver.server import ApiServer
-from koordra_devcluster.informers import Informers
-from koordra_devcluster.workloads.loops import WATCHED, WorkloadLoops
+from koordra_devcluster.controllers import garbage
+from koordra_devcluster.controllers.informers import Informers
+from koordra_devcluster.controllers.workloads.loops import WATCHED, WorkloadLoops
 from tests.unit.devcluster.calling import Caller, eventually
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koordra_devcluster.workloads import indexes, pods, rollout
+from koordra_devcluster.controllers.workloads import indexes, pods, rollout
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 

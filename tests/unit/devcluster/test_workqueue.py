@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from koordra.errors import ApiError, Conflict
-from koordra_devcluster.workqueue import WorkQueue
+from koordra_devcluster.controllers.workqueue import WorkQueue
 from tests.unit.devcluster.calling import eventually
 
 

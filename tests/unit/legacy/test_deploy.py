@@ -21,7 +21,7 @@ from koordra.controller.webhook import injection
 from koordra.controller.webhook.run import SERVICE_NAME
 from koordra.errors import ApiError
 from koordra.topology.presets.mig import CARDS
-from koordra_devcluster.apiserver import cel_policies
+from koordra_devcluster.apiserver.access import cel_policies
 from tests.cluster.installation import Installation, account_kubeconfig
 from tests.cluster.waiting import eventually
 from tests.unit.deploy.test_rbac import Cluster, Right, used_up

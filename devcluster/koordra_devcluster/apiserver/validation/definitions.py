@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.schema import format_time
+from koordra_devcluster.apiserver.fields.schema import format_time
 from koordra_devcluster.apiserver.status import FieldErrors
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from koordra.api.objects import Object
-from koordra_devcluster.apiserver.selectors import label_selector_matches
 from koordra_devcluster.apiserver.status import FieldErrors
+from koordra_devcluster.apiserver.storage.selectors import label_selector_matches
 from koordra_devcluster.apiserver.validation import pods
 
 HIGHEST_PRIORITY: Final = 1_000_000_000

@@ -1,0 +1,1 @@
+"""Who may do what to which object: RBAC, admission plugins, policies and webhooks."""

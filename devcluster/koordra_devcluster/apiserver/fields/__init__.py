@@ -1,0 +1,1 @@
+"""The fields that objects have: their types, defaults and how text becomes them."""

@@ -1,0 +1,1 @@
+"""HTTP: routes, watches, tables, discovery, and who asks."""

@@ -1,0 +1,1 @@
+"""From a request to what is stored: preconditions, patches, strategies, deletion."""

@@ -1,0 +1,1 @@
+"""kube-controller-manager's loops: ResourceClaims, owner references, workloads."""
