@@ -215,10 +215,10 @@ class Reconciler:
 
     def _report_conflicts(self) -> None:
         context = self._context
-        for happening in self._conflict_watch.sync(
+        for claim_event in self._conflict_watch.sync(
             now=context.clock(), also=self.allocation.foreign_drivers.alarms()
         ):
-            context.events.tell(happening)
+            context.events.tell(claim_event)
         for node, seen in self._conflict_watch.quarantines():
             written = context.writer.ack_quarantine(node, seen)
             if written.outcome is Outcome.REFUSED:

@@ -99,9 +99,9 @@ class _Office:
     instruments: ControllerMetrics
     readiness: Readiness
 
-    def tell(self, happening: ClaimEvent, /) -> None:
+    def tell(self, claim_event: ClaimEvent, /) -> None:
         for sink in self.sinks:
-            sink(happening)
+            sink(claim_event)
 
 
 def run(

@@ -62,7 +62,7 @@ class ElasticReconciler:
     client: Client
     now: Callable[[], str]
     may_write: Callable[[], bool]
-    tell: Callable[[ClaimEvent], None] = lambda happening: None
+    tell: Callable[[ClaimEvent], None] = lambda claim_event: None
     _told: dict[str, str] = field(default_factory=dict)
 
     def reconcile(self, seen: Seen) -> None:

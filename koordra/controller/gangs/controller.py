@@ -129,10 +129,10 @@ class GangController:
             self._to_plan.add(key)
         self._to_look &= self.all.keys()
         for key in sorted(self._to_look, key=self._by_urgency):
-            self._look_at(self.all[key], self.statuses[key])
+            self._sync_gang(self.all[key], self.statuses[key])
         self._refresh()
         for key in sorted(self._to_look & self.all.keys(), key=self._by_urgency):
-            self._look_again(key, self.restarts.sync(self.all[key], now))
+            self._schedule(key, self.restarts.sync(self.all[key], now))
             if not self.statuses[key].give_back:
                 self._to_look.discard(key)
         self.reservation.retain(self._waiting, now=now)
@@ -141,15 +141,15 @@ class GangController:
     def _by_urgency(self, key: str) -> tuple[Urgency, str]:
         return self.all[key].urgency, key
 
-    def _look_at(self, gang: Gang, status: GangStatus) -> None:
+    def _sync_gang(self, gang: Gang, status: GangStatus) -> None:
         if status.give_back:
             why = f"gang {gang.key} is not complete: {status.why}"
             if not commit.give_back(status.give_back, why=why, context=self._context):
                 return
             self._events.report(gang, events.ROLLED_BACK, f"devices were given back: {status.why}")
-        self._tell(gang, status)
+        self._report_status(gang, status)
 
-    def _look_again(self, key: str, at: float | None) -> None:
+    def _schedule(self, key: str, at: float | None) -> None:
         if at is not None:
             heapq.heappush(self._due, (at, key))
 
@@ -219,11 +219,11 @@ class GangController:
         """Whether the pod's gate is the gang's business."""
         return pod_uid in self._members
 
-    def _tell(self, gang: Gang, status: GangStatus) -> None:
+    def _report_status(self, gang: Gang, status: GangStatus) -> None:
         if status.phase is Phase.GATHERING:
-            self._look_again(gang.key, self._events.report(gang, events.GATHERING, status.why))
+            self._schedule(gang.key, self._events.report(gang, events.GATHERING, status.why))
         elif status.phase is Phase.REFUSED:
-            self._look_again(gang.key, self._events.report(gang, events.REFUSED, status.why))
+            self._schedule(gang.key, self._events.report(gang, events.REFUSED, status.why))
 
     # planning
 
@@ -298,7 +298,7 @@ class GangController:
         undecided = isinstance(answer, asked.GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
-        self._look_again(key, until)
+        self._schedule(key, until)
         self._context.wake(until)
         self._tell_waiting(gang, status, whole, answer, cells)
         if status.phase is Phase.WAITING:
@@ -433,7 +433,7 @@ class GangController:
                     log.info("nodes_kept_free", gang=gang.key, nodes=len(answer.members))
                     break
                 if number >= len(sites):
-                    self.reservation.in_vain(gang, now=now)
+                    self.reservation.unschedulable(gang, now=now)
                     break
                 number *= 2
         self._next_kept = self.reservation.next(now)

@@ -82,7 +82,7 @@ class GangReservation:
         self.version += 1
         self._kept = ReservedNodes(gang.key, gang.urgency, frozenset(nodes) - {""}, now + WINDOW)
 
-    def in_vain(self, gang: Gang, *, now: float) -> None:
+    def unschedulable(self, gang: Gang, *, now: float) -> None:
         """No nodes would help it."""
         self._resting[gang.key] = now + REST
 

@@ -62,7 +62,7 @@ class ClaimEvent:
 class EventSink(Protocol):
     """Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""
 
-    def __call__(self, happening: ClaimEvent, /) -> None: ...
+    def __call__(self, claim_event: ClaimEvent, /) -> None: ...
 
 
 def allocated(claim: Object, pods: Iterable[Object], *, level: str | None = None) -> ClaimEvent:

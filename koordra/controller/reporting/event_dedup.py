@@ -41,9 +41,9 @@ class EventDedup:
         self._reported: dict[str, _Told] = {}
         self._held_back: dict[str, ClaimEvent] = {}
 
-    def tell(self, happening: ClaimEvent) -> None:
+    def tell(self, claim_event: ClaimEvent) -> None:
         for sink in self._sinks:
-            sink(happening)
+            sink(claim_event)
 
     def allocated(self, claim: Object, pods: Iterable[Object], *, level: str | None) -> None:
         """The claim waits no more."""
@@ -59,15 +59,18 @@ class EventDedup:
         """The pod has no place beside a claim that others have; told only if that is news."""
         self._report_if_new(claim_events.pinned(claim, pod, reasons), objects.uid(pod))
 
-    def _report_if_new(self, happening: ClaimEvent, uid: str) -> None:
+    def _report_if_new(self, claim_event: ClaimEvent, uid: str) -> None:
         before = self._reported.get(uid)
         self._held_back.pop(uid, None)
-        if before is not None and (before.reason, before.message) == (happening.reason, happening.message):
+        if before is not None and (before.reason, before.message) == (
+            claim_event.reason,
+            claim_event.message,
+        ):
             return
-        if before is not None and before.reason == happening.reason and self._clock() < before.until:
-            self._held_back[uid] = happening
+        if before is not None and before.reason == claim_event.reason and self._clock() < before.until:
+            self._held_back[uid] = claim_event
             return
-        self._report(uid, happening)
+        self._report(uid, claim_event)
 
     def flush_due(self) -> float | None:
         """Tell what was held back and is due; returns when the next is, None when nothing is held back."""
@@ -76,19 +79,19 @@ class EventDedup:
             self._report(uid, self._held_back.pop(uid))
         return min((self._reported[uid].until for uid in self._held_back), default=None)
 
-    def _report(self, uid: str, happening: ClaimEvent) -> None:
+    def _report(self, uid: str, claim_event: ClaimEvent) -> None:
         before, now = self._reported.get(uid), self._clock()
         pause = FIRST_PAUSE
-        if before is not None and before.reason == happening.reason and now < before.until + LONGEST_PAUSE:
+        if before is not None and before.reason == claim_event.reason and now < before.until + LONGEST_PAUSE:
             pause = min(before.pause * 2, LONGEST_PAUSE)
-        self._reported[uid] = _Told(happening.reason, happening.message, now + pause, pause)
+        self._reported[uid] = _Told(claim_event.reason, claim_event.message, now + pause, pause)
         log.info(
             "claim_waits",
-            about=objects.describe(happening.about[0]),
-            reason=happening.reason,
-            message=happening.message,
+            about=objects.describe(claim_event.about[0]),
+            reason=claim_event.reason,
+            message=claim_event.message,
         )
-        self.tell(happening)
+        self.tell(claim_event)
 
     def forget(self, uid: str) -> None:
         """The claim or pod is gone."""

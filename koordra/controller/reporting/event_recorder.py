@@ -62,15 +62,15 @@ class EventRecorder:
         self._pending: dict[tuple[str, str], _Told] = {}
         self._wake = threading.Event()
 
-    def __call__(self, happening: ClaimEvent, /) -> None:
+    def __call__(self, claim_event: ClaimEvent, /) -> None:
         """Put one Event per object aside."""
         with self._lock:
-            for about in happening.about:
-                place = (objects.namespace(about), event_name(about, happening.reason))
+            for about in claim_event.about:
+                place = (objects.namespace(about), event_name(about, claim_event.reason))
                 before = self._pending.pop(place, None)
-                kind = "Warning" if happening.warning else "Normal"
+                kind = "Warning" if claim_event.warning else "Normal"
                 times = 1 + (before.times if before else 0)
-                self._pending[place] = _Told(about, happening.reason, happening.message, kind, times)
+                self._pending[place] = _Told(about, claim_event.reason, claim_event.message, kind, times)
             while len(self._pending) > MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
         self._wake.set()

@@ -74,12 +74,14 @@ class ControllerMetrics:
         )
         self._errors = metrics.counter(part + "write_errors", "Requests that failed", ["resource", "code"])
 
-    def __call__(self, happening: ClaimEvent, /) -> None:
-        self._events.labels(happening.reason).inc()
-        if happening.reason in CONFLICTS:
-            self._conflicts.labels(happening.reason).inc()
-        if happening.reason == ALLOCATED:
-            waited = _seconds_since(str(objects.metadata(happening.about[0]).get("creationTimestamp") or ""))
+    def __call__(self, claim_event: ClaimEvent, /) -> None:
+        self._events.labels(claim_event.reason).inc()
+        if claim_event.reason in CONFLICTS:
+            self._conflicts.labels(claim_event.reason).inc()
+        if claim_event.reason == ALLOCATED:
+            waited = _seconds_since(
+                str(objects.metadata(claim_event.about[0]).get("creationTimestamp") or "")
+            )
             if waited is not None:
                 self._allocation.observe(waited)
 
