@@ -21,6 +21,7 @@ from koordra.allocator.search.packing import Item, Packing, Sums
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import Outcome
 from koordra.placement import Plan, plan
+from koordra.placement.candidates.cost_bound import CostBound
 from tests.unit.allocator import machines
 
 Dict = dict[str, Any]
@@ -133,7 +134,7 @@ def cluster(draw: random.Random, *, nodes: int, most: int = 4, requests: int = 3
 
 @contextmanager
 def without_bounds() -> Iterator[list[bool]]:
-    """Searches as if nothing were known of what remains. What it gives tells which of them gave up before the end."""
+    """Nodes in order of their names, searched as if nothing were known of what remains. What it gives tells which of them gave up before the end."""
     gave_up: list[bool] = []
     run = Search.run
 
@@ -144,6 +145,7 @@ def without_bounds() -> Iterator[list[bool]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Search, "least", lambda *_: 0)
+        patch.setattr(CostBound, "least", lambda *_: 0)
         patch.setattr(Search, "run", noted)
         patch.setattr(search_module, "REFINEMENT", 4_000)
         yield gave_up

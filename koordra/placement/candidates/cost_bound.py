@@ -4,7 +4,9 @@ Per request class and NodeClass, worked out once: which devices each request cou
 much of a GPU it takes at most, and the least distance of a GPU to a NIC. Per state then
 
     no device that a request could have is free      the group does not fit, and no search is needed to know that
-    nearness                                         GPUs asked for, times the least distance
+    nearness                                         GPUs that are needed, times the least distance: those asked for, or, of
+                                                     shares, as many of the emptiest as have room for the amounts together
+    compactness                                      groups that so many GPUs are spread over at least
     leftover of the node                             what its GPUs leave now, less the most that the group can take
 
 Everything else counts as nothing, so the bound is never above the cost. Where a class's devices cannot be told (pools with devices
@@ -13,7 +15,8 @@ elsewhere, selectors that read identities), it is zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -22,7 +25,7 @@ from koordra.allocator.devices.eligibility import judge
 from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import NEARNESS
+from koordra.allocator.score import COMPACT, COMPACTNESS, NEARNESS
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.placement.index import NodeInfo
@@ -43,11 +46,15 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OnClass:
-    """`taken`: millionths of GPUs that the group takes at most; `nearness`: what its pairs cost at least."""
+    """`taken`: millionths of GPUs that the group takes at most. `fewest`: GPUs that it needs at least, each of which costs `distance`;
+    so many of them cost `together` by their number. `amounts`: by capacity, what its shares of GPUs take at least."""
 
     requests: tuple[_Asked, ...]
     taken: int
-    nearness: int
+    fewest: int
+    distance: int
+    together: tuple[int, ...]
+    amounts: Mapping[str, Decimal]
 
 
 class CostBound:
@@ -61,7 +68,8 @@ class CostBound:
         device = next((one.device for one in said if one.device), policy.device if policy else None)
         self._asked, self._features, self._first_fit = asked, features, policy is None
         self._spreads = node is NodePolicy.SPREAD
-        self._nearness = NEARNESS if device in {None, DevicePolicy.TOPOLOGY_AWARE} else 1
+        aware = device in {None, DevicePolicy.TOPOLOGY_AWARE}
+        self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if aware else (1, 1)
         self._shares = CONSUMABLE_CAPACITY in features
         self._of_class: dict[NodeClass, _OnClass] = {}
 
@@ -86,13 +94,15 @@ class CostBound:
             share = 1000 * used // total if total else 0
         else:
             share = max(0, 1000 * (left - known.taken) // total) if total else 0
-        return known.nearness + share
+        gpus = _gpus_needed(known, devices, taken)
+        return known.distance * gpus + known.together[gpus] + share
 
     def _on(self, info: NodeInfo) -> _OnClass:
         devices = [device for pool in info.pools for device in pool.devices]
         requests, most, gpus, nics = [], 0, set[int](), set[int]()
-        sure = 0
+        sure = places = 0
         pairs = True
+        amounts: dict[str, Decimal] = {}
         for claim in self._asked:
             for request in claim.requests:
                 found = [
@@ -124,6 +134,13 @@ class CostBound:
                 pairs = pairs and not any(
                     one.takes_all or one.spec.admin_access for one in request.alternatives
                 )
+                shares = [one for own in found for _, one in own]
+                if every and every == of_gpus and requests[-1].certain and self._shares:
+                    count = min(one.spec.count for one in request.alternatives)
+                    places += count
+                    for name in {name for one in shares for name in one}:
+                        least = min(one.get(name, Decimal(0)) for one in shares)
+                        amounts[name] = amounts.get(name, Decimal(0)) + count * least
                 if every and every == of_gpus:
                     sure = max(
                         sure,
@@ -137,15 +154,23 @@ class CostBound:
             and all(own and all(devices[at].kind == NIC for at, _ in own) for own in request.alternatives)
             for request in requests
         )
-        nearness = 0
+        distance = 0
         if pairs and brings and sure and gpus and nics:
             steps = min(
                 max(0, level_between(devices[gpu].plain, devices[nic].plain).value) // 10
                 for gpu in gpus
                 for nic in nics
             )
-            nearness = self._nearness * sure * steps
-        return _OnClass(tuple(requests), most, nearness)
+            distance = self._nearness * steps
+        shared = all(devices[at].device.allow_multiple_allocations for at in gpus)
+        return _OnClass(
+            tuple(requests),
+            most,
+            sure,
+            distance,
+            tuple([self._compactness * _spread(devices, gpus, number) for number in range(len(gpus) + 1)]),
+            {name: amount for name, amount in amounts.items() if amount} if shared and places > 1 else {},
+        )
 
     def _of_request(
         self, wanted: RequestAlternative, devices: Sequence[PublishedDevice], own: bool
@@ -178,6 +203,36 @@ class CostBound:
             name not in capacity or used.get(name, 0) + amount <= capacity[name].value
             for name, amount in amounts.items()
         )
+
+
+def _gpus_needed(of: _OnClass, devices: Sequence[PublishedDevice], taken: Usage) -> int:
+    """How many different GPUs the group needs, at least: the emptiest have to have room for all of a capacity."""
+    needed = of.fewest
+    for name, amount in of.amounts.items():
+        free = [
+            offered.device.capacity[name].value - taken.consumed.get(offered.id, {}).get(name, 0)
+            for offered in devices
+            if offered.kind == GPU and name in offered.device.capacity and offered.id not in taken.dedicated
+        ]
+        left, count = amount, 0
+        for room in sorted(free, reverse=True):
+            if left > 0:
+                left, count = left - room, count + 1
+        needed = max(needed, count)
+    return min(needed, len(of.together) - 1)
+
+
+def _spread(devices: Sequence[PublishedDevice], gpus: Iterable[int], number: int) -> int:
+    """Switch groups, roots and NUMA nodes that so many of the GPUs are spread over at least, as the cost weighs them."""
+    total = 0
+    for attribute, weight in COMPACT:
+        groups = Counter(devices[gpu].plain.get(attribute) for gpu in gpus)
+        left, opened = number - groups.pop(None, 0), 0
+        for size in sorted(groups.values(), reverse=True):
+            if left > 0:
+                left, opened = left - size, opened + 1
+        total += weight * max(0, opened - 1)
+    return total
 
 
 def _whole(devices: Sequence[PublishedDevice], own: Sequence[tuple[int, object]]) -> bool:
