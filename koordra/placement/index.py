@@ -73,6 +73,9 @@ class NodeInfo:
     load: Load = field(default_factory=dict)
     state: NodeState | None = None
     face: Hashable = None
+    own_face: Hashable = None
+    read: Manifest | None = None
+    """The version of the node that `own_face` is of."""
     trouble: str = ""
     """Why nothing may be placed here: an allocation that cannot be read."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -421,7 +424,9 @@ class ClusterIndex:
             info.generation += 1
             self.changes.append(Moved(info.name, info.state, info.state))
         info.trouble = self._trouble(info) if self._unread else ""
-        info.face = (info.trouble, face_of(info.node))
+        if info.read is not info.node:
+            info.read, info.own_face = info.node, face_of(info.node)
+        info.face = (info.trouble, info.own_face)
         devices, key = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(labels))
         self._move(info, self.known.node_state(devices, key, (info.face, info.load_key)))
 
