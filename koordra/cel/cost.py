@@ -44,11 +44,6 @@ from koordra.cel.syntax import Node, Steps, SyntaxRefused, walk
 _ESCAPE: Final = re.compile(r"\\(?:[xX]..|u.{4}|U.{8}|[0-3][0-7]{2}|.)", re.DOTALL)
 
 
-def cost_of(expression: Node) -> int:
-    """What an evaluation costs at most."""
-    return walk(_Coster().cost(expression)).cost
-
-
 def is_too_complex(expression: Node) -> bool:
     """Whether an evaluation may cost more than LIMIT, or make a value heavier than it."""
     coster = _Coster()

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from koordra.api.devices import Reader, attribute_from_dict, capacity_from_dict
-from koordra.cel.cost import cost_of
 from koordra.cel.selectors import DeviceFacts, compile_error, matches
 from koordra.cel.syntax import parse
 from koordra.errors import SelectorError
+from tests.fakes.cel_cost import cost_of
 
 
 def outcome(case: dict[str, Any]) -> bool | str:

@@ -15,17 +15,12 @@ from typing import Any
 import pytest
 
 from koordra.api.devices import Attribute
-from koordra.cel.cost import LIMIT, _Coster, is_too_complex
+from koordra.cel.cost import LIMIT, is_too_complex
 from koordra.cel.selectors import DeviceFacts, admission_error, compile_error, matches
-from koordra.cel.syntax import MAX_DEPTH, Node, SyntaxRefused, parse, walk
+from koordra.cel.syntax import MAX_DEPTH, SyntaxRefused, parse
 from koordra.cel.translation import names_read, translated
 from koordra.errors import SelectorError
-
-
-def cost_of(expression: Node) -> int:
-    """What an evaluation costs at most."""
-    return walk(_Coster().cost(expression)).cost
-
+from tests.fakes.cel_cost import cost_of
 
 DEVICE = DeviceFacts(
     "d.io", False, {"d.io/model": Attribute("string", "H100"), "d.io/n": Attribute("int", 42)}, {}
