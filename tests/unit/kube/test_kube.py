@@ -242,6 +242,33 @@ def test_a_watch_goes_on_after_the_last_event_and_after_410_the_next_request_is_
     assert seen == ["ADDED kept", "ADDED new", "DELETED new", "DELETED kept", "ADDED other"]
 
 
+class Waits(threading.Event):
+    """Records how long it is waited for, and is set after the tenth time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        if len(self.seconds) == 10:
+            self.set()
+        return self.is_set()
+
+
+def test_a_cache_that_gets_no_answer_waits_twice_as_long_each_time_up_to_ten_seconds(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    server.script = [(403, {"message": "no"})] * 8 + [
+        (200, {"metadata": {"resourceVersion": "3"}, "items": []})
+    ]
+    stop = Waits()
+    WatchCache(client, kinds.PODS, jitter=lambda: 0.25).run(stop)
+    expected = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+    # The list was answered, its watch was not: that is a first failure again.
+    assert stop.seconds == pytest.approx([0.75 * seconds for seconds in (*expected, 0.2, 0.4)])
+
+
 def test_the_cache_lists_watches_and_lists_again_when_history_is_gone(
     server: ScriptedServer, client: KubeClient
 ) -> None:
