@@ -122,6 +122,10 @@ class Offers:
     def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
         """An allocation was written, or is tried: it holds devices, and its pods will come."""
         index, key = self.engine.index, objects.key(claim)
+        held = index.allocated.get(key)
+        if held is not None and held.claim is claim:
+            index.settle()  # the cache has told of it
+            return
         allocation = Allocation.of_claim(claim)
         if allocation is not None and index.allocation(key) != allocation:
             index.assume(claim, allocation, key=key, node=claims_of.node_of(claim) or "", pods=pods)
