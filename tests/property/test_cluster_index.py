@@ -14,6 +14,7 @@ from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.placement.decide import Engine
 from koordra.placement.index import CLAIM, CLASS, NODE, POD, RULE, SLICE, Change, ClusterIndex
+from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.request.groups import Group
 from tests.unit.allocator.machines import claim, device_classes, gpu, node, place, pod, request, slice_of
 from tests.unit.allocator.test_inventory import network, rule, unreadable
@@ -167,3 +168,30 @@ def test_what_was_tried_leaves_nothing_behind(seed: int) -> None:
         engine.index.assume(manifest, allocation, key="default/tried", node=found.node)
         assert "default/tried" in said(engine.index)["allocated"]
     assert said(engine.index) == before
+
+
+def ranked(order: LearnedOrder) -> Dict:
+    """What the order of nodes knows of each node: its devices and what is free of them."""
+    order.index.settle()
+    order.follow()
+    states = order.ranking.fleet.nodes
+    return {
+        one.name: (one.gpus, one.nics, one.capacity, one.unusable, one.pools, one.cpu, state and state.gpus)
+        for one, state in zip(order.ranking.devices, states, strict=True)
+        if state is not None
+    }
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_order_of_nodes_follows_the_index(seed: int) -> None:
+    draw = random.Random(seed)
+    index = ClusterIndex(Features.of(None))
+    order = LearnedOrder(index, Learned())
+    known: dict[str, dict[str, Dict]] = {kind: {} for kind in (NODE, SLICE, CLAIM, POD, RULE)}
+    for turn in range(40):
+        kind, obj = changed(draw)
+        known[kind][key_of(kind, obj)] = obj
+        index.apply(Change(kind, key_of(kind, obj), obj))
+        fresh = ClusterIndex(Features.of(None))
+        fresh.sync(known)
+        assert ranked(order) == ranked(LearnedOrder(fresh, Learned())), (seed, turn)

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from koordra.allocator.devices.inventory import Pool
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.devices import DeviceID
 from koordra.api.opaque.parameters import NodePolicy
@@ -67,7 +68,8 @@ class LearnedOrder:
         self.ranking = NodeRanking((), known.table, features=index.features)
         self.ranking.online.resume(known.workload)
         self._read = -1
-        self._of_class: dict[NodeClass, tuple[NodeInfo, NodeDevices]] = {}
+        self._of_class: dict[NodeClass, tuple[Sequence[Pool], NodeDevices]] = {}
+        """Pools and devices of the first node of a class; the node itself may be of another class by now."""
         self._published: dict[str, tuple[object, object]] = {}
         self._heard: set[str] = set()
         self._requests: dict[RequestClass, Request | None] = {}
@@ -193,7 +195,7 @@ class LearnedOrder:
             if of is not None:
                 if len(self._of_class) > len(self.index.nodes) + 64:
                     self._of_class.clear()
-                self._of_class[of] = (info, own)
+                self._of_class[of] = (info.pools, own)
             return own
         return _renamed(known[1], known[0], info)
 
@@ -239,11 +241,11 @@ def leaves_the_node(asked: Sequence[ResolvedClaim]) -> bool:
     return all(claim.placement.node in {None, NodePolicy.FRAGMENTATION_AWARE} for claim in asked)
 
 
-def _renamed(devices: NodeDevices, of: NodeInfo, info: NodeInfo) -> NodeDevices:
+def _renamed(devices: NodeDevices, pools: Sequence[Pool], info: NodeInfo) -> NodeDevices:
     """The devices of another node of the same class, position by position."""
     own: Mapping[DeviceID, DeviceID] = {
         one.id: other.id
-        for before, after in zip(of.pools, info.pools, strict=True)
+        for before, after in zip(pools, info.pools, strict=True)
         for one, other in zip(before.devices, after.devices, strict=True)
     }
     cpu, memory = size_of(info.node)
