@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
 from koordra.allocator.score import WORTH
 from koordra.api import names, objects
+from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
@@ -40,10 +41,13 @@ from koordra.placement.node_class import DeviceState
 from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.policy.device_selection import Guide
 from koordra.placement.request.groups import Group
-from koordra.placement.request.request_class import Question, RequestClass, question_of
+from koordra.placement.request.request_class import Question, RequestClass, question_of, spec_key
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered; the one that was not asked for the longest goes first."""
+
+MOST_SPECS: Final = 1024
+"""Specs of claims that are kept resolved."""
 
 Excluded = Mapping[str, Reason]
 """Node -> why the group must stay off it."""
@@ -98,6 +102,8 @@ class Engine:
         self._classes: dict[Hashable, RequestClass] = {}
         self._class_version = -1
         self._resolved: Question | None = None
+        self._claims: dict[Hashable, ResolvedClaim] = {}
+        """By position and spec: claims of one template are resolved once."""
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
@@ -129,6 +135,7 @@ class Engine:
             raise PlanError(index.trouble[min(index.trouble)])
         if self._class_version != index.class_version:
             self._classes.clear()
+            self._claims.clear()
             self._resolved = None
             self._class_version = index.class_version
         known = self._resolved
@@ -143,10 +150,17 @@ class Engine:
         self._resolved = question
         return question
 
-    def _asked(self, claim: Any, position: int) -> ResolvedClaim:
+    def _asked(self, claim: ResourceClaim, position: int) -> ResolvedClaim:
+        key = position, spec_key(claim)
+        known = self._claims.get(key)
+        if known is not None:
+            return replace(known, claim=claim)
         asked = resolve(claim, position=position, classes=self.index.classes, features=self.features)
         if self.policy is not None:
             refuse_bad_selectors(asked)
+        if len(self._claims) >= MOST_SPECS:
+            self._claims.clear()
+        self._claims[key] = asked
         return asked
 
     def settle(self) -> None:

@@ -16,6 +16,7 @@ from koordra.allocator.node_state import Verdicts
 from koordra.allocator.predicates import requests_of
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api import objects
+from koordra.api.claims import ResourceClaim
 from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.cel.selectors import names_read_by
 from koordra.placement.candidates.candidate_list import CandidateList
@@ -61,6 +62,12 @@ class Question:
     siblings: tuple[frozenset[int], ...]
     request_class: RequestClass
     key: Hashable
+
+
+def spec_key(claim: ResourceClaim) -> Hashable:
+    """Equal for claims of equal specs, which differ in nothing but who they are."""
+    config = tuple([(one.driver, one.requests, one.where, repr(one.parameters)) for one in claim.config])
+    return claim.requests, claim.constraints, config
 
 
 def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> Hashable:
@@ -139,7 +146,7 @@ def _said(claim: ResolvedClaim) -> Hashable:
         claim.demands_partition,
         tuple(
             [
-                (tuple(sorted(wanted.percent.items())), wanted.whole, wanted.device_class.name)
+                (wanted.kind, wanted.device_class.name)
                 for request in claim.requests
                 for wanted in request.alternatives
             ]

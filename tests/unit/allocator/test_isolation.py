@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from koordra.placement import Plan, PlanError, plan
-from tests.unit.allocator.machines import claim, config, device_classes, gpu, node, place, request, slice_of
+from tests.unit.allocator.machines import (
+    claim,
+    config,
+    device_classes,
+    gpu,
+    node,
+    place,
+    pod,
+    request,
+    slice_of,
+)
 
 LIMITED = {"isolationNone": False, "isolationLimiter": True}
 UNLIMITED = {"isolationNone": True}
@@ -108,3 +118,16 @@ def test_what_is_the_operators_to_say_is_refused_in_a_claim() -> None:
 def test_a_node_that_says_nothing_is_left_to_prepare() -> None:
     wanted = claim("c", SHARE, configs=[config("GpuConfig", isolation="none")])
     assert "default/c" in planned(cluster(a={}), wanted).allocations
+
+
+def test_two_claims_that_differ_in_isolation_alone_are_two_questions() -> None:
+    """What a node answered to the one is no answer to the other."""
+    nodes = cluster(limited=LIMITED, open=UNLIMITED)
+    asks = {
+        word: claim(word, SHARE, configs=[config("GpuConfig", isolation=word)])
+        for word in ("limiter", "none")
+    }
+    for first, second in (("limiter", "none"), ("none", "limiter")):
+        pods = [pod(f"p{at}", word) for at, word in enumerate((first, second))]
+        found = planned(nodes, asks[first], asks[second], pods)
+        assert found.nodes == {"default/limiter": "limited", "default/none": "open"}, first
