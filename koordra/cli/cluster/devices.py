@@ -138,10 +138,10 @@ def _unusable(node: str, pool: Pool) -> dict[str, Any]:
 
 def _state(one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any]) -> str:
     if one.id in taken.dedicated:
-        return "Usage"
+        return "Taken"
     if one.id in taken.shares:
         rest = _capacity(one, taken).values()
-        return "Usage" if any(entry["free"] == "0" for entry in rest) else "Shared"
+        return "Taken" if any(entry["free"] == "0" for entry in rest) else "Shared"
     if one.taints:
         return "Tainted"
     wanted = (
