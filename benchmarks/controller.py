@@ -336,8 +336,7 @@ def burst() -> Bench:
         f"  burst: {found.claims} of {CLAIMS} claims on {NODES_NUMBER} nodes in {passes} passes, {cpu:.1f} s of CPU"
     )
     print("    per claim: " + ", ".join(f"{part} {spent:.3f} ms" for part, spent in found.cpu.items()))
-    asked = bench.reconciler.allocation.offers.asked / found.claims
-    print(f"    decide+encode: {found.rate:.0f} claims/s; {asked:.2f} questions to the allocator per claim")
+    print(f"    decide+encode: {found.rate:.0f} claims/s")
     print(f"    latency in s: {found.split(1.0, '.2f')}")
     return bench
 
