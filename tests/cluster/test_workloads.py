@@ -330,11 +330,11 @@ def test_a_stateful_set_goes_in_order(cluster: Cluster) -> None:
     cluster.patch(STATEFUL_SETS, "row", {"spec": {"template": template("row", image="image:2")}})
     for ordinal in (2, 1, 0):
         eventually(
-            lambda number=ordinal: (
-                cluster.get(kinds.PODS, f"row-{number}")["spec"]["containers"][0]["image"] == "image:2"
-                if _exists(cluster, f"row-{number}")
-                else None
-            ),
+            lambda name=f"row-{ordinal}": [
+                pod
+                for pod in cluster.pods("row")
+                if objects.name(pod) == name and images([pod]) == ["image:2"]
+            ],
             f"row-{ordinal} with the new image",
         )
         others = [pod for pod in cluster.pods("row") if int(objects.name(pod)[-1]) < ordinal]
@@ -347,13 +347,6 @@ def test_a_stateful_set_goes_in_order(cluster: Cluster) -> None:
     assert len(cluster.mine(CONTROLLER_REVISIONS, app="row")) == 2
     cluster.scale(STATEFUL_SETS, "row", 1)
     eventually(lambda: [objects.name(pod) for pod in cluster.pods("row")] == ["row-0"], "row-0 alone")
-
-
-def _exists(cluster: Cluster, pod: str) -> bool:
-    try:
-        return not objects.is_deleting(cluster.get(kinds.PODS, pod))
-    except NotFound:
-        return False
 
 
 @pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])
