@@ -9,8 +9,8 @@ what the cluster pays. That is what is below `score.WORTH` in the written cost, 
 policy leave the choice to it, the expected waste (`learned_order`). Equal costs: the node whose name is first. Under FirstFit all
 costs are equal.
 
-`plan()`, the controller, forecasts, preemption, gangs whose members are placed one by one, and defragmentation all call `decide`
-or `fits`; `explain` says why a group fits nowhere.
+`plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or `fits`;
+`explain` says why a group fits nowhere. Gangs placed as a whole and defragmentation have searches of their own (`gang/`, `defragment/`).
 """
 
 from __future__ import annotations
