@@ -216,13 +216,20 @@ def test_what_was_created_while_the_hook_was_dead_is_found_and_told(
     wait_found(node, "HookMissed", ["missed"], pod=dns_label(request))
     wait_found(node, "NotAdjusted", ["early"], pod=dns_label(request))
     wait_until(lambda: _events(node, "HookMissed"), "an Event", log=node.hook.log)
-    stored = node.api.get(kinds.RESOURCE_CLAIMS, claim.name, namespace="team-a")
-    (condition,) = stored["status"]["devices"][0]["conditions"]
+    wait_until(lambda: _conditions(node, claim), "a condition of the claim's device", log=node.hook.log)
+    (condition,) = _conditions(node, claim)
     assert (condition["type"], condition["status"], condition["reason"]) == (
         "Isolated",
         "False",
         "HookMissed",
     )
+
+
+def _conditions(node: WatchedNode, claim: Prepared) -> list[dict[str, str]]:
+    """Of the claim's first device. The Event and the status are written one after the other."""
+    stored = node.api.get(kinds.RESOURCE_CLAIMS, claim.name, namespace="team-a")
+    devices = stored["status"].get("devices", [])
+    return devices[0].get("conditions", []) if devices else []
 
 
 def _events(node: WatchedNode, kind: str) -> list[str]:
