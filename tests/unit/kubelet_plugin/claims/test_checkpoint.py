@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import stat
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koordra.errors import CheckpointError, PrepareError
+from koordra.kubelet_plugin.claims import checkpoint as checkpoint_module
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, decode, encode, intact_claims
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
@@ -19,6 +23,7 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.topology.machine import DeviceNode
+from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, prepare, ref_of
 
@@ -183,6 +188,58 @@ def test_what_is_remembered_never_stands_for_what_is_on_disk(node: PluginNode) -
     node.paths.checkpoint.write_bytes(data.replace(b'"memlock"', b'"memlocK"'))
     with pytest.raises(CheckpointError, match="is unreadable"):
         one.load()
+
+
+def test_nobody_else_reads_the_checkpoint_or_the_copy_of_an_unreadable_one(node: PluginNode) -> None:
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    assert stat.S_IMODE(node.paths.checkpoint.stat().st_mode) == 0o600
+    node.paths.checkpoint.write_bytes(b"{")
+    with pytest.raises(CheckpointError, match=r"a copy is kept as .*unreadable-"):
+        CheckpointFile(node.paths.checkpoint, Disk()).load()
+    (copy,) = node.paths.checkpoint.parent.glob("*.unreadable-*")
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+
+
+def test_an_unreadable_checkpoint_is_told_although_no_copy_can_be_kept(node: PluginNode) -> None:
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    node.paths.checkpoint.write_bytes(b"{")
+    with pytest.raises(CheckpointError, match=r"a copy is kept as nothing \(No space left on device\)"):
+        CheckpointFile(node.paths.checkpoint, FailingDisk(full=True)).load()
+
+
+@pytest.mark.parametrize("section", [5, None, [], {}, {"checksum": "x"}])
+def test_a_section_of_another_form_is_told(section: object) -> None:
+    with pytest.raises(CheckpointError, match="its section is not one"):
+        decode(json.dumps({"versions": {"v1": section}}).encode(), versions={"v1": 1})
+
+
+def test_a_save_encodes_the_claims_that_changed_and_a_load_decodes_what_others_wrote(
+    node: PluginNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, since the kubelet waits: a node of 100 claims must not encode 100 claims for each Prepare."""
+    prepare(node, claim(1, gpu("gpu", GPU_0)))
+    (one,) = node.checkpoint().claims
+    others = [replace(one, ref=replace(one.ref, uid=f"other-{at}")) for at in range(5)]
+    encoded: list[str] = []
+    encode_claim = checkpoint_module.claim_to_dict
+
+    def counted(record: ClaimRecord, *, version: int) -> dict[str, Any]:
+        encoded.append(record.ref.uid)
+        return encode_claim(record, version=version)
+
+    monkeypatch.setattr(checkpoint_module, "claim_to_dict", counted)
+    file = CheckpointFile(node.paths.checkpoint, Disk())
+    file.save(Checkpoint(tuple(others)))
+    encoded.clear()
+    file.save(Checkpoint((one, *others)))
+    assert set(encoded) == {one.ref.uid}
+    encoded.clear()
+    file.save(Checkpoint((one,)))
+    assert encoded == []
+    file.save(Checkpoint((one, *others)))
+    assert set(encoded) == {other.ref.uid for other in others}  # claims that are gone are not remembered
+    monkeypatch.setattr(checkpoint_module, "decode", lambda data: pytest.fail("it wrote this itself"))
+    assert file.load() == Checkpoint((one, *others))
 
 
 @given(st.lists(records, max_size=3, unique_by=lambda record: record.ref.uid))

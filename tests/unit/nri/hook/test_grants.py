@@ -47,6 +47,15 @@ def test_a_held_gpu_stays_its_markers_are_blinded_and_its_variables_pinned() -> 
     assert NONCE not in str(answer)
 
 
+def test_a_marker_in_a_prepared_claims_environment_never_reaches_the_container() -> None:
+    """Its nonce is what makes a forged marker worthless."""
+    known = claim(gpu_json(**{MARKER: NONCE, "KOORDRA_CLAIM_OTHER": NONCE}))
+    answer = adjusted(container(GPU0, NVIDIACTL, env=markers(0)), facts(claims={MARKER: known}))
+    assert dict(answer.env)[MARKER] == "granted"
+    assert "KOORDRA_CLAIM_OTHER" not in dict(answer.env)
+    assert NONCE not in str(answer)
+
+
 def test_a_neighbours_gpu_is_refused_to_the_holder_of_another() -> None:
     known = facts(claims={MARKER: GPU_CLAIM})
     assert "/dev/nvidia1" in refused(container(GPU0, GPU1, env=markers(0)), known).message
