@@ -59,7 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "pyroute2": {"kubelet_plugin/network/netlink_links.py"},
     "cel_expr_python": {"cel/environment.py", "koordra_devcluster/apiserver/access/cel_policies.py"},
     "re2": {"cel/functions/values.py"},
-    "cryptography": {"controller/webhook/certificates.py"},
+    "cryptography": {"controller/webhook/keys.py"},
     "networkx": {"topology/"},
     "grpc": {"kubelet_plugin/", "koordra_devcluster/", "_proto/"},
     "click": {"cli/", "koordra_devcluster/cli.py", "koordra_devcluster/demo/"},

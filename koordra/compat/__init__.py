@@ -9,11 +9,10 @@
 
     dialect             what a dialect is, and what dialects have in common
     settings            what an operator has set, read by settings_document
-    original_request    a rewritten pod, worked out again
-    quota_charges       what a claim amounts to in its dialect's words
-    foreign_plugins     who else gives out a node's cards
-    unknown_names       slips of the pen, beside vendors: other vendors' accelerators
-    manifests           the door for `koordra convert`
+    original_request    a rewritten pod, rewritten again from what it carries
+    quota_charges       what a claim amounts to under its dialect's names
+    foreign_names       names that are no dialect's: other vendors', misspelt ones, resources of other programs
+    manifests           legacy pods in files, for `koordra convert`
 
 A new dialect is a file in dialects/ and a line of the registry there; nothing else names one.
 What a dialect means and koordra cannot do is refused or warned about by name, never passed over.

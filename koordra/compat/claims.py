@@ -24,7 +24,7 @@ from koordra.api.claims import MAX_RESULTS
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION, Scope
-from koordra.compat.dialect import selectors
+from koordra.compat.dialect.vgpu import cel_text
 from koordra.compat.normalized_request import LEAST, Nics, NormalizedRequest, Share, Together
 from koordra.compat.request_merging import MergedRequests, merge
 from koordra.quantity import canonical
@@ -84,7 +84,14 @@ def _users(merged: MergedRequests, normalized: NormalizedRequest) -> dict[str, t
 
 def _request(name: str, share: Share, normalized: NormalizedRequest) -> Object:
     exactly: Object = {"deviceClassName": names.CLASS_MIG if share.partition else names.CLASS_GPU}
-    wanted = [*((selectors.profile_is(share.profile),) if share.profile else ()), *normalized.selectors]
+    wanted = [
+        *(
+            (f'device.attributes["{names.DRIVER}"].profile == {cel_text(share.profile)}',)
+            if share.profile
+            else ()
+        ),
+        *normalized.selectors,
+    ]
     if wanted:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in wanted]
     exactly["count"] = share.count

@@ -23,15 +23,15 @@ from koordra.api import names
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_EFFECT
-from koordra.compat import detection, unknown_names
+from koordra.compat import detection, foreign_names
 from koordra.compat.claims import Asked, asked_by
 from koordra.compat.dialect import Dialect, PodView, tell_environment
 from koordra.compat.dialect.containers import Container, containers_of, without
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
+from koordra.compat.foreign_names import foreign
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
-from koordra.compat.vendors import foreign
 
 ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
@@ -68,7 +68,7 @@ def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
     return any(
         bool(foreign([name]))
         or any(detection.has_resource(dialect, name, settings) for dialect in DIALECTS)
-        or unknown_names.strange(name, DIALECTS, settings)
+        or foreign_names.strange(name, DIALECTS, settings)
         for name in _asked_names(spec)
     )
 
@@ -109,7 +109,7 @@ def rewrite(
             f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
             "leave this pod to that vendor's device plugin and scheduler",
         )
-    unknown_names.tell_resources(view, DIALECTS, settings, notes)
+    foreign_names.tell_resources(view, DIALECTS, settings, notes)
     if not detection.asks(view, DIALECTS, settings):
         return Rewritten(pod)
     for each in DIALECTS:
@@ -123,7 +123,7 @@ def rewrite(
     normalized = dialect.parse(view, settings, notes)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
-    unknown_names.tell_annotations(view, DIALECTS, notes)
+    foreign_names.tell_annotations(view, DIALECTS, notes)
     tell_environment(view, normalized, dialect.vocabulary, notes)
     _tell_pod(view, normalized, dialect, settings, notes)
     fields = {container.name: container.where for container in view.containers}
@@ -167,7 +167,7 @@ def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
 
 def is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
-    return unknown_names.is_like_one(key, DIALECTS) or any(
+    return foreign_names.is_like_one(key, DIALECTS) or any(
         dialect.vocabulary.covering(key, place)
         for dialect in DIALECTS
         for place in (Place.ANNOTATION, Place.LABEL)

@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from koordra.api.opaque.parameters import isolations
-from koordra.compat.dialect.device_config import read
+from koordra.compat.dialect.vgpu import read
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings, mapping, text, texts, word

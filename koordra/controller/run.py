@@ -24,7 +24,7 @@ from typing import Final
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.cache.informers import Informers
-from koordra.controller.elastic.run import start_elastic
+from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore
 from koordra.controller.legacy.controller import LegacyController
@@ -35,7 +35,7 @@ from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
-from koordra.controller.resource_class.run import start_classes
+from koordra.controller.resource_class.reconcile import start_classes
 from koordra.controller.writes import Writer
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient

@@ -36,7 +36,7 @@ from typing import Final
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
-from koordra.compat.foreign_plugins import offered_by_others
+from koordra.compat.foreign_names import offered_by_others
 from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord

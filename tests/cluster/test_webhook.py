@@ -19,12 +19,11 @@ import pytest
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.controller.webhook import certificates, connections, keys
-from koordra.controller.webhook.certificates import Pair
-from koordra.controller.webhook.injection import CONFIGURATIONS
-from koordra.controller.webhook.injection import NAME as CONFIGURATION
+from koordra.controller.webhook import connections, keys
+from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.run import SECRET_NAME
-from koordra.controller.webhook.secret import SECRETS
+from koordra.controller.webhook.secret import CONFIGURATIONS, SECRETS
+from koordra.controller.webhook.secret import NAME as CONFIGURATION
 from koordra.errors import ApiError, Conflict, Invalid, NotFound
 from koordra.kube import JSON_PATCH, KubeClient
 from tests.cluster.installation import Installation
@@ -128,13 +127,13 @@ def test_a_certificate_that_nears_its_end_is_replaced_and_nobody_notices(
     client: KubeClient, installed: Installation, namespace: str
 ) -> None:
     present, past = stored(client), datetime.now(UTC) - timedelta(days=61)
-    names_of = sorted(certificates.names_of(present.serving.certificate))
-    old = certificates.issue(present.authority, names_of, now=past, lifetime=keys.SERVING_LIFETIME)
+    names_of = sorted(keys.names_of(present.serving.certificate))
+    old = keys.issue(present.authority, names_of, now=past, lifetime=keys.SERVING_LIFETIME)
     with Asking(client, namespace) as asking:
         store(client, keys.Keys(old, present.authority))
         eventually(
             lambda: (
-                certificates.begins(served(installed.webhook_port)) > datetime.now(UTC) - timedelta(hours=1)
+                keys.begins(served(installed.webhook_port)) > datetime.now(UTC) - timedelta(hours=1)
                 and stored(client).serving.certificate not in (old.certificate, present.serving.certificate)
             ),
             "a new certificate",
@@ -149,11 +148,11 @@ def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
 ) -> None:
     """First its successor is announced; it signs when every API server has had the time to hear of it."""
     present, now = stored(client), datetime.now(UTC)
-    due = certificates.new_authority(
+    due = keys.new_authority(
         "koordra-webhook", now=now - timedelta(days=2600), lifetime=keys.AUTHORITY_LIFETIME
     )
-    names_of = sorted(certificates.names_of(present.serving.certificate))
-    serving = certificates.issue(due, names_of, now=now, lifetime=keys.SERVING_LIFETIME)
+    names_of = sorted(keys.names_of(present.serving.certificate))
+    serving = keys.issue(due, names_of, now=now, lifetime=keys.SERVING_LIFETIME)
     announced = keys.Keys(present.serving, present.authority, Pair(due.certificate, due.key))
     store(client, announced)
     eventually(lambda: set(bundles(client)) == {announced.bundle}, "both authorities trusted", timeout=ROUND)
@@ -166,14 +165,14 @@ def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
             timeout=ROUND,
         )
         # Ten minutes later; the controller still announces this one before it lets it sign.
-        settled = certificates.new_authority(
+        settled = keys.new_authority(
             "koordra-webhook",
             now=datetime.now(UTC) - keys.SETTLE - timedelta(minutes=1),
             lifetime=keys.AUTHORITY_LIFETIME,
         )
         store(client, keys.Keys(serving, due, settled, present.authority.certificate))
         eventually(
-            lambda: certificates.is_signed_by(served(installed.webhook_port), settled.certificate),
+            lambda: keys.is_signed_by(served(installed.webhook_port), settled.certificate),
             "a certificate from the successor",
             timeout=ROUND,
         )
@@ -191,7 +190,7 @@ def test_lost_keys_are_made_anew(client: KubeClient, installed: Installation, na
         lambda: set(bundles(client)) == {stored(client).bundle}, "the new authority trusted", timeout=ROUND
     )
     eventually(lambda: verdict(client, namespace) == "refused", "an answer of the webhook")
-    assert certificates.is_signed_by(served(installed.webhook_port), stored(client).authority.certificate)
+    assert keys.is_signed_by(served(installed.webhook_port), stored(client).authority.certificate)
 
 
 def _is_there(client: KubeClient) -> bool:
@@ -282,8 +281,8 @@ def adding_claims(client: KubeClient, controller: None, tmp_path: Path) -> Itera
     """Another mutating webhook, asked after koordra's, that gives a pod one claim more."""
     del controller
     now = datetime.now(UTC)
-    authority = certificates.new_authority("koordra-test", now=now, lifetime=timedelta(days=1))
-    pair = certificates.issue(authority, ["127.0.0.1"], now=now, lifetime=timedelta(days=1))
+    authority = keys.new_authority("koordra-test", now=now, lifetime=timedelta(days=1))
+    pair = keys.issue(authority, ["127.0.0.1"], now=now, lifetime=timedelta(days=1))
     (tmp_path / "pair").write_bytes(pair.key + b"\n" + pair.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "pair")

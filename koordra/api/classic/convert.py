@@ -4,7 +4,7 @@
          │
          └─ each object, by apiVersion and kind (the table below)
                classic v1alpha1, v1alpha2      v1alpha2        (parameters: class_parameters, selectors)
-               v1alpha3, v1beta1, v1beta2      beta_versions   (kinds of values: field_kinds)
+               v1alpha3, v1beta1, v1beta2      beta_versions
                pods and workloads              pod_claims      (suitableNodes: suitable_nodes)
                anything else                   unchanged
                     │
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from koordra.api import objects
-from koordra.api.classic import beta_versions, field_kinds, pod_claims, v1alpha2
+from koordra.api.classic import beta_versions, pod_claims, v1alpha2
 from koordra.api.classic.notes import Note, Notes, Refused, refusal_of
 from koordra.api.classic.sources import GROUP, Reference, Sources, group_of, reference_to
 from koordra.api.objects import Object
@@ -132,7 +132,7 @@ def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Tran
     try:
         _check_name(obj, notes)
         converter = _converter(obj, notes)
-        if converter in _STRUCTURED.values() and (wrong := list(field_kinds.problems(obj))):
+        if converter in _STRUCTURED.values() and (wrong := list(beta_versions.problems(obj))):
             notes.found += wrong
             return []
         converted = converter(obj, sources, notes)

@@ -60,7 +60,7 @@ def command(
     """
     from koordra.api.classic.convert import convert
     from koordra.cli.manifests.files import read_manifests
-    from koordra.compat.manifests.translator import LegacyPods
+    from koordra.compat.manifests import LegacyPods
     from koordra.errors import InvalidManifest
 
     manifests = [_plain(entry) for entry in read_manifests(files)]

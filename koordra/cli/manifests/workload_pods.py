@@ -34,7 +34,7 @@ def with_workload_pods(manifests: Sequence[Manifest]) -> tuple[list[Manifest], l
 
 
 def _pods(obj: Manifest) -> Iterator[Manifest]:
-    from koordra.compat.manifests.pod_templates import at, pods_in
+    from koordra.compat.manifests import at, pods_in
 
     spec = obj.get("spec")
     if isinstance(spec, Mapping) and spec.get("replicas") == 0:

@@ -17,13 +17,12 @@ from koordra.compat.dialect import (
     charges,
     exclusively,
     resource_names,
-    selectors,
     split_list,
     tell_zeros,
 )
 from koordra.compat.dialect.allocation import Allocated, memory_limits
 from koordra.compat.dialect.containers import Container, amount, only_limit
-from koordra.compat.dialect.device_config import check_scaling, read, vgpu_settings
+from koordra.compat.dialect.vgpu import check_scaling, model_in, read, uuid_in, vgpu_settings
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
@@ -236,16 +235,16 @@ def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
     found = []
     allowed, denied = (split_list(view, key, notes=notes, strip=False) for key in (USE_TYPE, NO_TYPE))
     if allowed:
-        found.append(selectors.model_in(allowed))
+        found.append(model_in(allowed))
         if denied:
             notes.warn(view.field(NO_TYPE), f"is left out: Volcano does not look at it beside {USE_TYPE}")
     elif denied:
-        found.append(selectors.model_in(denied, deny=True))
+        found.append(model_in(denied, deny=True))
     for key, deny in ((USE_UUID, False), (NO_UUID, True)):
         entries = [entry.strip() for entry in (view.annotation(key) or "").split(",")]
         kept = [entry for entry in entries if entry]
         if kept:
-            found.append(selectors.uuid_in(kept, deny=deny))
+            found.append(uuid_in(kept, deny=deny))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.compat.foreign_plugins import offered_by_others, publishers
+from koordra.compat.foreign_names import offered_by_others, publishers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group

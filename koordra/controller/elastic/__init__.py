@@ -1,12 +1,12 @@
 """Elastic GPU's objects, served: classes and claims as people write them, cards and shares as they are.
 
-    ElasticGPUClass ──> DeviceClass of the same name                                    classes
+    ElasticGPUClass ──> DeviceClass of the same name                                    reconcile
     ElasticGPUClaim ──> ResourceClaim of the same name; phase, conditions <── it        claims
     ResourceClaim   ──> ElasticGPU: what the claim has, and where                       bindings
     ResourceSlices  ──> GPU: the cards of the nodes, what of them is taken, by whom     cards
-    apply           makes the API hold what those four want, and nothing of somebody else's
-    reconcile       one pass over all of it
-    run             watches that wake the pass, in the leader's term
+    labels          how these objects are recognised
+    apply           creates, updates and deletes what those want, and nothing of somebody else's
+    reconcile       one pass over all of it, after any change in the leader's term
 
 The claim's devices are chosen by the allocator as for every ResourceClaim; nothing here allocates.
 

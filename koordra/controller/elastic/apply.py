@@ -13,46 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from koordra.api import objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.controller.elastic import labels
 from koordra.errors import Conflict, Forbidden, Invalid, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
 
 
-class Client(Protocol):
-    """What is needed of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-    def create(self, kind: Kind, body: Object, *, namespace: str | None = None) -> Object: ...
-    def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object: ...
-    def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Any,
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-    ) -> Object: ...
-    def delete(
-        self,
-        kind: Kind,
-        name: str,
-        *,
-        namespace: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> None: ...
-
-
 def keep(
-    client: Client,
+    client: KubeClient,
     kind: Kind,
     wanted: Iterable[Object],
     there: Sequence[Object],
@@ -76,7 +51,7 @@ def keep(
     return clashes
 
 
-def _settle(client: Client, kind: Kind, wanted: Object, current: Object | None) -> None:
+def _settle(client: KubeClient, kind: Kind, wanted: Object, current: Object | None) -> None:
     status = wanted["status"]
     if current is None:
         body = {key: value for key, value in wanted.items() if key != "status"}
@@ -107,7 +82,7 @@ def _merged(wanted: Object, current: Object) -> Object | None:
     return {**current, "metadata": metadata, "spec": wanted["spec"]}
 
 
-def _remove(client: Client, kind: Kind, current: Object) -> None:
+def _remove(client: KubeClient, kind: Kind, current: Object) -> None:
     kept = [entry for entry in labels.finalizers(current) if entry != labels.CARD]
     if len(kept) != len(labels.finalizers(current)):
         current = client.update(

@@ -1,17 +1,19 @@
-"""One pass over Elastic GPU's objects.
+"""The reconciler of Elastic GPU's objects, in the leader's term: one pass over all of them after any change.
 
     classes     each against its DeviceClass
-    claims      each against the ResourceClaim of its name (claims.py judges); phase and condition Ready
-    rests       ResourceClaims whose ElasticGPUClaim is gone, and those that wait to be freed
+    claims      each against the ResourceClaim of its name (claims.py decides); phase and condition Ready
+    left over   ResourceClaims whose ElasticGPUClaim is gone, and those that wait to be freed
     bindings    ElasticGPU objects
     cards       GPU objects
 
-Every step looks at the whole state and may be the last one before a crash: the next pass goes on from what is there. What a
-cache shows as gone is asked for once more before anything is taken away because of it.
+Every step reads the whole state and may be the last one before a crash: the next pass goes on from what is there. What a
+cache shows as gone is asked for once more before anything is deleted because of it. A pass reads all slices and claims, so
+changes of a quarter of a second share one.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,12 +30,15 @@ from koordra.api.elastic.elastic_gpu import (
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import Cluster
 from koordra.controller.elastic import bindings, cards, labels
-from koordra.controller.elastic.apply import Client, keep
+from koordra.controller.elastic.apply import keep
 from koordra.controller.elastic.claims import Act, Classes, Verdict, judge, published_places, without_claim
+from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.controller.resource_class.reconcile import merged, owns, ready, with_conditions
 from koordra.errors import Conflict, Forbidden, Invalid, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -59,7 +64,7 @@ class Seen:
 class ElasticReconciler:
     """`tell` hears what people should know; `now` is the wall clock as RFC 3339. Raises ApiUnreachable."""
 
-    client: Client
+    client: KubeClient
     now: Callable[[], str]
     may_write: Callable[[], bool]
     tell: Callable[[ClaimEvent], None] = lambda claim_event: None
@@ -281,3 +286,47 @@ _PATIENCE: Final = frozenset(
     {"BeingMade", "BeingDeleted", "EarlierClaim", "WaitForFirstConsumer", "WaitForDevices"}
 )
 """Reasons that pass by themselves; everything else is told in an Event."""
+
+
+GATHER: Final = 0.25
+KINDS: Final = (ELASTIC_CLASSES, ELASTIC_CLAIMS, ELASTIC_GPUS, GPUS)
+
+
+def start_elastic(
+    client: KubeClient,
+    *,
+    observe: Callable[[], Cluster],
+    changed: threading.Event,
+    now: Callable[[], str],
+    may_write: Callable[[], bool],
+    tell: Callable[[ClaimEvent], None],
+    stop: threading.Event,
+) -> threading.Thread:
+    """Until `stop`, in a thread of its own. `observe`: the term's caches; `changed` is set when they change."""
+    reconciler = ElasticReconciler(client, now=now, may_write=may_write, tell=tell)
+
+    def reconcile(caches: Caches) -> None:
+        cluster = observe()
+        reconciler.reconcile(
+            Seen(
+                classes=caches[ELASTIC_CLASSES].objects(),
+                claims=caches[ELASTIC_CLAIMS].objects(),
+                bindings=caches[ELASTIC_GPUS].objects(),
+                gpus=caches[GPUS].objects(),
+                device_classes=cluster.classes,
+                resource_claims=cluster.claims,
+                slices=cluster.slices,
+                pods=cluster.pods,
+            )
+        )
+
+    return start_reconcile_loop(
+        client,
+        reconcile,
+        name="elastic-gpu",
+        kinds=KINDS,
+        crds=KINDS,
+        gather=GATHER,
+        changed=changed,
+        stop=stop,
+    )

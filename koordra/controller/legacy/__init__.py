@@ -9,7 +9,7 @@
     translation  the rewriting, remembered for a workload's pods      usage       what a namespace's legacy pods add up to
     quota        ResourceQuotas, in their own words                  quota_enforcement  pods beyond them get no devices
     template_gc  which templates to make again, which to delete      run         what a replica of the webhook follows
-    controller   a leader's loop                                     quota_watch ResourceQuotas by namespace
+    controller   a leader's loop
 
 **Why nothing goes wrong between webhook and controller.** A template is content-addressed: making it twice is making it once,
 and a template of that name with other content is a refusal, never used. It is made before the pod is admitted and never

@@ -7,7 +7,7 @@
                                scheduler instead of one that is gone
     quota                      charged, or refused (403, in Kubernetes' words)
     template                   made sure of, or refused (403): never admitted with a template that says something else
-    gate, suitable nodes       as for every pod with claims of koordra's (webhook/pods.py)
+    gate, suitable nodes       as for every pod with claims of koordra's (webhook/handlers.py)
 
 Asked a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
 and nothing is made.
@@ -31,9 +31,9 @@ from koordra.controller.legacy.settings import IGNORE, OPT_OUT
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import ADMITTED, Usage, tokens
-from koordra.controller.webhook import pods
+from koordra.controller.webhook import handlers
 from koordra.controller.webhook.handlers import is_native
-from koordra.controller.webhook.pods import Lookups
+from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 from koordra.errors import InvalidInput, InvalidManifest
 
@@ -81,7 +81,7 @@ class Admission:
             if bound.pod is pod:
                 return Answer()
             return Answer(
-                object=pods.admitted(bound.pod, self.lookups, native=in_native), warnings=bound.warnings
+                object=handlers.admitted(bound.pod, self.lookups, native=in_native), warnings=bound.warnings
             )
         made = self.translations.of(hidden, notes, classes=self.lookups.classes() if in_native else None)
         if made.problems:
@@ -89,7 +89,7 @@ class Admission:
         found = made.found
         if found.template is None:
             changed = bound.pod is not pod
-            placed = pods.admitted(bound.pod, self.lookups, native=in_native) if changed else None
+            placed = handlers.admitted(bound.pod, self.lookups, native=in_native) if changed else None
             return Answer(object=placed, warnings=bound.warnings)
         shown = elastic_pods.shown(found.pod, bound.pod)
         return self._admitted(shown, found, asked, in_native=in_native, warnings=bound.warnings)
@@ -111,7 +111,7 @@ class Admission:
                 self.count(found.dialect, "planted" if error.planted else "not_made")
                 return _forbidden(pod, str(error))
         self.count(found.dialect, "dry_run" if asked.is_dry_run else "rewritten")
-        placed = pods.admitted(pod, _With(self.lookups, template), native=in_native)
+        placed = handlers.admitted(pod, self.lookups, native=in_native, made=template)
         return Answer(object=placed, warnings=warnings)
 
     def _charged(self, pod: Object, template: Object, asked: Asked) -> tuple[Object, str]:
@@ -153,25 +153,6 @@ class Admission:
         dialect = dialect_named(found.dialect)
         standard = dialect is not None and dialect.extended_resources
         return standard and bool(asked) and asked <= served
-
-
-class _With:
-    """Look-ups that know the template that is being made."""
-
-    def __init__(self, lookups: Lookups, template: Object) -> None:
-        self._lookups = lookups
-        self._template = template
-
-    def claim(self, namespace: str, name: str) -> Object | None:
-        return self._lookups.claim(namespace, name)
-
-    def template(self, namespace: str, name: str) -> Object | None:
-        if (namespace, name) == (objects.namespace(self._template), objects.name(self._template)):
-            return self._template
-        return self._lookups.template(namespace, name)
-
-    def classes(self) -> Mapping[str, Object]:
-        return self._lookups.classes()
 
 
 def _called(pod: Object) -> str:

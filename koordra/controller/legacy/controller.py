@@ -17,10 +17,9 @@ from koordra.api.objects import Object
 from koordra.controller.cache.pod_claims import PodClaims, is_bound, is_living, may_be_planned
 from koordra.controller.legacy import quota_enforcement, template_gc
 from koordra.controller.legacy.quota import bounded
-from koordra.controller.legacy.quota_watch import QuotaWatch
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
-from koordra.controller.legacy.usage import Usage, legacy_templates
+from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_templates
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.errors import ApiError, Conflict, NotFound
 from koordra.kube import KubeClient

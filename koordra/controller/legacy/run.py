@@ -11,12 +11,11 @@ from typing import Final
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
 from koordra.controller.legacy.admission import PATHS, Admission
-from koordra.controller.legacy.quota_watch import QuotaWatch
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import Usage, counted_part
-from koordra.controller.webhook.lookups import Watched
+from koordra.controller.legacy.usage import QuotaWatch, Usage, counted_part
+from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 from koordra.errors import InvalidManifest
 from koordra.kube import KubeClient
@@ -36,7 +35,7 @@ class LegacyWebhook:
         self,
         client: KubeClient,
         settings: LegacySettings,
-        lookups: Watched,
+        lookups: Lookups,
         *,
         metrics: Metrics,
         patience: float = PATIENCE,

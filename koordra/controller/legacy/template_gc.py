@@ -21,9 +21,9 @@ from koordra.compat import original_request
 from koordra.compat.quota_charges import dialect_of
 from koordra.compat.rewrite import Rewritten
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.native_form import in_native_form
 from koordra.controller.legacy.quota import Counted, bounded, used
 from koordra.controller.legacy.templates import OTHER_CONTENT, is_ours, keeps_promise, last_used
+from koordra.controller.legacy.translation import in_native_form
 from koordra.controller.legacy.usage import legacy_templates
 
 

@@ -14,14 +14,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.kinds import RESOURCE_CLAIM_TEMPLATES, Kind
+from koordra.api.kinds import RESOURCE_CLAIM_TEMPLATES
 from koordra.api.objects import Object
 from koordra.compat.quota_charges import canonical_spec, dialect_of
 from koordra.compat.rewrite import DIALECT_LABEL, UNIT, template_name
 from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kube import KubeClient
 
 MADE_BY: Final = names.DOMAIN + "made-by"
 """Label on templates that the webhook or the controller made; only those are ever deleted."""
@@ -29,14 +30,6 @@ WEBHOOK: Final = "legacy-pods"
 LAST_USED: Final = names.DOMAIN + "last-used"
 """Annotation: when a pod was admitted that refers to the template (RFC 3339), to half the grace."""
 REMEMBERED: Final = 4096
-
-
-class Client(Protocol):
-    """What is needed of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-    def create(self, kind: Kind, body: Object, *, namespace: str | None = None) -> Object: ...
-    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
 
 
 class NotMade(Exception):
@@ -52,7 +45,7 @@ class Templates:
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         *,
         known: Callable[[str, str], Object | None],
         now: Callable[[], float],

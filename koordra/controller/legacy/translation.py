@@ -1,4 +1,4 @@
-"""A legacy pod's rewriting as it is stored, and remembered: pods of one workload are translated once.
+"""A legacy pod's rewriting as it is stored, and remembered: pods of one workload are translated once. Pure.
 
     pod ──> bare: what the rewriting may read, and nothing that differs from pod to pod of a workload ──> its text is the key
               │
@@ -10,7 +10,11 @@ the pod are the parts of the bare pod that have changed. Left out are a pod's na
 pod has the volume of its token under another name), affinity, ports and probes, labels and annotations that no dialect has.
 
 Only what was translated is remembered. A refusal, a pod that asks for nothing and a pod of an odd shape are worked out each
-time from the whole pod. Warnings are kept with what was made, and name the pod that hears them.
+time from the whole pod. Warnings are kept with what was made, and name the pod that gets them.
+
+In native mode the claim is in standard terms, under a name of its own: the claim webhook translates claims of native namespaces
+(webhook/native.py), also the template that is made for a legacy pod; so it is translated before it is named, and what is stored
+is what the name promises. Where a request was split, containers use all of its parts.
 """
 
 from __future__ import annotations
@@ -27,10 +31,57 @@ from koordra.api import names, objects
 from koordra.api.classic.notes import Note, Notes
 from koordra.api.objects import Object
 from koordra.compat import original_request
-from koordra.compat.rewrite import Rewritten, is_read, rewrite
+from koordra.compat.rewrite import Rewritten, is_read, rewrite, template_name
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.native_form import in_native_form
+from koordra.controller.webhook import native
+from koordra.controller.webhook.claims import devices_of, request_names
 from koordra.errors import InvalidInput
+
+
+def in_native_form(
+    found: Rewritten, classes: Mapping[str, Object]
+) -> tuple[Rewritten, tuple[InvalidInput, ...]]:
+    """The rewriting with another template, and what cannot be said in native mode."""
+    assert found.template is not None
+    translated = native.translate(found.template, classes)
+    if translated.problems:
+        return found, translated.problems
+    spec = translated.object["spec"]["spec"]
+    name = template_name(found.dialect, spec)
+    if name == objects.name(found.template):
+        return found, ()
+    template = {**translated.object, "metadata": {**found.template["metadata"], "name": name}}
+    _, devices = devices_of(template)
+    known = sorted(request_names(devices))
+    return replace(found, template=template, pod=_renamed(found.pod, found.entry, name, known)), ()
+
+
+def _renamed(pod: Object, entry: str, template: str, known: list[str]) -> Object:
+    spec = dict(pod["spec"])
+    spec["resourceClaims"] = [
+        {**one, "resourceClaimTemplateName": template} if one.get("name") == entry else one
+        for one in spec["resourceClaims"]
+    ]
+    for group in ("initContainers", "containers"):
+        if isinstance(spec.get(group), list):
+            spec[group] = [_container(raw, entry, known) for raw in spec[group]]
+    return {**pod, "spec": spec}
+
+
+def _container(raw: Object, entry: str, known: list[str]) -> Object:
+    resources = raw.get("resources") or {}
+    if not resources.get("claims"):
+        return raw
+    claims = []
+    for one in resources["claims"]:
+        if one.get("name") != entry or one.get("request") in known:
+            claims.append(one)
+        else:
+            claims += [
+                {**one, "request": part} for part in known if part.rpartition("-")[0] == one["request"]
+            ]
+    return {**raw, "resources": {**resources, "claims": claims}}
+
 
 DIALECT: Final = names.DOMAIN + "dialect"
 """Annotation on a rewritten pod: the dialect it came in."""

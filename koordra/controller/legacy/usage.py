@@ -1,4 +1,4 @@
-"""What the legacy pods of each namespace add up to, followed through the watch; and what is being admitted just now.
+"""What the legacy pods of each namespace add up to, followed through watches, what is being admitted just now, and the ResourceQuotas.
 
     pod in the watch, not finished ──> entries of spec.resourceClaims that name a template of ours ──> amounts by the name
     pod admitted, not in the watch yet ──> a reservation under the review's uid, which the pod carries; gone when the pod is seen,
@@ -9,7 +9,8 @@ A template's name is a digest of its content, so what it amounts to is worked ou
 running pod: a replica that starts later reads the same content from the pod's claim, whose spec cannot be changed either.
 
 Charging is one step under a lock: two pods that come to one replica at once cannot both have the last card. Two replicas can
-differ by what came to the other within the watch's delay; the leader then gives the pod that is too much no devices (holds).
+differ by what came to the other within the watch's delay; the leader then gives the pod that is too much no devices
+(quota_enforcement).
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
+from koordra.api.kinds import RESOURCE_QUOTAS
 from koordra.api.objects import Object
 from koordra.compat.quota_charges import Amounts, amounts, canonical_spec, dialect_of
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, in_scope, is_scoped
-from koordra.errors import InvalidInput
+from koordra.errors import ApiError, InvalidInput, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
+from koordra.process import spawn
+from koordra.watch import WatchCache
 
 log = get_logger(__name__)
 
@@ -255,3 +260,59 @@ def _for_scopes(pod: Object) -> Object:
     metadata = objects.metadata(pod)
     named = {key: metadata[key] for key in ("name", "namespace", "creationTimestamp") if key in metadata}
     return {"metadata": named, "spec": kept}
+
+
+PERIOD: Final = 10.0
+
+
+class QuotaWatch:
+    """ResourceQuotas by namespace. A server that does not have them has no quotas. `wake` is called after each change."""
+
+    def __init__(self, client: KubeClient, *, wake: Callable[[], None] = lambda: None) -> None:
+        self._client = client
+        self._wake = wake
+        self._cache = WatchCache(client, RESOURCE_QUOTAS, on_change=self._changed)
+        self._lock = threading.Lock()
+        self._by_namespace: dict[str, dict[str, Object]] = {}
+        self._served = True
+        self._heard = 0
+
+    def start(self, stop: threading.Event) -> None:
+        spawn(lambda: self._run(stop), name="legacy-watch-quotas")
+
+    def is_synced(self) -> bool:
+        return not self._served or (self._cache.wait_synced(0) and self._heard >= len(self._cache.objects()))
+
+    def of(self, namespace: str) -> list[Object]:
+        with self._lock:
+            return list(self._by_namespace.get(namespace, {}).values())
+
+    def all(self) -> list[Object]:
+        return self._cache.objects()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            try:
+                self._client.list(RESOURCE_QUOTAS)
+            except NotFound:
+                if self._served:
+                    log.info("resource_quotas_not_served", again_in=PERIOD * 6)
+                self._served = False
+                stop.wait(PERIOD * 6)
+                continue
+            except ApiError as error:
+                log.warning("resource_quotas_not_read", error=str(error), again_in=PERIOD)
+                stop.wait(PERIOD)
+                continue
+            self._served = True
+            self._cache.run(stop)
+
+    def _changed(self, event: str, quota: Object, /) -> None:
+        with self._lock:
+            found = self._by_namespace.setdefault(objects.namespace(quota), {})
+            if event == "DELETED":
+                found.pop(objects.name(quota), None)
+            else:
+                found[objects.name(quota)] = quota
+        self._heard += 1
+        self._wake()

@@ -1,8 +1,7 @@
 """Beside the GPU stacks that koordra takes over from.
 
-    allocated_devices  what a pod has of koordra's devices
-    annotations        what their schedulers wrote on pods, made from what koordra allocated, for programs that read it
-    writer             the pods that get them, in the leader's term
+    annotations  what their schedulers wrote on pods, made from what a pod has of koordra's devices, for programs that read it
+    writer       the pods that get them, in the leader's term
 
 None of it is read back: what a pod has is in the status of its claims.
 """

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from koordra.api import objects
-from koordra.api.kinds import PODS, RESOURCE_SLICES, Kind
+from koordra.api.kinds import PODS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.dialect.allocation import Device
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Source
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodEntry
-from koordra.controller.peers.allocated_devices import Devices, devices_of
-from koordra.controller.peers.annotations import DIALECT, wanted
+from koordra.controller.peers.annotations import DIALECT, Devices, devices_of, wanted
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -33,16 +33,10 @@ GATHER: Final = 0.1
 PAUSE: Final = 2.0
 
 
-class PodClient(Protocol):
-    """What is needed of koordra.kube.KubeClient."""
-
-    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
-
-
 class PeerAnnotations:
     """Follows a cache of its own. Not thread-safe."""
 
-    def __init__(self, client: PodClient, source: Source, *, may_write: Callable[[], bool]) -> None:
+    def __init__(self, client: KubeClient, source: Source, *, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._source = source
         self._may_write = may_write

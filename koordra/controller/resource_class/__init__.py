@@ -1,7 +1,6 @@
 """ResourceClass (koordra.io/v1alpha1) -> DeviceClass, kept that way.
 
-    reconcile   one pass: every ResourceClass against the DeviceClass that it means; conditions
-    run         watches that wake the pass, in the leader's term
+    reconcile   every ResourceClass against the DeviceClass that it means, after any change in the leader's term; conditions
     nodes       suitableNodes: which nodes a pod's classes leave, as node affinity
 
 What a ResourceClass means is koordra.api.resource_class. The DeviceClass belongs to its ResourceClass (owner reference), so

@@ -1,4 +1,4 @@
-"""One pass over the ResourceClasses.
+"""The reconciler of ResourceClasses, in the leader's term.
 
     ResourceClass ──> the DeviceClass it means, or ClassRefused
                           │
@@ -10,17 +10,22 @@
 
 and a condition `Ready` with a reason and what to do, plus `NodesHonoured` where suitableNodes is given. A class that is
 refused keeps the DeviceClass it had: claims that name it go on as before, and the condition says that it is the old one.
+
+ResourceClasses, their parameters and DeviceClasses are watched. ConfigMaps are read one by one, since koordra may read those of
+its own namespace only: a change of one is seen by the pass of every half minute.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import (
+    CLASS_PARAMETERS,
     CONFIG_MAPS,
     RESOURCE_CLASSES,
     ClassRefused,
@@ -28,7 +33,10 @@ from koordra.api.resource_class import (
     device_class,
     driver_of,
 )
+from koordra.cel.selectors import admission_error
+from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
 from koordra.errors import ApiUnreachable, Conflict, Invalid, InvalidInput, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -38,20 +46,12 @@ NODES_HONOURED: Final = "NodesHonoured"
 LONGEST_MESSAGE: Final = 32768
 
 
-class Client(Protocol):
-    """What a pass needs of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-    def create(self, kind: Kind, body: Object) -> Object: ...
-    def update(self, kind: Kind, body: Object, *, subresource: str | None = None) -> Object: ...
-
-
 class ClassReconciler:
     """`selector_problem` answers why the API server would not store a CEL selector, None where it would."""
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         *,
         own_namespace: str,
         now: Callable[[], str],
@@ -222,3 +222,41 @@ def with_conditions(
         moved = earlier["lastTransitionTime"] if earlier is not None and same else now
         found.append({**condition, "lastTransitionTime": moved, "observedGeneration": generation})
     return found
+
+
+GATHER: Final = 0.05
+
+
+def start_classes(
+    client: KubeClient,
+    *,
+    own_namespace: str,
+    now: Callable[[], str],
+    may_write: Callable[[], bool],
+    stop: threading.Event,
+) -> threading.Thread:
+    """Until `stop`, in a thread of its own."""
+    reconciler = ClassReconciler(
+        client,
+        own_namespace=own_namespace,
+        now=now,
+        may_write=may_write,
+        selector_problem=admission_error,
+    )
+
+    def reconcile(caches: Caches) -> None:
+        reconciler.reconcile(
+            caches[RESOURCE_CLASSES].objects(),
+            {objects.name(obj): obj for obj in caches[DEVICE_CLASSES].objects()},
+            {objects.key(obj): obj for obj in caches[CLASS_PARAMETERS].objects()},
+        )
+
+    return start_reconcile_loop(
+        client,
+        reconcile,
+        name="resource-classes",
+        kinds=(RESOURCE_CLASSES, CLASS_PARAMETERS, DEVICE_CLASSES),
+        crds=(RESOURCE_CLASSES, CLASS_PARAMETERS),
+        gather=GATHER,
+        stop=stop,
+    )

@@ -1,7 +1,13 @@
 """From a path and a review to an answer. Pure but for the look-ups.
 
-Which mode an object is in: the path says it for namespaces labelled native; else its own annotation or label
-koordra.io/allocation-mode, for a pod its node selector too; else joint.
+The mode of an object is given by the path for namespaces labelled native; else by its own annotation or label
+koordra.io/allocation-mode, for a pod by its node selector too; else it is joint.
+
+A pod is held by the gate until its claims are written, and kept to suitable nodes. It is koordra's business when one of its claims
+is: the claim or template is looked up, its classes tell. Then, in joint mode, the gate koordra.io/joint-allocation is added, so that
+kube-scheduler does not try before there is something to find, and any later "Unschedulable" is an answer to the allocation. A pod
+whose claim or template is not known yet is left ungated: that works too, only with one futile scheduling cycle. In native mode there
+is no gate. Members of gangs are always held. Nothing is gated that is bound already, or that koordra could not let go again.
 """
 
 from __future__ import annotations
@@ -11,9 +17,12 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.controller.gangs.admission import refusals
-from koordra.controller.webhook import claims, isolation, native, pods
-from koordra.controller.webhook.pods import Lookups
+from koordra.controller import claims as claims_of
+from koordra.controller.claims import Owner
+from koordra.controller.gangs.admission import must_be_held, refusals
+from koordra.controller.resource_class.nodes import on_suitable_nodes
+from koordra.controller.webhook import claims, isolation, native
+from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 
 Handler = Callable[[Asked, Lookups, bool], Answer]
@@ -35,7 +44,7 @@ def mutate_pods(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
     native_pod = is_native(asked.object, in_native)
     if not native_pod and (found := refusals(asked.object)):
         return Answer(found)
-    return Answer(object=pods.admitted(asked.object, lookups, native=native_pod))
+    return Answer(object=admitted(asked.object, lookups, native=native_pod))
 
 
 def validate(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
@@ -85,3 +94,48 @@ def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
 def _typed(asked: Asked) -> Object:
     """The object with its kind, which the API server may leave out."""
     return {**asked.object, "kind": asked.object.get("kind") or asked.kind}
+
+
+def admitted(pod: Object, lookups: Lookups, *, native: bool, made: Object | None = None) -> Object:
+    """The pod as it should be stored; the very same one where it is none of koordra's business. `made`: a template that is
+    being made, which the watch does not show yet."""
+    claims = _claims(pod, lookups, made)
+    classes = lookups.classes()
+    ours = [claim for claim in claims if claims_of.owner(claim, classes) is Owner.KOORDRA]
+    if objects.spec_of(pod).get("nodeName"):
+        return pod
+    unknown = len(claims) < len(objects.spec_of(pod).get("resourceClaims") or ())
+    placed = on_suitable_nodes(pod, ours, classes)
+    waits = must_be_held(pod, has_ours=bool(ours), has_unknown=unknown) or not all(
+        map(claims_of.is_allocated, ours)
+    )
+    return _gated(placed) if waits and not native else placed
+
+
+def _claims(pod: Object, lookups: Lookups, made: Object | None) -> list[Object]:
+    """The pod's claims that are known, those of templates as they will be made."""
+    namespace = objects.namespace(pod)
+    found = []
+    for entry in objects.spec_of(pod).get("resourceClaims") or ():
+        named = entry if isinstance(entry, Mapping) else {}
+        claim, template = named.get("resourceClaimName"), named.get("resourceClaimTemplateName")
+        if claim:
+            found.append(lookups.claim(namespace, str(claim)))
+        elif template:
+            is_made = made is not None and objects.key(made) == f"{namespace}/{template}"
+            found.append(_claim_of_template(made if is_made else lookups.template(namespace, str(template))))
+    return [claim for claim in found if claim is not None]
+
+
+def _claim_of_template(template: Object | None) -> Object | None:
+    inner = objects.spec_of(template or {})
+    claim = {"metadata": inner.get("metadata") or {}, "spec": inner.get("spec") or {}}
+    return None if template is None else {"kind": "ResourceClaim", **claim}
+
+
+def _gated(pod: Object) -> Object:
+    spec = objects.spec_of(pod)
+    gates = list(spec.get("schedulingGates") or ())
+    if any(gate.get("name") == names.JOINT_GATE for gate in gates if isinstance(gate, Mapping)):
+        return pod
+    return {**pod, "spec": {**spec, "schedulingGates": [*gates, {"name": names.JOINT_GATE}]}}

@@ -1,4 +1,4 @@
-"""Which keys the webhook should have now. Pure: the present keys and the time in, the wanted keys out.
+"""The webhook's keys: an X.509 authority of its own and serving certificates from it, and which of them there should be now. Pure.
 
     nothing, or unreadable          a new authority, a serving certificate from it
     serving certificate, 2/3 over   a new one from the same authority
@@ -7,22 +7,177 @@
       every API server trusts it
 
 The API server has to trust a certificate before it meets it, so a successor signs only once the bundle with it has been
-injected (`trusted`) and a while (`SETTLE`) has passed. Replicas share the keys through one Secret; what this function makes
-is written conditionally, and the replica that comes second takes what the first has written.
+injected (`trusted`) and a while (`SETTLE`) has passed. Replicas share the keys through one Secret; new keys are written
+conditionally, and the replica that comes second uses what the first has written.
+
+Keys are P-256, everything is PEM bytes. The only importer of `cryptography`.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from koordra.controller.webhook import certificates
-from koordra.controller.webhook.certificates import Pair
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
 from koordra.errors import InvalidInput
+
+_SKEW: Final = timedelta(minutes=5)
+"""Clocks differ: a certificate is valid from a little before it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key, PEM."""
+
+    certificate: bytes
+    key: bytes
+
+
+def new_authority(name: str, *, now: datetime, lifetime: timedelta) -> Pair:
+    """A self-signed authority that signs serving certificates and nothing else."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, subject, key.public_key(), now=now, lifetime=lifetime)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+    )
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def issue(authority: Pair, names: Sequence[str], *, now: datetime, lifetime: timedelta) -> Pair:
+    """A serving certificate for DNS names and IP addresses."""
+    signer, signer_key = _certificate(authority.certificate), _key(authority.key)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    builder = _builder(subject, signer.subject, key.public_key(), now=now, lifetime=lifetime)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
+    )
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
+    )
+    return _pair(builder.sign(signer_key, hashes.SHA256()), key)
+
+
+def ends(certificate: bytes) -> datetime:
+    """When the (first) certificate stops being valid. Raises InvalidInput for what is no certificate."""
+    return _certificate(certificate).not_valid_after_utc
+
+
+def begins(certificate: bytes) -> datetime:
+    return _certificate(certificate).not_valid_before_utc
+
+
+def names_of(certificate: bytes) -> frozenset[str]:
+    """DNS names and IP addresses that the certificate is for."""
+    try:
+        found = (
+            _certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        )
+    except x509.ExtensionNotFound:
+        return frozenset()
+    dns = found.get_values_for_type(x509.DNSName)
+    return frozenset(dns) | {str(address) for address in found.get_values_for_type(x509.IPAddress)}
+
+
+def is_signed_by(certificate: bytes, authority: bytes) -> bool:
+    """Whether the authority's key made the certificate."""
+    try:
+        _certificate(certificate).verify_directly_issued_by(_certificate(authority))
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def fits(pair: Pair) -> bool:
+    """Whether the private key belongs to the certificate."""
+    try:
+        public = _key(pair.key).public_key()
+        return _certificate(pair.certificate).public_key() == public
+    except (InvalidInput, ValueError, TypeError):
+        return False
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: ec.EllipticCurvePublicKey,
+    *,
+    now: datetime,
+    lifetime: timedelta,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + lifetime)
+    )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _certificate(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise InvalidInput(f"not a PEM certificate: {error}") from error
+
+
+def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        found = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"not a PEM private key: {error}") from error
+    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        raise InvalidInput("the private key is of another kind than koordra makes")
+    return found
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    return Pair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )
+
 
 SERVING_LIFETIME: Final = timedelta(days=90)
 AUTHORITY_LIFETIME: Final = timedelta(days=3650)
@@ -53,47 +208,43 @@ class Keys:
 def wanted(present: Keys | None, names: Sequence[str], *, now: datetime, trusted: bool) -> Keys:
     """The keys there should be; the very same ones where nothing is due."""
     if present is None or not _is_sound(present, now):
-        authority = certificates.new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
+        authority = new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
         return Keys(_serving(authority, names, now), authority)
     keys = _with_authority(present, now=now, trusted=trusted)
     serving = keys.serving.certificate
     current = (
-        certificates.is_signed_by(serving, keys.authority.certificate)
-        and certificates.names_of(serving) == frozenset(names)
+        is_signed_by(serving, keys.authority.certificate)
+        and names_of(serving) == frozenset(names)
         and not _is_due(serving, now)
     )
     return keys if current else replace(keys, serving=_serving(keys.authority, names, now))
 
 
 def _with_authority(keys: Keys, *, now: datetime, trusted: bool) -> Keys:
-    if keys.predecessor and certificates.ends(keys.predecessor) <= now:
+    if keys.predecessor and ends(keys.predecessor) <= now:
         keys = replace(keys, predecessor=b"")
     if keys.successor is None:
         if not _is_due(keys.authority.certificate, now):
             return keys
-        made = certificates.new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
+        made = new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
         return replace(keys, successor=made)
-    if trusted and certificates.begins(keys.successor.certificate) + SETTLE <= now:
+    if trusted and begins(keys.successor.certificate) + SETTLE <= now:
         return replace(keys, authority=keys.successor, successor=None, predecessor=keys.authority.certificate)
     return keys
 
 
 def _is_sound(keys: Keys, now: datetime) -> bool:
     """Readable, matching, and the authority not over."""
-    return (
-        certificates.fits(keys.authority)
-        and certificates.fits(keys.serving)
-        and certificates.ends(keys.authority.certificate) > now
-    )
+    return fits(keys.authority) and fits(keys.serving) and ends(keys.authority.certificate) > now
 
 
 def _is_due(certificate: bytes, now: datetime) -> bool:
-    begins, ends = certificates.begins(certificate), certificates.ends(certificate)
-    return now >= begins + (ends - begins) * 2 / 3
+    start = begins(certificate)
+    return now >= start + (ends(certificate) - start) * 2 / 3
 
 
 def _serving(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
-    return certificates.issue(authority, names, now=now, lifetime=SERVING_LIFETIME)
+    return issue(authority, names, now=now, lifetime=SERVING_LIFETIME)
 
 
 def to_secret_data(keys: Keys) -> dict[str, str]:
@@ -124,11 +275,11 @@ def from_secret_data(data: Mapping[str, str]) -> Keys | None:
             else None,
             parts.get(_PREDECESSOR, b""),
         )
-        certificates.ends(keys.serving.certificate)
-        certificates.ends(keys.authority.certificate)
+        ends(keys.serving.certificate)
+        ends(keys.authority.certificate)
         if keys.predecessor:
-            certificates.ends(keys.predecessor)
-        if keys.successor is not None and not certificates.fits(keys.successor):
+            ends(keys.predecessor)
+        if keys.successor is not None and not fits(keys.successor):
             return None
     except (KeyError, ValueError, binascii.Error, InvalidInput):
         return None

@@ -24,8 +24,8 @@ log = get_logger(__name__)
 _KINDS = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
 
 
-class Watched:
-    """Look-ups for `pods.admitted`; `is_synced` once every kind has been listed."""
+class Lookups:
+    """None: there is none. `is_synced` once every kind has been listed."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client

@@ -19,9 +19,8 @@ from typing import Final
 
 from koordra.controller.legacy.run import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.webhook import injection
-from koordra.controller.webhook.lookups import Watched
-from koordra.controller.webhook.secret import Files, SharedSecret, Source
+from koordra.controller.webhook.lookups import Lookups
+from koordra.controller.webhook.secret import Files, SharedSecret, Source, inject
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError, InvalidInput, NodeError
 from koordra.kube import KubeClient
@@ -75,7 +74,7 @@ def start_webhook(
     if not settings.address:
         return None
     sys.setswitchinterval(SWITCH)
-    lookups = Watched(client)
+    lookups = Lookups(client)
     rewriting = LegacyWebhook(client, legacy, lookups, metrics=metrics) if legacy else None
     has_keys = threading.Event()
     server = WebhookServer(
@@ -124,7 +123,7 @@ def _rounds(
         pause = PERIOD if settled and not young else RETRY
         try:
             served = _round(source, server, has_keys, trusted)
-            if not served or injection.inject(client, served, legacy=legacy):
+            if not served or inject(client, served, legacy=legacy):
                 trusted = served
         except (ApiError, NodeError, InvalidInput) as error:
             log.warning("webhook_keys_failed", error=str(error), again_in=RETRY)

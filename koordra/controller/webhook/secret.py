@@ -1,39 +1,35 @@
-"""Where the webhook's keys come from: a Secret that the replicas share, or files that somebody else renews.
+"""Where the webhook's keys are kept, and who is told to trust them.
 
-    self-signed    the Secret is read, brought up to date (keys.wanted) and written back conditionally
+    self-signed    a Secret that the replicas share is read, brought up to date (keys.wanted) and written back conditionally;
+                   `caBundle` in the webhook configurations is the bundle of it, without which the API server trusts nobody
     files          tls.crt, tls.key and ca.crt in a directory, as a mounted Secret of cert-manager has them; read again when
                    they change, never written; caBundle is then cert-manager's business
 
-Either way `refresh` is called every ten seconds and tells what to serve with.
+`refresh` is called every ten seconds and returns the keys to serve with. `inject` changes only entries of koordra's own
+configurations (that for legacy pods is installed by choice), and only when their bundle is another one. Each write is conditional
+on the resourceVersion, since replicas write side by side.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.api.kinds import Kind
-from koordra.api.objects import Object
+from koordra.api.objects import Object, resource_version
 from koordra.controller.webhook import keys as keys_of
-from koordra.controller.webhook.certificates import Pair
-from koordra.controller.webhook.keys import Keys
-from koordra.errors import Conflict, NodeError, NotFound
+from koordra.controller.webhook.keys import Keys, Pair
+from koordra.errors import Conflict, Invalid, NodeError, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
 
 SECRETS: Final = Kind("", "v1", "secrets", "Secret", namespaced=True)
-
-
-class Client(Protocol):
-    """What is needed of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-    def create(self, kind: Kind, body: Object) -> Object: ...
-    def update(self, kind: Kind, body: Object) -> Object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class SharedSecret:
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         *,
         namespace: str,
         name: str,
@@ -125,3 +121,45 @@ class Files:
 
 
 Source = SharedSecret | Files
+
+
+_GROUP: Final = "admissionregistration.k8s.io"
+CONFIGURATIONS: Final = (
+    Kind(_GROUP, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", namespaced=False),
+    Kind(_GROUP, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", namespaced=False),
+)
+NAME: Final = "koordra"
+"""Of both configurations."""
+LEGACY: Final = "koordra-legacy"
+"""Of the mutating configuration for legacy pods."""
+
+
+def inject(client: KubeClient, bundle: bytes, *, legacy: bool = False) -> bool:
+    """True once all configurations that exist carry the bundle. Raises ApiError."""
+    encoded = base64.b64encode(bundle).decode()
+    wanted = [(kind, NAME) for kind in CONFIGURATIONS] + ([(CONFIGURATIONS[0], LEGACY)] if legacy else [])
+    carried = [
+        _inject(client, kind, name, encoded) for kind, name in wanted
+    ]  # all, also when the first failed
+    return all(carried)
+
+
+def _inject(client: KubeClient, kind: Kind, name: str, bundle: str) -> bool:
+    try:
+        found = client.get(kind, name)
+    except NotFound:
+        return True
+    steps = [
+        {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
+        for index, entry in enumerate(found.get("webhooks") or ())
+        if (entry.get("clientConfig") or {}).get("caBundle") != bundle
+    ]
+    if not steps:
+        return True
+    unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version(found)}
+    try:
+        client.patch(kind, name, [unchanged, *steps], content_type="application/json-patch+json")
+    except (Conflict, Invalid):  # somebody else was quicker: a failed `test` is a 422
+        return False
+    log.info("ca_bundle_injected", configuration=f"{kind}/{name}", entries=len(steps))
+    return True

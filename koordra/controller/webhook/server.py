@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.controller.webhook import handlers, review
-from koordra.controller.webhook.certificates import Pair
 from koordra.controller.webhook.connections import Connection, Connections, Phase
-from koordra.controller.webhook.pods import Lookups
+from koordra.controller.webhook.keys import Pair
+from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger

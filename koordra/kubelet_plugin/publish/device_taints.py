@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.objects import Object, annotations_of
-from koordra.compat.foreign_plugins import offered_by_others
+from koordra.compat.foreign_names import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 
 CORDON_PREFIX: Final = "cordon.koordra.io/"

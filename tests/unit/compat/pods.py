@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koordra.api.classic.convert import Conversion, convert
-from koordra.compat.manifests.translator import LegacyPods
+from koordra.compat.manifests import LegacyPods
 from koordra.compat.settings import Settings
 
 Dict = dict[str, Any]

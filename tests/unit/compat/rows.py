@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from koordra.compat.dialect.device_config import VgpuSettings
+from koordra.compat.dialect.vgpu import VgpuSettings
 from koordra.compat.settings import Settings
 from tests.unit.compat.pods import Dict, asking, container, pod
 

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from koordra.compat.dialects.koordinator import npu
 from koordra.compat.dialects.koordinator import requests as arithmetic
 from koordra.quantity import to_int
 from tests.unit.compat.pods import asking, container, converted, pod, spec_of
 
+Templates = Mapping[str, Mapping[str, arithmetic.Amounts]]
+"""`<vendor>-<model>` -> name -> amounts, as in Koordinator's ConfigMap gpu-shared-resource-templates."""
+
+_COUNTED = (arithmetic.NPU_CORE, arithmetic.NPU_CPU, arithmetic.NPU_DVPP, arithmetic.MEMORY)
+
+
+def matching(templates: Templates, key: str, request: arithmetic.Amounts) -> str | None:
+    """The template of `<vendor>-<model>` that is exactly the request, the first by name."""
+    wanted = _counted(request)
+    return next(
+        (name for name, amounts in sorted(templates.get(key, {}).items()) if _counted(amounts) == wanted),
+        None,
+    )
+
+
+def _counted(amounts: arithmetic.Amounts) -> dict[str, int]:
+    return {name: amounts[name] for name in _COUNTED if amounts.get(name)}
+
 
 def place(
-    templates: npu.Templates, key: str, request: npu.Amounts, free: Sequence[npu.Amounts]
+    templates: Templates, key: str, request: arithmetic.Amounts, free: Sequence[arithmetic.Amounts]
 ) -> tuple[int, str] | None:
     """(card, template) for a request, given what each card has left; None where none has room or no template fits."""
-    name = npu.matching(templates, key, request)
+    name = matching(templates, key, request)
     if name is None:
         return None
-    wanted = npu._counted(request)
+    wanted = _counted(request)
     for card, left in enumerate(free):
         if all(left.get(part, 0) >= amount for part, amount in wanted.items()):
             return card, name

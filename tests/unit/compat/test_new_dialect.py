@@ -83,14 +83,14 @@ from types import SimpleNamespace as A
 from koordra.api import names
 from koordra.api.classic.notes import Notes
 from koordra.compat import original_request
-from koordra.compat.foreign_plugins import offered_by_others, publishers
+from koordra.compat.foreign_names import offered_by_others, publishers
 from koordra.compat.quota_charges import amounts, dialect_of
 from koordra.compat.rewrite import rewrite
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.peers.annotations import wanted
-from koordra.controller.peers.allocated_devices import devices_of
+from koordra.controller.peers.annotations import devices_of
 from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
 from koordra.kubelet_plugin.status.node_labels import KEYS
 

@@ -333,7 +333,7 @@ def test_native_claims_are_in_standard_terms_and_not_gated() -> None:
 
 def test_a_native_request_that_was_split_is_used_whole() -> None:
     from koordra.compat.rewrite import Rewritten
-    from koordra.controller.legacy.native_form import in_native_form
+    from koordra.controller.legacy.translation import in_native_form
 
     joint = {
         "requests": ["gpu", "rdma"],

@@ -16,7 +16,7 @@ from koordra.controller.legacy.quota import in_scope
 from koordra.controller.legacy.run import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.usage import ADMITTED
-from koordra.controller.webhook.lookups import Watched
+from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import Asked
 from koordra.metrics import Metrics
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, container, of_kind, pod
@@ -275,7 +275,7 @@ def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.
     """The list is in before its last pod is heard of."""
     stored = [{"metadata": {"name": f"p{number}", "namespace": "team"}} for number in range(2)]
     nobody: Any = None
-    webhook = LegacyWebhook(nobody, LegacySettings(), Watched(nobody), metrics=Metrics(), patience=0.0)
+    webhook = LegacyWebhook(nobody, LegacySettings(), Lookups(nobody), metrics=Metrics(), patience=0.0)
     monkeypatch.setattr(webhook._quotas, "_served", False)
     monkeypatch.setattr(webhook._pods, "wait_synced", lambda _timeout: True)
     monkeypatch.setattr(webhook._pods, "objects", lambda: stored)

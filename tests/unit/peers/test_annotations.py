@@ -11,8 +11,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Cluster
-from koordra.controller.peers.allocated_devices import MEMORY_UNIT, allocated, devices_of
-from koordra.controller.peers.annotations import DIALECT, wanted
+from koordra.controller.peers.annotations import DIALECT, MEMORY_UNIT, allocated, devices_of, wanted
 from koordra.controller.peers.writer import PeerAnnotations
 from koordra.errors import Forbidden
 from tests.fakes.kube_api import FakeKubeApi, Write

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koordra.controller.webhook import certificates, injection, keys
+from koordra.controller.webhook import keys, secret
 from koordra.controller.webhook.secret import SECRETS, Files, SharedSecret
 from koordra.errors import Conflict, InvalidInput, NodeError, NotFound
 
@@ -18,9 +18,9 @@ NAMES = ("koordra-webhook.koordra-system.svc", "127.0.0.1")
 
 def test_the_first_keys_serve_every_name_and_are_signed_by_the_bundle() -> None:
     made = keys.wanted(None, NAMES, now=NOW, trusted=False)
-    assert certificates.names_of(made.serving.certificate) == set(NAMES)
-    assert certificates.is_signed_by(made.serving.certificate, made.authority.certificate)
-    assert certificates.fits(made.serving)
+    assert keys.names_of(made.serving.certificate) == set(NAMES)
+    assert keys.is_signed_by(made.serving.certificate, made.authority.certificate)
+    assert keys.fits(made.serving)
     assert made.bundle == made.authority.certificate
     assert keys.wanted(made, NAMES, now=NOW + timedelta(days=1), trusted=True) is made
 
@@ -36,8 +36,8 @@ def test_a_damaged_secret_is_made_anew(broken: str) -> None:
     data[broken] = base64.b64encode(b"not a certificate").decode()
     found = keys.from_secret_data(data)
     made = keys.wanted(found, NAMES, now=NOW, trusted=False)
-    assert certificates.fits(made.authority)
-    assert certificates.is_signed_by(made.serving.certificate, made.authority.certificate)
+    assert keys.fits(made.authority)
+    assert keys.is_signed_by(made.serving.certificate, made.authority.certificate)
 
 
 def test_a_serving_certificate_is_renewed_after_two_thirds() -> None:
@@ -51,7 +51,7 @@ def test_a_serving_certificate_is_renewed_after_two_thirds() -> None:
 def test_other_names_need_another_certificate() -> None:
     first = keys.wanted(None, NAMES, now=NOW, trusted=False)
     second = keys.wanted(first, (*NAMES, "another"), now=NOW, trusted=True)
-    assert certificates.names_of(second.serving.certificate) == {*NAMES, "another"}
+    assert keys.names_of(second.serving.certificate) == {*NAMES, "another"}
 
 
 def test_a_new_authority_signs_only_when_it_is_trusted() -> None:
@@ -68,7 +68,7 @@ def test_a_new_authority_signs_only_when_it_is_trusted() -> None:
     assert early.authority == old.authority
     changed = keys.wanted(announced, NAMES, now=late + timedelta(hours=1), trusted=True)
     assert changed.authority == announced.successor
-    assert certificates.is_signed_by(changed.serving.certificate, announced.successor.certificate)
+    assert keys.is_signed_by(changed.serving.certificate, announced.successor.certificate)
     assert old.authority.certificate in changed.bundle
     assert keys.from_secret_data(keys.to_secret_data(announced)) == announced
     assert keys.from_secret_data(keys.to_secret_data(changed)) == changed
@@ -76,7 +76,7 @@ def test_a_new_authority_signs_only_when_it_is_trusted() -> None:
 
 def test_what_is_no_certificate_is_told() -> None:
     with pytest.raises(InvalidInput, match="not a PEM certificate"):
-        certificates.ends(b"x")
+        keys.ends(b"x")
 
 
 class Secrets:
@@ -150,22 +150,22 @@ def test_a_replica_that_is_second_takes_the_keys_of_the_first() -> None:
 
 def test_the_bundle_reaches_every_entry_once() -> None:
     client = Secrets()
-    for kind in injection.CONFIGURATIONS:
+    for kind in secret.CONFIGURATIONS:
         entries = [{"name": name, "clientConfig": {}} for name in ("a", "b")]
-        client.create(kind, {"metadata": {"name": injection.NAME}, "webhooks": entries})
-    assert injection.inject(client, b"bundle")
+        client.create(kind, {"metadata": {"name": secret.NAME}, "webhooks": entries})
+    assert secret.inject(client, b"bundle")
     assert client.patches == 2
-    assert injection.inject(client, b"bundle")
+    assert secret.inject(client, b"bundle")
     assert client.patches == 2
-    for kind in injection.CONFIGURATIONS:
-        found = client.get(kind, injection.NAME)
+    for kind in secret.CONFIGURATIONS:
+        found = client.get(kind, secret.NAME)
         assert {entry["clientConfig"]["caBundle"] for entry in found["webhooks"]} == {
             base64.b64encode(b"bundle").decode()
         }
 
 
 def test_without_configurations_there_is_nothing_to_inject() -> None:
-    assert injection.inject(Secrets(), b"bundle")
+    assert secret.inject(Secrets(), b"bundle")
 
 
 def test_files_of_cert_manager_are_read_each_time(tmp_path: Any) -> None:

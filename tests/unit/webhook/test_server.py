@@ -16,8 +16,8 @@ import pytest
 
 from koordra.api import names
 from koordra.controller.webhook import keys, review
-from koordra.controller.webhook.certificates import Pair
 from koordra.controller.webhook.connections import Connections, Phase
+from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import InvalidInput
 from koordra.metrics import Metrics

@@ -25,13 +25,12 @@ from koordra.compat.dialect import (
     exclusively,
     mig_shares,
     resource_names,
-    selectors,
     split_list,
     tell_zeros,
 )
 from koordra.compat.dialect.allocation import Allocated, memory_limits
 from koordra.compat.dialect.containers import Container, amount
-from koordra.compat.dialect.device_config import VgpuSettings, check_scaling, read, vgpu_settings
+from koordra.compat.dialect.vgpu import VgpuSettings, check_scaling, model_in, read, uuid_in, vgpu_settings
 from koordra.compat.dialects.hami.policies import policies_of
 from koordra.compat.dialects.hami.vocabulary import (
     CORE_SWITCH,
@@ -230,11 +229,11 @@ def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
     for key, deny in ((USE_TYPE, False), (NO_TYPE, True)):
         entries = split_list(view, key, notes=notes)
         if entries:
-            found.append(selectors.model_in(entries, deny=deny))
+            found.append(model_in(entries, deny=deny))
     for key, deny in ((USE_UUID, False), (NO_UUID, True)):
         entries = split_list(view, key, notes=notes)
         if entries:
-            found.append(selectors.uuid_in(entries, deny=deny))
+            found.append(uuid_in(entries, deny=deny))
     return tuple(found)
 
 

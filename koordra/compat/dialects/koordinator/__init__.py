@@ -21,8 +21,16 @@ from koordra.api.opaque.parameters import Scope
 from koordra.compat.dialect import Dialect, PodView, charges, resource_names
 from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
 from koordra.compat.dialects.koordinator import requests as arithmetic
-from koordra.compat.dialects.koordinator.hints import JOINT, PARTITION, Hint, hints, joint, partition
-from koordra.compat.dialects.koordinator.labels import PARENT, labels
+from koordra.compat.dialects.koordinator.hints import (
+    JOINT,
+    PARENT,
+    PARTITION,
+    Hint,
+    hints,
+    joint,
+    labels,
+    partition,
+)
 from koordra.compat.dialects.koordinator.requests import (
     CORE,
     FPGA,
@@ -34,8 +42,13 @@ from koordra.compat.dialects.koordinator.requests import (
     SHARED,
     Split,
 )
-from koordra.compat.dialects.koordinator.results import device_allocated, environment
-from koordra.compat.dialects.koordinator.vocabulary import KOORDINATOR, PROVIDER, VOCABULARY
+from koordra.compat.dialects.koordinator.vocabulary import (
+    KOORDINATOR,
+    PROVIDER,
+    VOCABULARY,
+    device_allocated,
+    environment,
+)
 from koordra.compat.normalized_request import (
     Joint,
     Memory,

@@ -1,16 +1,23 @@
-"""The section `nvidia` of a device-config.yaml, which HAMi and Volcano have in common: names, defaults and scaling factors.
+"""What HAMi and Volcano vGPU have in common: the section `nvidia` of a device-config.yaml, and lists of models and UUIDs as CEL.
 
-Fields that say how a node is set up and not what a pod means are looked at where a promise hangs on them: memory that is more than
-the card has (deviceMemoryScaling above 1) makes every pod of the dialect a refusal.
+Fields of the section that say how a node is set up and not what a pod means are checked where a promise depends on them: memory
+that is more than the card has (deviceMemoryScaling above 1) makes every pod of the dialect a refusal.
+
+    model lists    HAMi's names of cards are `NVIDIA-<product name>`; an entry matches any part of it, in either case
+    UUID lists     the whole UUID
+
+A card that does not publish the attribute matches no allow list and is on no deny list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from koordra.api import names
 from koordra.api.classic.notes import Notes
 from koordra.compat.settings import Settings, mapping, number, text, whole, word
 
@@ -90,3 +97,26 @@ def check_scaling(own: VgpuSettings, notes: Notes) -> None:
         notes.warn(
             "deviceCoreScaling", f"{own.core_scaling:g} is not honoured: the compute of a card adds up to 100"
         )
+
+
+_ATTRIBUTES: Final = f'device.attributes["{names.DRIVER}"]'
+
+
+def model_in(entries: Sequence[str], *, deny: bool = False) -> str:
+    """Any of the entries is part of the card's name; `deny`: none is."""
+    product = names.ATTR_PRODUCT_NAME.removeprefix(names.DOMAIN)
+    told = f'"{product}" in {_ATTRIBUTES}'
+    found = f'("NVIDIA-" + {_ATTRIBUTES}.{product}).lowerAscii()'
+    parts = " || ".join(f"{found}.contains({cel_text(entry.lower())})" for entry in entries)
+    return f"!({told}) || !({parts})" if deny else f"{told} && ({parts})"
+
+
+def uuid_in(entries: Sequence[str], *, deny: bool = False) -> str:
+    told = f'"uuid" in {_ATTRIBUTES}'
+    listed = f"{_ATTRIBUTES}.uuid in [{', '.join(cel_text(entry) for entry in entries)}]"
+    return f"!({told}) || !({listed})" if deny else f"{told} && {listed}"
+
+
+def cel_text(value: str) -> str:
+    """A CEL string; JSON's escapes are CEL's."""
+    return json.dumps(value, ensure_ascii=False)
