@@ -30,9 +30,8 @@ from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_P
 from koordra.controller.allocation.preemption import Spared, preemption_for
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.cache import pod_claims
-from koordra.controller.cache.groups import Group, GroupIndex
+from koordra.controller.cache.groups import Group, GroupIndex, urgency
 from koordra.controller.cache.pod_claims import PodClaims
-from koordra.controller.cache.priority import urgency
 from koordra.controller.claims import Owner
 from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs import quota_hold
@@ -139,7 +138,7 @@ class AllocationStep:
             epoch,
             self.foreign_drivers.version,
             self.reservations.version,
-            cache.node_index.repelling_version,
+            cache.pod_index.repelling_version,
         )
         excluded = self._node_backoff.changed(now)
         self.gangs.begin(epoch, touched=excluded | self._requoted, concerns=concerns)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -40,7 +41,11 @@ _OUR_WORDS: Final = re.compile(
 
 def owner(claim: Mapping[str, Any], classes: Mapping[str, Object]) -> Owner:
     """Who may allocate this claim. `classes`: all DeviceClasses by name."""
-    named = class_names(claim)
+    return owner_of(class_names(claim), classes)
+
+
+def owner_of(named: Sequence[str], classes: Mapping[str, Object]) -> Owner:
+    """Who may allocate a claim that names these classes."""
     if any(name not in classes for name in named):
         return Owner.UNKNOWN
     ours = [is_koordra_class(classes[name]) for name in named]
@@ -130,19 +135,6 @@ def is_immediate(claim: Mapping[str, Any]) -> bool:
     return objects.annotations_of(claim).get(names.MODE_LABEL) == "Immediate"
 
 
-def belongs_to(claim: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
-    """Whether a claim made from a template was made for this very pod, not for an earlier one of its name."""
-    return any(
-        entry.get("controller") and entry.get("uid") == objects.uid(pod)
-        for entry in _mappings(objects.metadata(claim).get("ownerReferences"))
-    )
-
-
-def owner_uids(claim: Mapping[str, Any]) -> list[str]:
-    """uids of the objects that the claim goes with."""
-    return [str(entry.get("uid")) for entry in _mappings(objects.metadata(claim).get("ownerReferences"))]
-
-
 def is_made_from_template(claim: Mapping[str, Any]) -> bool:
     return names.POD_CLAIM_NAME in objects.annotations_of(claim)
 
@@ -156,6 +148,65 @@ def consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
                 if name is not None:
                     found.setdefault(f"{objects.namespace(pod)}/{name}", []).append(pod)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEntry:
+    """What the controller reads of one version of a claim.
+
+    `devices` are those of all drivers, as driver, pool, device and share id; `pools` those of koordra's that it holds devices of.
+    `owners` are the uids of the objects that it goes with, `controllers` those of them that made it.
+    """
+
+    claim: Object
+    uid: str
+    class_names: tuple[str, ...]
+    is_allocated: bool
+    node: str | None
+    devices: tuple[tuple[str, str, str, str], ...]
+    pools: frozenset[str]
+    is_reserved: bool
+    owners: tuple[str, ...]
+    controllers: tuple[str, ...]
+    is_from_template: bool
+    is_deleting: bool
+    is_immediate: bool
+
+    @classmethod
+    def of(cls, claim: Object, before: ClaimEntry | None) -> ClaimEntry:
+        """`before`: an earlier version; the spec of a claim never changes."""
+        uid, taken = objects.uid(claim), results(claim)
+        references = objects.metadata(claim).get("ownerReferences") or ()
+        same = before is not None and before.uid == uid
+        return cls(
+            claim,
+            uid,
+            before.class_names if before is not None and same else tuple(class_names(claim)),
+            is_allocated(claim),
+            node_of(claim),
+            tuple(sorted([_device(one) for one in taken])),
+            frozenset([str(one.get("pool")) for one in taken if one.get("driver") == names.DRIVER]),
+            bool(objects.status_of(claim).get("reservedFor")),
+            tuple([str(one.get("uid")) for one in references]),
+            tuple([str(one.get("uid")) for one in references if one.get("controller")]),
+            is_made_from_template(claim),
+            objects.is_deleting(claim),
+            is_immediate(claim),
+        )
+
+    @property
+    def may_be_orphan(self) -> bool:
+        """Held and never reserved: whether a pod can use it changes with the pods."""
+        return bool(self.pools) and not (self.is_reserved or self.is_deleting or self.is_immediate)
+
+
+def _device(result: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    return (
+        str(result.get("driver")),
+        str(result.get("pool")),
+        str(result.get("device")),
+        str(result.get("shareID", "")),
+    )
 
 
 def _devices(claim: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,8 +39,8 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.cache.node_index import joint_slice
 from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.slice_index import joint_slice
 from koordra.controller.placement_results import Offered, Reasons, refused, waits_for_others
 from koordra.errors import InvalidManifest, KoordraError
 from koordra.logs import get_logger

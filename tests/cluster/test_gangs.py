@@ -9,7 +9,7 @@ import pytest
 from koordra.api import kinds, names, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.pod_group_kinds import POD_GROUPS_ALPHA
+from koordra.controller.cache.changes import POD_GROUPS_ALPHA
 from koordra.controller.gangs.annotations import COMMITTED, GANG, GANG_MIN
 from koordra.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from koordra.controller.cache.changes import Change, Cluster
-from koordra.controller.cache.cluster_cache import listed_by_kind
 
 
 class Listing:
@@ -14,10 +13,10 @@ class Listing:
         self._before = Cluster()
 
     def changes(self) -> list[Change]:
-        before = dict(listed_by_kind(self._before))
+        before = dict(self._before.tables())
         self._before = self.seen
         found: list[Change] = []
-        for kind, table in listed_by_kind(self.seen):
+        for kind, table in self.seen.tables():
             found += (
                 Change(kind, key, obj) for key, obj in table.items() if before[kind].get(key) is not obj
             )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.controller.cache.pod_group_kinds import POD_GROUPS
+from koordra.controller.cache.changes import POD_GROUPS
 from koordra.errors import ApiUnreachable, Forbidden, NotFound
 from koordra.kube import KubeClient
 
@@ -28,7 +28,7 @@ def connect(kubeconfig: str | None) -> KubeClient:
 
 def read_cluster(client: KubeClient) -> list[Object]:
     """Everything that a plan is made from, as the controller would show it to the allocator."""
-    from koordra.controller.cache.node_index import joint_slices
+    from koordra.controller.cache.slice_index import joint_slices
 
     found: list[Object] = []
     for kind in (*_NEEDED, *_OPTIONAL):

@@ -197,10 +197,9 @@ class InterPodPredicates:
 
     def _repelling(self) -> Iterable[tuple[Mapping[str, Any], _Guest]]:
         """Required terms of anti-affinity, and whose they are."""
-        nodes = self._cache.node_index
-        for uid, name in nodes.repelling.items():
-            guest, site = nodes.guest(uid), self.sites.get(name)
-            if guest is None or site is None:
+        for name, guest in self._cache.pod_index.repelling.values():
+            site = self.sites.get(name)
+            if site is None:
                 continue
             affinity = objects.spec_of(guest).get("affinity") or {}
             for term in (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ():

@@ -29,8 +29,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.groups import Group
-from koordra.controller.cache.priority import urgency
+from koordra.controller.cache.groups import Group, urgency
 from koordra.placement.index import NodeInfo
 
 MOST_NODES: Final = 100

@@ -25,8 +25,7 @@ from typing import Final
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.groups import Group
-from koordra.controller.cache.priority import Urgency
+from koordra.controller.cache.groups import Group, Urgency
 from koordra.placement.index import NodeInfo
 
 STARVES_AFTER: Final = 300.0

@@ -68,6 +68,20 @@ class AssumeCache:
         self._pending.pop(claim_uid, None)
         self._lost.discard(claim_uid)
 
+    def has_caught_up_with(self, cached: Object) -> bool:
+        """Whether the cache shows what our last write was answered with, and nothing newer: there is nothing new in it."""
+        uid, version = objects.uid(cached), objects.resource_version(cached)
+        written = self._written.get(uid)
+        if (
+            written is None
+            or not version
+            or objects.resource_version(written) != version
+            or uid in self._pending
+        ):
+            return False
+        del self._written[uid]
+        return uid not in self._lost
+
     def current(self, cached: Object) -> Object | None:
         """The newest state known of a claim that the cache shows, None where it is lost; what the cache has caught up with is
         dropped."""

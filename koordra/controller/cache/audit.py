@@ -21,7 +21,7 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 PERIOD: Final = 900.0
-INDICES: Final = ("pods", "claims", "nodes")
+INDICES: Final = ("pods", "claims", "slices")
 
 
 class Audit:

@@ -13,8 +13,8 @@ from typing import Any
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller import claims as claims_of
 from koordra.controller.cache.pod_claims import is_bound
+from koordra.controller.claims import ClaimEntry
 
 
 class CapacityEpoch:
@@ -40,11 +40,11 @@ class CapacityEpoch:
             self.epoch += 1
             self._changed_nodes.add(name)
 
-    def on_claim(self, _key: str, before: Object | None, now: Object | None) -> None:
+    def on_claim(self, _key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
         """A claim that moved has left room behind."""
-        if before is not None and before is not now and (before.get("status") or {}).get("allocation"):
-            held = _holding(before)
-            if now is None or not claims_of.is_allocated(now) or _holding(now) != held:
+        if before is not None and before.is_allocated and before is not now:
+            stays = now is not None and now.is_allocated and now.uid == before.uid
+            if now is None or not stays or now.devices != before.devices:
                 self.epoch += 1
 
     def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
@@ -73,11 +73,3 @@ def _identity(obj: Object) -> tuple[str, str]:
 
 def _takes_room(pod: Object) -> bool:
     return is_bound(pod) and not objects.pod_is_finished(pod)
-
-
-def _holding(claim: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """An allocation's identity: the claim and what it holds."""
-    return objects.uid(claim), sorted(
-        f"{result.get('driver')}/{result.get('pool')}/{result.get('device')}/{result.get('shareID', '')}"
-        for result in claims_of.results(claim)
-    )

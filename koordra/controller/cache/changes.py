@@ -1,9 +1,9 @@
-"""Changes of objects, from the threads that watch to the worker that decides."""
+"""Objects on their way from the threads that watch to the worker that decides: the kinds, single changes, full reads."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -22,19 +22,56 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Object
 
-ORDER: Final = (
-    NAMESPACES,
-    NODES,
-    RESOURCE_SLICES,
-    DEVICE_TAINT_RULES,
-    DEVICE_CLASSES,
-    PERSISTENT_VOLUMES,
-    PERSISTENT_VOLUME_CLAIMS,
-    RESOURCE_CLAIMS,
-    PODS,
+POD_GROUPS_BETA: Final = Kind("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
+POD_GROUPS_ALPHA: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", namespaced=True)
+WORKLOADS_ALPHA: Final = Kind("scheduling.k8s.io", "v1alpha1", "workloads", "Workload", namespaced=True)
+COSCHEDULING: Final = Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", namespaced=True)
+COSCHEDULING_OLD: Final = Kind("scheduling.sigs.k8s.io", "v1alpha1", "podgroups", "PodGroup", namespaced=True)
+VOLCANO: Final = Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", namespaced=True)
+
+POD_GROUPS: Final = (
+    POD_GROUPS_BETA,
+    POD_GROUPS_ALPHA,
+    WORKLOADS_ALPHA,
+    COSCHEDULING,
+    COSCHEDULING_OLD,
+    VOLCANO,
 )
-"""Changes are applied in this order (other kinds first), so that a pod finds its claims and a claim its class."""
-_RANK: Final = {kind: position for position, kind in enumerate(ORDER)}
+"""The pod groups of others, which say how many members a gang needs. Each is read only where the server has it."""
+
+POD_GROUP: Final = Kind("", "", "podgroups", "PodGroup", namespaced=True)
+"""Pod groups of all systems stand in one table; their keys say whose they are."""
+
+NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
+OPTIONAL: Final = (
+    DEVICE_TAINT_RULES,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    *POD_GROUPS,
+)
+"""Kinds that a server may not serve, or not to us: they are looked for once, at the start of the term. What
+depends on them (taint rules, affinity across namespaces, volumes, the pod groups of others) is then left to
+kube-scheduler."""
+
+FIELDS: Final[Mapping[Kind, str]] = {
+    POD_GROUP: "pod_groups",
+    NAMESPACES: "namespaces",
+    NODES: "nodes",
+    RESOURCE_SLICES: "slices",
+    DEVICE_TAINT_RULES: "taint_rules",
+    DEVICE_CLASSES: "classes",
+    PERSISTENT_VOLUMES: "volumes",
+    PERSISTENT_VOLUME_CLAIMS: "volume_claims",
+    RESOURCE_CLAIMS: "claims",
+    PODS: "pods",
+}
+"""The field of a Cluster that a kind stands in. Changes are applied in this order, so that a pod finds its claims and a claim its
+class."""
+_RANK: Final = {kind: position for position, kind in enumerate(FIELDS)}
+
+Table = dict[str, Object]
+"""Objects of one kind, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +88,19 @@ class Cluster:
     volume_claims: Sequence[Object] = ()
     volumes: Sequence[Object] = ()
     pod_groups: Sequence[Object] = ()
+
+    @classmethod
+    def of(cls, by_kind: Mapping[Kind, Iterable[Object]]) -> Cluster:
+        """The objects that are listed; kinds that are not served are left out."""
+        fields: dict[str, list[Object]] = {}
+        for kind, listed in by_kind.items():
+            fields.setdefault(FIELDS[_table_of(kind)], []).extend(listed)
+        return cls(**fields)
+
+    def tables(self) -> Iterator[tuple[Kind, Table]]:
+        """By kind and key."""
+        for kind, name in FIELDS.items():
+            yield kind, {key_of(kind, obj): obj for obj in getattr(self, name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +125,16 @@ class Source(Protocol):
 
 
 class ChangeQueue:
-    """Filled by any thread, emptied by one."""
+    """A Source that is filled by any thread and emptied by one; `cluster` makes a full read."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: Callable[[], Cluster] = Cluster) -> None:
+        self.cluster = cluster
         self._queue: deque[Change] = deque()
 
     def observe(self, kind: Kind, event: str, obj: Object) -> None:
         """An event of a watch: ADDED, MODIFIED or DELETED."""
-        self._queue.append(Change(kind, key_of(kind, obj), None if event == "DELETED" else obj))
+        table = _table_of(kind)
+        self._queue.append(Change(table, key_of(table, obj), None if event == "DELETED" else obj))
 
     def changes(self) -> list[Change]:
         """Each object once, as it was last told of, in the order in which changes are applied."""
@@ -90,9 +142,15 @@ class ChangeQueue:
         while self._queue:
             change = self._queue.popleft()
             latest[change.kind, change.key] = change
-        return sorted(latest.values(), key=lambda change: _RANK.get(change.kind, -1))
+        return sorted(latest.values(), key=lambda change: _RANK[change.kind])
+
+
+def _table_of(kind: Kind) -> Kind:
+    return kind if kind in FIELDS else POD_GROUP
 
 
 def key_of(kind: Kind, obj: Object) -> str:
-    """`namespace/name`, or the name of a cluster-scoped object."""
+    """`namespace/name`, or the name of a cluster-scoped object; with the API group before it for a pod group."""
+    if kind is POD_GROUP:
+        return f"{str(obj.get('apiVersion')).partition('/')[0]}/{objects.key(obj)}"
     return objects.key(obj) if kind.namespaced else objects.name(obj)

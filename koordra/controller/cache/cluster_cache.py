@@ -8,7 +8,7 @@ changed, and every step of a pass sees what the steps before it wrote.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -26,35 +26,14 @@ from koordra.api.kinds import (
 from koordra.api.objects import Object
 from koordra.controller.cache.assume_cache import AssumeCache
 from koordra.controller.cache.capacity_epoch import CapacityEpoch
-from koordra.controller.cache.changes import Change, Cluster, key_of
+from koordra.controller.cache.changes import FIELDS, POD_GROUP, Change, Cluster, Table
 from koordra.controller.cache.claim_index import ClaimIndex
-from koordra.controller.cache.node_index import NodeIndex
 from koordra.controller.cache.pod_index import PodIndex
+from koordra.controller.cache.slice_index import SliceIndex
+from koordra.controller.claims import ClaimEntry
 
-Table = dict[str, Object]
 OnChange = Callable[[str, Object | None, Object | None], None]
 """(key, before, now); one of the two may be None, and both may be different objects of one name."""
-
-_FIELDS: Final[tuple[tuple[Kind, str], ...]] = (
-    (NODES, "nodes"),
-    (RESOURCE_SLICES, "slices"),
-    (DEVICE_CLASSES, "classes"),
-    (DEVICE_TAINT_RULES, "taint_rules"),
-    (NAMESPACES, "namespaces"),
-    (PERSISTENT_VOLUME_CLAIMS, "volume_claims"),
-    (PERSISTENT_VOLUMES, "volumes"),
-    (RESOURCE_CLAIMS, "claims"),
-    (PODS, "pods"),
-)
-POD_GROUP: Final = Kind("", "", "podgroups", "PodGroup", namespaced=True)
-"""Pod groups of all systems stand in one table; their keys say whose they are."""
-
-
-class Index(Protocol):
-    """`STATE` names what follows from the objects alone."""
-
-    @property
-    def STATE(self) -> tuple[str, ...]: ...  # noqa: N802 (a constant of each class)
 
 
 class ClusterCache:
@@ -65,8 +44,7 @@ class ClusterCache:
         self.assume_cache = AssumeCache()
         self._cached: Table = {}
         """Claims as the watch has them."""
-        self._tables: dict[Kind, Table] = {kind: {} for kind, _ in _FIELDS}
-        self._tables[POD_GROUP] = {}
+        self._tables: dict[Kind, Table] = {kind: {} for kind in FIELDS}
         self._listeners: dict[Kind, list[OnChange]] = {}
         self.nodes = self._tables[NODES]
         self.slices = self._tables[RESOURCE_SLICES]
@@ -78,30 +56,25 @@ class ClusterCache:
         self.claims = self._tables[RESOURCE_CLAIMS]
         self.pods = self._tables[PODS]
         self.pod_groups = self._tables[POD_GROUP]
-        self.pod_index = PodIndex(self.claims, self.classes)
-        self.claim_index = ClaimIndex(self.claims, self.pod_index)
-        self.node_index = NodeIndex(self.nodes, self.taint_rules, self.claims, self.pod_index)
+        claim_entries: dict[str, ClaimEntry] = {}
+        self.pod_index = PodIndex(claim_entries, self.classes)
+        self.claim_index = ClaimIndex(self.pod_index, claim_entries)
+        self.slice_index = SliceIndex()
         self.capacity_epoch = CapacityEpoch()
         self._connect()
 
     def _connect(self) -> None:
-        self.pod_index.on_touch.append(self.claim_index.on_pod_touched)
-        self.pod_index.on_touch.append(self.node_index.on_pod_touched)
-        self.listen(NODES, self.node_index.on_node)
-        self.listen(NODES, self.capacity_epoch.on_node)
-        self.listen(RESOURCE_SLICES, self.node_index.on_slice)
-        self.listen(DEVICE_TAINT_RULES, self.node_index.on_taint_rule)
+        pods, claims, epoch = self.pod_index, self.claim_index, self.capacity_epoch
+        pods.on_touch.append(claims.on_pod_touched)
+        claims.on_touch += (epoch.on_claim, pods.on_claim)
+        self.listen(NODES, epoch.on_node)
+        self.listen(RESOURCE_SLICES, self.slice_index.on_slice)
         for kind in (RESOURCE_SLICES, DEVICE_CLASSES, DEVICE_TAINT_RULES, PERSISTENT_VOLUMES):
-            self.listen(kind, self.capacity_epoch.on_published)
-        self.listen(DEVICE_CLASSES, self.pod_index.on_class)
-        self.listen(RESOURCE_CLAIMS, self.capacity_epoch.on_claim)
-        self.listen(RESOURCE_CLAIMS, self.claim_index.on_claim)
-        self.listen(RESOURCE_CLAIMS, self.node_index.on_claim)
-        self.listen(RESOURCE_CLAIMS, self.pod_index.on_claim)
-        self.listen(PODS, self.capacity_epoch.on_pod)
-        self.listen(PODS, self.pod_index.on_pod)
-        self.listen(PODS, self.claim_index.on_pod)
-        self.listen(PODS, self.node_index.on_pod)
+            self.listen(kind, epoch.on_published)
+        self.listen(DEVICE_CLASSES, pods.on_class)
+        self.listen(RESOURCE_CLAIMS, claims.on_claim)
+        for on_pod in (epoch.on_pod, pods.on_pod, claims.on_pod):
+            self.listen(PODS, on_pod)
 
     @classmethod
     def of(cls, cluster: Cluster) -> ClusterCache:
@@ -126,10 +99,8 @@ class ClusterCache:
         for change in changes:
             if change.kind is RESOURCE_CLAIMS:
                 self._put_cached(change.key, change.obj)
-            elif change.kind in self._tables:
-                self._put(change.kind, change.key, change.obj)
             else:
-                self._put(POD_GROUP, f"{change.kind.group}/{change.key}", change.obj)
+                self._put(change.kind, change.key, change.obj)
 
     def adopt(self, cluster: Cluster) -> None:
         """Everything as a full read has it; what differs is applied as changes."""
@@ -138,7 +109,7 @@ class ClusterCache:
     def differences(self, cluster: Cluster) -> list[Change]:
         """The changes that lead from here to what a full read has."""
         found: list[Change] = []
-        for kind, listed in listed_by_kind(cluster):
+        for kind, listed in cluster.tables():
             table = self._cached if kind is RESOURCE_CLAIMS else self._tables[kind]
             found += (Change(kind, key, obj) for key, obj in listed.items() if table.get(key) is not obj)
             found += (Change(kind, key, None) for key in table.keys() - listed.keys())
@@ -175,7 +146,8 @@ class ClusterCache:
             self._cached.pop(key, None)
         else:
             self._cached[key] = claim
-        self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assume_cache.current(claim))
+        if claim is None or not self.assume_cache.has_caught_up_with(claim):
+            self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assume_cache.current(claim))
 
     def _put(self, kind: Kind, key: str, obj: Object | None) -> None:
         table = self._tables[kind]
@@ -200,10 +172,10 @@ class ClusterCache:
                 fresh._put(kind, key, obj)
         return fresh
 
-    def indices(self) -> tuple[Index, ...]:
+    def indices(self) -> tuple[PodIndex | ClaimIndex | SliceIndex, ...]:
         """Those that the audit compares, brought up to date."""
         self.claim_index.settle()
-        return self.pod_index, self.claim_index, self.node_index
+        return self.pod_index, self.claim_index, self.slice_index
 
     def touch_all(self) -> None:
         """Tell everybody of every object once more."""
@@ -211,16 +183,3 @@ class ClusterCache:
             for on_change in self._listeners.get(kind, ()):
                 for key, obj in list(table.items()):
                     on_change(key, obj, obj)
-
-
-def listed_by_kind(cluster: Cluster) -> Iterable[tuple[Kind, Table]]:
-    """Tables of a full read, by kind."""
-    for kind, field in _FIELDS:
-        yield kind, {key_of(kind, obj): obj for obj in getattr(cluster, field)}
-    yield (
-        POD_GROUP,
-        {
-            f"{str(group.get('apiVersion')).partition('/')[0]}/{objects.key(group)}": group
-            for group in cluster.pod_groups
-        },
-    )

@@ -1,6 +1,10 @@
 """Waiting pods that are decided together: those that share an unallocated claim, for one allocation has to suit them all. They are
 joined anew only where one of them has changed.
 
+Groups are planned by pod priority (higher first), then age (older first), then the name, so that the order is total. A group
+counts as its most urgent pod. Age is the pod's creationTimestamp: the moment from which its owner waits; a claim that was made
+long before its pod gives no right of way.
+
     members that changed ──▶ their groups, and those they meet through a claim, are taken apart ──▶ joined again
 
 Immediate claims that no pod waits for are groups of their own.
@@ -10,12 +14,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.pod_claims import PodClaims
-from koordra.controller.cache.priority import Urgency, most_urgent, urgency
+
+Urgency = tuple[int, str, str]
+"""Sorts ascending: negated priority, creation time (RFC 3339 in UTC sorts as text), `namespace/name`."""
+
+_NO_TIME = "9999"
+
+
+def urgency(pod: Mapping[str, Any]) -> Urgency:
+    """The sort key of one pod."""
+    priority = objects.spec_of(pod).get("priority")
+    known = priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
+    created = objects.metadata(pod).get("creationTimestamp")
+    return (-known, str(created or _NO_TIME), objects.key(pod))
+
+
+def most_urgent(pods: Iterable[Mapping[str, Any]]) -> Urgency:
+    """The sort key of a group: its most urgent pod's."""
+    return min(urgency(pod) for pod in pods)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +53,14 @@ class Group:
     pods: tuple[Object, ...] = field(init=False, compare=False)
     pending: tuple[Object, ...] = field(init=False, compare=False)
     placed: tuple[Object, ...] = field(init=False, compare=False)
+    key: str = field(init=False, compare=False)
+    """Stable name of the group: its most urgent pod's uid, or the claim's."""
+    urgency: Urgency = field(init=False, compare=False)
+    """Its place in the order of planning."""
 
     def __post_init__(self) -> None:
         members = self.members
+        first = members[0].pod if self.immediate is None else self.immediate
         pending = [self.immediate] if self.immediate is not None else _each(one.pending for one in members)
         placed = [
             claim
@@ -43,26 +70,18 @@ class Group:
         object.__setattr__(self, "pods", tuple(one.pod for one in members))
         object.__setattr__(self, "pending", tuple(pending))
         object.__setattr__(self, "placed", tuple(placed))
+        object.__setattr__(self, "key", objects.uid(first))
+        object.__setattr__(self, "urgency", urgency(first))
 
     def users(self, claim: Object) -> tuple[Object, ...]:
         """The pods that use a claim."""
         uid = objects.uid(claim)
         return tuple(one.pod for one in self.members if uid in {objects.uid(entry) for entry in one.ours})
 
-    @property
-    def key(self) -> str:
-        """Stable name of the group: its most urgent pod's uid, or the claim's."""
-        return objects.uid(self.members[0].pod if self.immediate is None else self.immediate)
 
-    @property
-    def urgency(self) -> Urgency:
-        """Its place in the order of planning."""
-        return most_urgent(self.pods) if self.immediate is None else urgency(self.immediate)
-
-
-def _each(claims: Iterable[Sequence[Object]]) -> list[Object]:
+def _each(several: Iterable[Sequence[Object]]) -> list[Object]:
     """Each claim once, by key."""
-    found = {objects.key(claim): claim for some in claims for claim in some}
+    found = {objects.key(claim): claim for claims in several for claim in claims}
     return [found[key] for key in sorted(found)]
 
 
@@ -87,15 +106,15 @@ class GroupIndex:
         before = self._members.pop(uid, None)
         if before is None and member is None:
             return
-        for claim in before.pending if before is not None else ():
-            waiting = self._waiting_for[objects.key(claim)]
+        for key in before.pending_keys if before is not None else ():
+            waiting = self._waiting_for[key]
             waiting.discard(uid)
             if not waiting:
-                del self._waiting_for[objects.key(claim)]
+                del self._waiting_for[key]
         if member is not None:
             self._members[uid] = member
-            for claim in member.pending:
-                self._waiting_for.setdefault(objects.key(claim), set()).add(uid)
+            for key in member.pending_keys:
+                self._waiting_for.setdefault(key, set()).add(uid)
         self._loose.add(uid)
 
     def settle(self, immediate: Mapping[str, Object]) -> tuple[list[Group], list[str]]:
@@ -132,8 +151,8 @@ class GroupIndex:
             if member is None:
                 continue
             apart.add(uid)
-            for claim in member.pending:
-                loose |= self._waiting_for[objects.key(claim)] - apart
+            for waited_for in member.pending_keys:
+                loose |= self._waiting_for[waited_for] - apart
         return apart
 
     def _components(self, uids: Iterable[str]) -> list[list[str]]:
@@ -143,8 +162,8 @@ class GroupIndex:
             while todo:
                 uid = todo.pop()
                 inside.append(uid)
-                for claim in self._members[uid].pending:
-                    for other in self._waiting_for[objects.key(claim)] & rest:
+                for key in self._members[uid].pending_keys:
+                    for other in self._waiting_for[key] & rest:
                         rest.discard(other)
                         todo.append(other)
             found.append(inside)

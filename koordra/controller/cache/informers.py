@@ -5,23 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
 
-from koordra.api.kinds import (
-    DEVICE_CLASSES,
-    DEVICE_TAINT_RULES,
-    NAMESPACES,
-    NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    Kind,
-)
+from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key
-from koordra.controller.cache.changes import Change, ChangeQueue, Cluster, Source
-from koordra.controller.cache.pod_group_kinds import POD_GROUPS
+from koordra.controller.cache.changes import NEEDED, OPTIONAL, ChangeQueue, Cluster, Source
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -29,18 +16,6 @@ from koordra.process import spawn
 from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
-
-NEEDED: Final = (NODES, RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, PODS)
-OPTIONAL: Final = (
-    DEVICE_TAINT_RULES,
-    NAMESPACES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    *POD_GROUPS,
-)
-"""Kinds that a server may not serve, or not to us: they are looked for once, at the start of the term. What
-depends on them (taint rules, affinity across namespaces, volumes, the pod groups of others) is then left to
-kube-scheduler."""
 
 
 class Informers:
@@ -88,24 +63,12 @@ class Informers:
 
     def source(self) -> Source:
         """For one worker, before `start`: every change from then on, and full reads."""
-        self._queues.append(ChangeQueue())
-        return _Followed(self, self._queues[-1])
+        self._queues.append(ChangeQueue(self.cluster))
+        return self._queues[-1]
 
     def cluster(self) -> Cluster:
         """Everything as it is in the caches now."""
-        found = {kind: cache.objects() for kind, cache in self._by_kind.items()}
-        return Cluster(
-            nodes=found[NODES],
-            slices=found[RESOURCE_SLICES],
-            classes=found[DEVICE_CLASSES],
-            taint_rules=found.get(DEVICE_TAINT_RULES, ()),
-            claims=found[RESOURCE_CLAIMS],
-            pods=found[PODS],
-            namespaces=found.get(NAMESPACES, ()),
-            volume_claims=found.get(PERSISTENT_VOLUME_CLAIMS, ()),
-            volumes=found.get(PERSISTENT_VOLUMES, ()),
-            pod_groups=[group for kind in POD_GROUPS for group in found.get(kind, ())],
-        )
+        return Cluster.of({kind: cache.objects() for kind, cache in self._by_kind.items()})
 
     def objects(self, kind: Kind) -> list[Object]:
         """Those of one kind; none where it is not followed."""
@@ -147,12 +110,3 @@ class Informers:
                 other.set()
 
         return on_change
-
-
-class _Followed:
-    def __init__(self, caches: Informers, queue: ChangeQueue) -> None:
-        self._queue = queue
-        self.cluster = caches.cluster
-
-    def changes(self) -> list[Change]:
-        return self._queue.changes()

@@ -33,9 +33,12 @@ class PodClaims:
     pending: tuple[Object, ...] = field(init=False, compare=False)
     """Claims of koordra's that are still to be allocated."""
 
+    pending_keys: tuple[str, ...] = field(init=False, compare=False)
+
     def __post_init__(self) -> None:
-        pending = tuple(claim for claim in self.ours if not claims_of.is_allocated(claim))
+        pending = tuple([claim for claim in self.ours if not claims_of.is_allocated(claim)])
         object.__setattr__(self, "pending", pending)
+        object.__setattr__(self, "pending_keys", tuple([objects.key(claim) for claim in pending]))
 
     @property
     def is_open(self) -> bool:
@@ -56,32 +59,6 @@ class Condition:
     @property
     def is_unschedulable(self) -> bool:
         return self.status == "False" and self.reason == "Unschedulable"
-
-
-def claims_of_pod(
-    pod: Object, claims: Mapping[str, Object], classes: Mapping[str, Object]
-) -> PodClaims | None:
-    """The pod's claims (from `claims`, by key) sorted by owner; None while one does not exist yet, is being deleted, or is
-    another pod's."""
-    ours: list[Object] = []
-    others: list[Object] = []
-    refused: list[tuple[Object, Owner]] = []
-    for name in objects.pod_claim_names(pod).values():
-        claim = None if name is None else claims.get(f"{objects.namespace(pod)}/{name}")
-        if claim is None or objects.is_deleting(claim):
-            return None
-        if claims_of.is_made_from_template(claim) and not claims_of.belongs_to(claim, pod):
-            return None
-        owner = claims_of.owner(claim, classes)
-        if claims_of.is_allocated(claim):
-            (ours if claims_of.holds_koordra_devices(claim) else others).append(claim)
-        elif owner is Owner.KOORDRA:
-            ours.append(claim)
-        elif owner is Owner.FOREIGN:
-            others.append(claim)
-        else:
-            refused.append((claim, owner))
-    return PodClaims(pod, tuple(ours), tuple(others), tuple(refused))
 
 
 def gates(pod: Mapping[str, Any]) -> list[str]:

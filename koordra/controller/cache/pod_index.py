@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.pod_claims import (
     PodClaims,
-    claims_of_pod,
     is_bound,
     is_gated,
     is_living,
     may_be_planned,
     pod_scheduled,
 )
+from koordra.controller.claims import ClaimEntry, Owner
 
 
 @dataclass(frozen=True, slots=True)
 class PodEntry:
-    """`keys`: `namespace/name` of its claims that have a name by now; `missing`: one of them does not exist or is about to go.
-    `claims` is None while they are not complete, or the pod ends."""
+    """`keys`: `namespace/name` of its claims that have a name by now, `is_named`: all have; `claims` is None while they are not
+    complete, or the pod ends. `sets`: names of the index's sets that the pod belongs to."""
 
     pod: Object
     keys: tuple[str, ...]
-    missing: bool
+    is_named: bool
     claims: PodClaims | None
+    sets: frozenset[str]
 
     @property
     def member(self) -> PodClaims | None:
@@ -47,18 +48,22 @@ OnTouch = Callable[[str, PodEntry | None, PodEntry | None], None]
 
 @dataclass
 class PodIndex:
-    """Over the tables of claims and classes, which their owner changes before it tells. Not thread-safe."""
+    """Over the entries of claims and the table of classes, which are changed before it is told. Not thread-safe."""
 
     STATE: ClassVar[tuple[str, ...]] = (
-        "entries", "users", "lacking", "open", "pending", "refused", "split", "complete", "unschedulable",
+        "entries", "users", "repelling",
+        "lacking", "open", "pending", "refused", "split", "complete", "unschedulable",
     )  # fmt: skip
 
-    claim_table: Mapping[str, Object]
+    claim_entries: Mapping[str, ClaimEntry]
     class_table: Mapping[str, Object]
     entries: dict[str, PodEntry] = field(default_factory=dict)
     """Pods with claims or with scheduling gates, by uid."""
     users: dict[str, tuple[Object, ...]] = field(default_factory=dict)
     """Claim key -> the pods that name it, by their keys."""
+    repelling: dict[str, tuple[str, Object]] = field(default_factory=dict)
+    """uid -> node and pod, for pods with required anti-affinity of their own that have a node, or whose claims have one."""
+    repelling_version: int = 0
     lacking: set[str] = field(default_factory=set)
     """Pods that name a claim which does not exist or is about to go."""
     open: set[str] = field(default_factory=set)
@@ -74,6 +79,8 @@ class PodIndex:
     unschedulable: set[str] = field(default_factory=set)
     """Pods that have their devices and that kube-scheduler does not place."""
     on_touch: list[OnTouch] = field(default_factory=list)
+    _owners: dict[tuple[str, ...], Owner] = field(default_factory=dict)
+    """By the classes that a claim names."""
 
     def member(self, uid: str) -> PodClaims | None:
         entry = self.entries.get(uid)
@@ -90,35 +97,73 @@ class PodIndex:
         self.on_touch.append(lambda uid, _before, _now: touched.add(uid))
         return touched
 
-    def usable(self, claim: Object) -> bool:
+    def usable(self, key: str) -> bool:
         """Whether some pod that names the claim can still run with it."""
-        return any(objects.uid(pod) not in self.lacking for pod in self.users.get(objects.key(claim), ()))
+        return any(objects.uid(pod) not in self.lacking for pod in self.users.get(key, ()))
 
     # changes
 
     def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
-        if before is not None and (now is None or objects.uid(before) != objects.uid(now)):
+        uid = "" if now is None else objects.uid(now)
+        if before is not None and objects.uid(before) != uid:
             self._set(objects.uid(before), None)
+            self._repel(objects.uid(before), None)
         if now is not None:
             spec = now.get("spec") or {}
             counts = spec.get("resourceClaims") or spec.get("schedulingGates")
-            stays = counts and not objects.pod_is_finished(now)
-            self._set(objects.uid(now), self._entry(now) if stays else None)
+            self._set(uid, self._entry(now, None) if counts and not objects.pod_is_finished(now) else None)
+            self._repel(uid, now)
 
-    def on_claim(self, key: str, _before: Object | None, _now: Object | None) -> None:
+    def on_claim(self, key: str, _before: ClaimEntry | None, _now: ClaimEntry | None) -> None:
         for pod in self.users.get(key, ()):
-            self._set(objects.uid(pod), self._entry(pod))
+            uid = objects.uid(pod)
+            self._set(uid, self._entry(pod, self.entries.get(uid)))
+            self._repel(uid, pod)
 
     def on_class(self, _key: str, _before: Object | None, _now: Object | None) -> None:
+        self._owners.clear()
         for uid, entry in list(self.entries.items()):
-            self._set(uid, self._entry(entry.pod))
+            self._set(uid, self._entry(entry.pod, entry))
 
-    def _entry(self, pod: Object) -> PodEntry:
-        keys = claim_keys(pod)
-        claims = [self.claim_table.get(key) for key in keys]
-        missing = any(claim is None or objects.is_deleting(claim) for claim in claims)
-        found = claims_of_pod(pod, self.claim_table, self.class_table) if is_living(pod) else None
-        return PodEntry(pod, keys, missing, found)
+    def _entry(self, pod: Object, before: PodEntry | None) -> PodEntry:
+        """`before`: an entry of the same version of the pod."""
+        if before is not None:
+            keys, is_named = before.keys, before.is_named
+        else:
+            called, place = objects.pod_claim_names(pod).values(), objects.namespace(pod)
+            keys = tuple([f"{place}/{name}" for name in called if name is not None])
+            is_named = len(keys) == len(called)
+        claims = [self.claim_entries.get(key) for key in keys]
+        missing = any(claim is None or claim.is_deleting for claim in claims)
+        found = None
+        if is_named and not missing and is_living(pod):
+            found = self._claims_of(pod, [claim for claim in claims if claim is not None])
+        return PodEntry(pod, keys, is_named, found, _sets(pod, found, missing=missing))
+
+    def _claims_of(self, pod: Object, entries: Iterable[ClaimEntry]) -> PodClaims | None:
+        """The pod's claims sorted by owner; None while one is another pod's."""
+        ours: list[Object] = []
+        others: list[Object] = []
+        refused: list[tuple[Object, Owner]] = []
+        for entry in entries:
+            if entry.is_from_template and objects.uid(pod) not in entry.controllers:
+                return None
+            owner = Owner.KOORDRA if entry.pools else Owner.FOREIGN
+            if not entry.is_allocated:
+                owner = self._owner(entry)
+            if owner is Owner.KOORDRA:
+                ours.append(entry.claim)
+            elif owner is Owner.FOREIGN:
+                others.append(entry.claim)
+            else:
+                refused.append((entry.claim, owner))
+        return PodClaims(pod, tuple(ours), tuple(others), tuple(refused))
+
+    def _owner(self, entry: ClaimEntry) -> Owner:
+        found = self._owners.get(entry.class_names)
+        if found is None:
+            found = self._owners[entry.class_names] = claims_of.owner_of(entry.class_names, self.class_table)
+        return found
 
     def _set(self, uid: str, now: PodEntry | None) -> None:
         before = self.entries.pop(uid, None)
@@ -128,12 +173,12 @@ class PodIndex:
             self.entries[uid] = now
         if before is None or now is None or before.pod is not now.pod:
             self._use(uid, before, now)
-        for name, holds in _sets(now).items():
-            members: set[str] = getattr(self, name)
-            if holds:
-                members.add(uid)
-            else:
-                members.discard(uid)
+        was = _NONE if before is None else before.sets
+        is_in = _NONE if now is None else now.sets
+        for name in was - is_in:
+            getattr(self, name).discard(uid)
+        for name in is_in - was:
+            getattr(self, name).add(uid)
         for on_touch in self.on_touch:
             on_touch(uid, before, now)
 
@@ -149,23 +194,46 @@ class PodIndex:
             else:
                 self.users.pop(key, None)
 
+    def _repel(self, uid: str, pod: Object | None) -> None:
+        before, node = self.repelling.pop(uid, None), ""
+        affinity = (pod.get("spec") or {}).get("affinity") if pod is not None else None
+        if pod is not None and affinity and affinity.get("podAntiAffinity"):
+            node = self._node_of(uid, pod)
+        if pod is not None and node:
+            self.repelling[uid] = node, pod
+        self.repelling_version += node != ("" if before is None else before[0])
 
-def _sets(entry: PodEntry | None) -> dict[str, bool]:
-    """Name of each set -> whether the pod belongs there."""
-    pod = {} if entry is None else entry.pod
-    claims = None if entry is None else entry.claims
-    member = None if entry is None else entry.member
-    is_open = member is not None and member.is_open
-    allocated = member is not None and is_open and not member.pending and not is_bound(pod)
-    return {
-        "lacking": entry is not None and entry.missing,
-        "open": is_open,
-        "pending": member is not None and may_be_planned(member),
-        "refused": member is not None and bool(member.refused),
-        "split": member is not None and is_open and bool(split_across_nodes(member)),
-        "complete": claims is not None and is_gated(pod) and not claims.pending and not claims.refused,
-        "unschedulable": allocated and pod_scheduled(pod).is_unschedulable,
-    }
+    def _node_of(self, uid: str, pod: Object) -> str:
+        """Where the pod is, or where its claims will bring it; empty for nowhere."""
+        if objects.pod_is_finished(pod):
+            return ""
+        if is_bound(pod):
+            return str(objects.spec_of(pod)["nodeName"])
+        entry = self.entries.get(uid)
+        claims = [self.claim_entries.get(key) for key in entry.keys] if entry is not None else []
+        return next((claim.node for claim in claims if claim is not None and claim.node), "")
+
+
+_NONE: Final = frozenset[str]()
+
+
+def _sets(pod: Object, found: PodClaims | None, *, missing: bool) -> frozenset[str]:
+    """Names of the sets that the pod belongs to."""
+    sets = ["lacking"] if missing else []
+    if found is not None and (found.ours or found.refused):
+        if found.is_open:
+            sets.append("open")
+            if split_across_nodes(found):
+                sets.append("split")
+            if not found.pending and not is_bound(pod) and pod_scheduled(pod).is_unschedulable:
+                sets.append("unschedulable")
+        if may_be_planned(found):
+            sets.append("pending")
+        if found.refused:
+            sets.append("refused")
+    if found is not None and not found.pending and not found.refused and is_gated(pod):
+        sets.append("complete")
+    return frozenset(sets) if sets else _NONE
 
 
 def split_across_nodes(member: PodClaims) -> tuple[Object, ...]:
@@ -181,9 +249,3 @@ def split_across_nodes(member: PodClaims) -> tuple[Object, ...]:
         return ()
     settled = {node for claim, node in pinned if claims_of.reserved_for(claim)}
     return tuple(claim for claim, node in pinned if not claims_of.reserved_for(claim) and settled != {node})
-
-
-def claim_keys(pod: Mapping[str, object]) -> tuple[str, ...]:
-    """`namespace/name` of the claims that the pod names and that have a name by now."""
-    place = objects.namespace(pod)
-    return tuple(f"{place}/{name}" for name in objects.pod_claim_names(pod).values() if name is not None)

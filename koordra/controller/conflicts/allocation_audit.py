@@ -16,7 +16,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.node_index import allocator_of
+from koordra.controller.cache.slice_index import allocator_of
 from koordra.controller.conflicts.conflict_rules import DeviceConflict
 from koordra.controller.reporting.claim_events import FOREIGN_WRITER, OVER_COMMITTED
 from koordra.errors import InvalidQuantity
@@ -44,8 +44,8 @@ def writer_alarms(claim: Object, joint: Container[tuple[str, str]]) -> list[Devi
         if result.get("driver") == names.DRIVER
         and (str(result.get("pool")), str(result.get("device"))) in joint
     ]
-    manager = allocation_manager(claim) if taken else ""
-    if not manager or manager.startswith(FIELD_MANAGER):
+    manager = foreign_manager(claim) if taken else ""
+    if not manager:
         return []
     text = (
         f"claim {objects.name(claim)}: {', '.join(taken)} was allocated by {manager}, not by koordra's controller; "
@@ -55,12 +55,13 @@ def writer_alarms(claim: Object, joint: Container[tuple[str, str]]) -> list[Devi
     return [DeviceConflict(FOREIGN_WRITER, objects.uid(claim), (claim,), text)]
 
 
-def allocation_manager(claim: Object) -> str:
-    """The field manager that owns status.allocation, empty where the server does not tell."""
+def foreign_manager(claim: Object) -> str:
+    """The field manager that owns status.allocation; empty where that is koordra's, or the server does not tell."""
     for entry in objects.metadata(claim).get("managedFields") or ():
         status = (entry.get("fieldsV1") or {}).get("f:status")
         if isinstance(status, Mapping) and "f:allocation" in status:
-            return str(entry.get("manager") or "")
+            manager = str(entry.get("manager") or "")
+            return "" if manager.startswith(FIELD_MANAGER) else manager
     return ""
 
 

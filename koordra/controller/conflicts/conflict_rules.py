@@ -24,7 +24,7 @@ from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.node_index import allocator_of
+from koordra.controller.cache.slice_index import allocator_of
 from koordra.controller.reporting.claim_events import (
     FOREIGN_CLASS,
     STRANGE_SLICE,

@@ -12,16 +12,22 @@ protocol.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.cel.selectors import DeviceFacts
-from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.node_index import allocator_of
-from koordra.controller.conflicts.allocation_audit import joint_places, overcommitments, writer_alarms
+from koordra.controller.cache.slice_index import allocator_of, pool_name
+from koordra.controller.claims import ClaimEntry
+from koordra.controller.conflicts.allocation_audit import (
+    foreign_manager,
+    joint_places,
+    overcommitments,
+    writer_alarms,
+)
 from koordra.controller.conflicts.conflict_rules import (
     DeviceConflict,
     class_alarms,
@@ -50,11 +56,14 @@ class ConflictWatch:
         self._classes = cache.follow(DEVICE_CLASSES)
         self._nodes: set[str] = set()
         self._pools: set[str] = set()
-        self._claims = cache.follow(RESOURCE_CLAIMS)
+        """With other claims, or other devices."""
+        self._published: set[str] = set()
+        """Pools with other devices."""
+        self._claims = set(cache.claims)
         for key, entry in cache.slices.items():
             self._on_slice(key, None, entry)
         cache.listen(RESOURCE_SLICES, self._on_slice)
-        cache.listen(RESOURCE_CLAIMS, self._on_claim)
+        cache.claim_index.on_touch.append(self._on_claim)
 
     def sync(self, *, now: float, also: Sequence[DeviceConflict] = ()) -> list[ClaimEvent]:
         """What is to be told now; `also`: alarms that were found elsewhere."""
@@ -88,20 +97,20 @@ class ConflictWatch:
     def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
         for entry in (before, now):
             if entry is not None:
-                spec = objects.spec_of(entry)
-                self._nodes.add(str(spec.get("nodeName") or ""))
-                self._pools.add(str((spec.get("pool") or {}).get("name")))
+                self._nodes.add(str(objects.spec_of(entry).get("nodeName") or ""))
+                self._published.add(pool_name(entry))
 
-    def _on_claim(self, _key: str, before: Object | None, now: Object | None) -> None:
-        for claim in (before, now):
-            self._pools |= claims_of.pools(claim) if claim is not None else set()
+    def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
+        self._claims.add(key)
+        for entry in (before, now):
+            self._pools |= entry.pools if entry is not None else frozenset()
 
     # judging it again
 
     def _look_at_published(self) -> None:
         probed = self._probe()
         for name in self._nodes:
-            published = self._cache.node_index.published(name)
+            published = self._cache.slice_index.published(name)
             _keep(self._of_slices, name, slice_alarms(published, self._cache.nodes))
             generation = _in_quarantine(published)
             if generation is None:
@@ -116,7 +125,7 @@ class ConflictWatch:
 
     def _probe(self) -> bool:
         """Have one joint device of each type; whether it is another one than before."""
-        nodes, before = self._cache.node_index, dict(self._probes)
+        before = dict(self._probes)
         for kind, (name, _) in before.items():
             if name in self._nodes:
                 del self._probes[kind]
@@ -124,30 +133,32 @@ class ConflictWatch:
         for name in sorted(self._nodes):
             self._probe_node(name)
         if lost - self._probes.keys():
-            for name in sorted(nodes.nodes):
+            for name in sorted(self._cache.nodes):
                 self._probe_node(name)
         return self._probes != before
 
     def _probe_node(self, name: str) -> None:
-        found = joint_devices(self._cache.node_index.published(name), self._probes)
+        found = joint_devices(self._cache.slice_index.published(name), self._probes)
         self._probes.update({kind: (name, facts) for kind, facts in found.items()})
 
     def _look_at_claims(self) -> None:
-        nodes, claims = self._cache.node_index, {*self._claims}
-        for pool in self._pools:
-            holders, slices = nodes.claims_of_pool(pool), nodes.slices_of_pool(pool)
-            _keep(self._over_committed, pool, overcommitments(slices, [*holders]) if len(holders) > 1 else [])
-            claims.update(objects.key(claim) for claim in holders)
-        joint: dict[str, set[tuple[str, str]]] = {}
-        for key in claims:
-            claim = self._cache.claims.get(key)
-            pools = claims_of.pools(claim) if claim is not None else set()
-            for pool in pools - joint.keys():
-                joint[pool] = joint_places(nodes.slices_of_pool(pool))
-            places = set().union(*(joint[pool] for pool in pools))
-            _keep(self._of_claims, key, writer_alarms(claim, places) if claim is not None else [])
-        self._pools.clear()
-        self._claims.clear()
+        slices, index = self._cache.slice_index, self._cache.claim_index
+        for pool in self._pools | self._published:
+            holders = index.of_pool(pool)
+            crowded = overcommitments(slices.of_pool(pool), holders) if len(holders) > 1 else []
+            _keep(self._over_committed, pool, crowded)
+        judged = self._claims.union(
+            *([objects.key(claim) for claim in index.of_pool(pool)] for pool in self._published)
+        )
+        for key in judged:
+            entry = index.entries.get(key)
+            alarms: list[DeviceConflict] = []
+            if entry is not None and entry.pools and foreign_manager(entry.claim):
+                joint = joint_places(chain.from_iterable(map(slices.of_pool, entry.pools)))
+                alarms = writer_alarms(entry.claim, joint)
+            _keep(self._of_claims, key, alarms)
+        for stale in (self._pools, self._published, self._claims):
+            stale.clear()
 
 
 def _keep(table: dict[str, list[DeviceConflict]], key: str, alarms: list[DeviceConflict]) -> None:

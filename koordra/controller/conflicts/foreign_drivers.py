@@ -51,7 +51,7 @@ class ForeignDrivers:
     def sync(self) -> None:
         """Judge again the nodes that have changed."""
         for name in self._stale:
-            node, slices = self._cache.nodes.get(name), self._cache.node_index.published(name)
+            node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
             texts = sorted(one.text for one in contests(slices) if one.is_gpu)
             _keep(
                 self._noted, name, objects.annotations_of(node).get(NO_GPUS, "") if node is not None else ""

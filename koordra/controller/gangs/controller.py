@@ -23,8 +23,7 @@ from koordra.api.kinds import NODES
 from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import looks_at_others
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.cache.groups import Group
-from koordra.controller.cache.priority import Urgency
+from koordra.controller.cache.groups import Group, Urgency
 from koordra.controller.gangs import commit, events, quota_hold
 from koordra.controller.gangs.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.elastic_shrink import victims_for

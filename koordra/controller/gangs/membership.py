@@ -24,10 +24,11 @@ from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
 from koordra.controller.cache import pod_claims
-from koordra.controller.cache.cluster_cache import POD_GROUP, ClusterCache
+from koordra.controller.cache.changes import POD_GROUP
+from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.groups import Urgency, most_urgent, urgency
 from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.cache.pod_index import PodEntry
-from koordra.controller.cache.priority import Urgency, most_urgent, urgency
 from koordra.controller.gangs.annotations import (
     COMMITTED,
     GangRef,

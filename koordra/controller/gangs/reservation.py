@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.controller.allocation.reservations import REST, WINDOW
-from koordra.controller.cache.priority import Urgency
+from koordra.controller.cache.groups import Urgency
 from koordra.controller.gangs.membership import Gang
 
 

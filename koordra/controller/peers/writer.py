@@ -49,7 +49,7 @@ class PeerAnnotations:
         for entry in (before, now):
             pool = str((objects.spec_of(entry or {}).get("pool") or {}).get("name"))
             self._devices.pop(pool, None)
-            for claim in self._cache.node_index.claims_of_pool(pool):
+            for claim in self._cache.claim_index.of_pool(pool):
                 self._stale |= {
                     objects.uid(pod) for pod in self._cache.pod_index.users.get(objects.key(claim), ())
                 }
@@ -81,7 +81,7 @@ class PeerAnnotations:
         devices: dict[tuple[str, str], Device] = {}
         for pool in {pool for claim in claims for pool in claims_of.pools(claim)}:
             if pool not in self._devices:
-                self._devices[pool] = devices_of(self._cache.node_index.slices_of_pool(pool))
+                self._devices[pool] = devices_of(self._cache.slice_index.of_pool(pool))
             devices.update(self._devices[pool])
         return devices
 
