@@ -9,6 +9,7 @@ Source: resource.k8s.io/v1 ResourceSlice (KEP 4381, 4815 counters, 5055 taints, 
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -99,8 +100,10 @@ class NodeSelection:
     selector: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Device:
+    """Devices that are published alike are one value (`device_from_dict`), so that what is made of it can be kept by identity."""
+
     name: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
     capacity: Mapping[str, Capacity] = field(default_factory=dict, hash=False)
@@ -182,8 +185,27 @@ class Reader:
             raise self.wrong(error.problem, error.remedy) from error
 
 
+_MOST_KEPT: Final = 1 << 12
+_kept: dict[bytes, Device] = {}
+"""Devices by what was read: machines of one type publish the same."""
+
+
 def device_from_dict(raw: object, read: Reader) -> Device:
     """One entry of `spec.devices`. `read` names the slice and the entry. Raises InvalidManifest."""
+    try:
+        content = marshal.dumps(raw, 0)  # type: ignore[arg-type]
+    except ValueError:
+        return _device(raw, read)
+    found = _kept.get(content)
+    if found is None:
+        found = _device(raw, read)
+        if len(_kept) >= _MOST_KEPT:
+            _kept.clear()
+        _kept[content] = found
+    return found
+
+
+def _device(raw: object, read: Reader) -> Device:
     data = read.mapping(raw)
     # v1beta1 keeps the body under `basic`.
     body = {**data, **read.at("basic").mapping(data.get("basic"))} if "basic" in data else data

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
 from koordra.api import names, objects
-from koordra.api.devices import Attribute
+from koordra.api.devices import Device
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
@@ -76,6 +76,8 @@ class NodeClasses:
         self._devices: dict[Hashable, DeviceState] = {}
         self._states: dict[Hashable, NodeState] = {}
         self._numbered = 0
+        self._sorts: dict[tuple[str, Device], tuple[int, _Identifying]] = {}
+        self._contents: dict[Hashable, int] = {}
 
     def class_of(self, pools: Sequence[Pool]) -> NodeClass | None:
         """None for pools that are invalid, or have devices elsewhere: what is taken there matters too."""
@@ -90,7 +92,7 @@ class NodeClasses:
             and all(map(_is, known[1], pools))
         ):
             return known[2]
-        published = _published(pools, self.identities)
+        published = self._published(pools)
         found = self._classes.get(published)
         if found is None:
             found = self._classes[published] = NodeClass(self._numbered)
@@ -98,6 +100,35 @@ class NodeClasses:
         if pools:
             kept[_CLASS] = (self, tuple(pools), found)
         return found
+
+    def _published(self, pools: Sequence[Pool]) -> Hashable:
+        numbers: dict[tuple[str, Hashable], int] = {}
+        return tuple(
+            [
+                (
+                    tuple(sorted(pool.counters.items())),
+                    tuple([self._device(offered, numbers) for offered in pool.devices]),
+                )
+                for pool in pools
+            ]
+        )
+
+    def _device(self, offered: PublishedDevice, numbers: dict[tuple[str, Hashable], int]) -> Hashable:
+        """What is published, as a number, and which of the devices share a value that only identifies."""
+        key = offered.id.driver, offered.device
+        sort = self._sorts.get(key)
+        if sort is None:
+            content, identifying = _content(offered)
+            self.identities.update([name.rpartition("/")[2] for name, _ in identifying])
+            if len(self._sorts) >= _MOST_SORTS:
+                self._sorts.clear()
+            sort = self._sorts[key] = self._contents.setdefault(content, len(self._contents)), identifying
+        number, identifying = sort
+        shared = [
+            tuple([numbers.setdefault((name, value), len(numbers)) for value in values])
+            for name, values in identifying
+        ]
+        return number, offered.here, offered.taints, tuple(shared)
 
     def device_state(
         self, pools: Sequence[Pool], taken: Usage, *, honors_partitions: bool
@@ -133,6 +164,10 @@ class NodeClasses:
 
 
 _CLASS: Final = "class"
+_MOST_SORTS: Final = 1 << 14
+
+_Identifying = tuple[tuple[str, tuple[Hashable, ...]], ...]
+"""Attributes that only identify a device, with their values."""
 
 
 def _is(one: object, other: object) -> bool:
@@ -175,35 +210,24 @@ def _taken_of(pools: Sequence[Pool], taken: Usage) -> Hashable:
     return tuple(found)
 
 
-def _published(pools: Sequence[Pool], identities: set[str]) -> Hashable:
-    numbers: dict[tuple[str, Hashable], int] = {}
-    return tuple(
-        (
-            tuple(sorted(pool.counters.items())),
-            tuple([_device(offered, numbers, identities) for offered in pool.devices]),
-        )
-        for pool in pools
-    )
-
-
-def _device(
-    offered: PublishedDevice, numbers: dict[tuple[str, Hashable], int], identities: set[str]
-) -> Hashable:
-    device = offered.device
-    return (
+def _content(offered: PublishedDevice) -> tuple[Hashable, _Identifying]:
+    """All of the device that classes keep by value, and the rest."""
+    device, identifying = offered.device, list[tuple[str, tuple[Hashable, ...]]]()
+    attributes: list[Hashable] = []
+    for name, attribute in sorted(offered.facts.attributes.items()):
+        if name.startswith(_TOPOLOGY) and name not in _IDENTITIES:
+            attributes.append((name, attribute.kind, attribute.value))
+            continue
+        values = attribute.value if attribute.is_list else (attribute.value,)
+        attributes.append((name, attribute.kind))
+        identifying.append((name, tuple([(attribute.kind, value) for value in values])))
+    content = (
         offered.id.driver,
         offered.id.device,
-        offered.here,
-        offered.taints,
         device.allow_multiple_allocations,
         device.binding_conditions,
         device.binding_failure_conditions,
-        tuple(
-            [
-                _attribute(name, entry, numbers, identities)
-                for name, entry in sorted(offered.facts.attributes.items())
-            ]
-        ),
+        tuple(attributes),
         tuple([(name, entry.value, entry.policy) for name, entry in sorted(offered.facts.capacity.items())]),
         tuple(
             [
@@ -212,14 +236,4 @@ def _device(
             ]
         ),
     )
-
-
-def _attribute(
-    name: str, attribute: Attribute, numbers: dict[tuple[str, Hashable], int], identities: set[str]
-) -> Hashable:
-    if name.startswith(_TOPOLOGY) and name not in _IDENTITIES:
-        return (name, attribute.kind, attribute.value)
-    identities.add(name.rpartition("/")[2])
-    values = attribute.value if attribute.is_list else (attribute.value,)
-    renamed = tuple([numbers.setdefault((name, (attribute.kind, value)), len(numbers)) for value in values])
-    return (name, attribute.kind, renamed)
+    return content, tuple(identifying)

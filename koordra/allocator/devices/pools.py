@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from koordra.allocator import features as gates
@@ -103,13 +104,15 @@ def pool_of(
         if not entry.shared_counters
         for device in entry.devices
     )
-    here = {device.id for device in offered}
+    own = {id(entry) for entry in kept if not entry.shared_counters}
+    elsewhere = [entry for entry in everywhere if id(entry) not in own and entry.devices]
+    here = {device.id for device in offered} if elsewhere else set()
     return Pool(
         key,
         devices=offered,
         others=tuple(
             (identity, device)
-            for entry in everywhere
+            for entry in elsewhere
             for device in entry.devices
             if (identity := DeviceID(entry.driver, entry.pool, device.name)) not in here
         ),
@@ -128,11 +131,17 @@ def _offered(
     identity = DeviceID(entry.driver, entry.pool, device.name)
     selection = device.selection if entry.per_device_selection else entry.selection
     facts, class_facts, plain = facts_of(entry.driver, device)
-    added = tuple(
-        rule.taint for rule in rules if rule.selects(driver=entry.driver, pool=entry.pool, device=device.name)
-    )
-    own = entry.driver == names.DRIVER
-    taints = tuple(taint for taint in device.taints + added if not (own and taint.key == names.JOINT_TAINT))
+    taints = device.taints
+    if rules:
+        taints += tuple(
+            [
+                one.taint
+                for one in rules
+                if one.selects(driver=entry.driver, pool=entry.pool, device=device.name)
+            ]
+        )
+    if taints and entry.driver == names.DRIVER:
+        taints = tuple([taint for taint in taints if taint.key != names.JOINT_TAINT])
     here = not entry.per_device_selection or _selected(selection, node)
     kind = _KINDS.get(str(plain.get(names.ATTR_TYPE)), "")
     return PublishedDevice(identity, device, facts, class_facts, plain, selection, here, taints, kind)
@@ -185,6 +194,7 @@ def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice],
     return ""
 
 
+@lru_cache(maxsize=1 << 12)
 def facts_of(driver: str, device: Device) -> tuple[DeviceFacts, DeviceFacts, Mapping[str, Any]]:
     """What selectors read, what class selectors read, and plain attribute values for the topology functions."""
     attributes: dict[str, Attribute] = {}
