@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from koordra import __version__
+from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli import options
+from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.output import render_table
-
-if TYPE_CHECKING:
-    from koordra.placement.policy.workload_table import Demand, Table
+from koordra.controller.leftover_store import NAME, learned_of
+from koordra.errors import InvalidManifest
+from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.status.dump import dump
+from koordra.placement.policy.workload_table import Demand, Table
 
 
 @click.group("debug")
@@ -26,13 +31,6 @@ def command() -> None:
 @options.cdi_folder
 def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
     """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
-    import json
-
-    from koordra import __version__
-    from koordra.kubelet_plugin.discovery.reading import discover
-    from koordra.kubelet_plugin.prepare.node_paths import NodePaths
-    from koordra.kubelet_plugin.status.dump import dump
-
     paths = NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute())
     click.echo(json.dumps(dump(paths, discover(root.absolute()), version=__version__), indent=1))
 
@@ -50,23 +48,15 @@ def leftover_table(file: Path | None, kubeconfig: str | None, namespace: str, ou
     Which free shares of a GPU get filled and which stay empty, what is asked for with each GPU, and which models are reserved.
     """
     table = _of_cluster(kubeconfig, namespace) if file is None else _of_file(file)
-    click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _told(table))
+    click.echo(json.dumps(table.to_document(), indent=1) if output == "json" else _table_text(table))
 
 
 def _of_cluster(kubeconfig: str | None, namespace: str) -> Table:
-    from koordra.api.resource_class import CONFIG_MAPS
-    from koordra.cli.cluster.cluster_objects import connect
-    from koordra.controller.leftover_store import NAME, learned_of
-    from koordra.placement.policy.workload_table import Table
-
     found = learned_of(connect(kubeconfig).get(CONFIG_MAPS, NAME, namespace=namespace).get("data") or {})
     return Table() if found is None else found.table
 
 
 def _of_file(file: Path) -> Table:
-    from koordra.errors import InvalidManifest
-    from koordra.placement.policy.workload_table import Table
-
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -78,7 +68,7 @@ def _of_file(file: Path) -> Table:
     return Table.from_document(document)
 
 
-def _told(table: Table) -> str:
+def _table_text(table: Table) -> str:
     parts = [f"learned from {table.pods} pods"]
     holes = [
         (str(10 * step), f"{hole / 1000:.0f}", "#" * round(hole / 10_000), _verdict(10 * step, hole))
@@ -94,7 +84,7 @@ def _told(table: Table) -> str:
         ("NIC PERCENT PER GPU", 1, table.nics),
     ):
         if demands:
-            parts.append(render_table((title, "OF THE GPU DEMAND"), _demanded(demands, unit)))
+            parts.append(render_table((title, "OF THE GPU DEMAND"), _demand_rows(demands, unit)))
     if table.blocks:
         rows = [
             (
@@ -124,5 +114,5 @@ def _verdict(free: int, hole: int) -> str:
     return "practically lost" if part >= 80 else "gets filled" if part <= 15 else ""
 
 
-def _demanded(demands: tuple[Demand, ...], unit: int) -> list[tuple[str, str]]:
+def _demand_rows(demands: tuple[Demand, ...], unit: int) -> list[tuple[str, str]]:
     return [(f"{one.per_gpu / unit:g}", f"{one.part / 10_000:.2f} %") for one in demands]

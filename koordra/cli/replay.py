@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+import numpy as np
 
+from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.output import as_text, show_table
-
-if TYPE_CHECKING:
-    from koordra.placement.policy.workload import Workload
-    from koordra.placement.policy.workload_table import Table
-    from koordra.simulation.replay import Cluster
-    from koordra.simulation.report import Reported
-
+from koordra.errors import InvalidManifest
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.workload import Workload
+from koordra.placement.policy.workload_learning import Online, capacity_of, expected, replayed
+from koordra.placement.policy.workload_table import Table
+from koordra.simulation import dlrm, first_fit, plot, report
+from koordra.simulation.first_fit import FirstFit
+from koordra.simulation.openb import read_nodes, read_pods
+from koordra.simulation.policies import NAMES
+from koordra.simulation.replay import Cluster, Experiment, cluster_of, shuffled
+from koordra.simulation.report import Reported
+from koordra.topology.shapes import shape_of_machine
 
 _LEARNING_SEEDS = 200
 """Streams to learn from use seeds from here on, which no replay should be given."""
@@ -91,13 +100,6 @@ def command(**options: Any) -> None:
 
 
 def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
-    import numpy as np
-
-    from koordra.placement.policy.workload import Workload
-    from koordra.simulation.openb import read_nodes, read_pods
-    from koordra.simulation.replay import Experiment, cluster_of
-    from koordra.simulation.report import Reported
-
     nodes = read_nodes(_lines(options["nodes"]), source=str(options["nodes"]))
     pods = read_pods(lines, source=str(options["pods"]))
     cluster = cluster_of(nodes, scale=options["scale"])
@@ -118,32 +120,26 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     reports = []
     for name in names:
         for seed in seeds_of(options["seeds"]):
-            with progress(f"{name}, seed {seed}") as told:
+            with progress(f"{name}, seed {seed}") as show:
                 generator = np.random.default_rng(seed)
-                done = experiment.replay(name, generator, clock=time.perf_counter_ns, on_progress=told)
+                done = experiment.replay(name, generator, clock=time.perf_counter_ns, on_progress=show)
             reports.append(Reported(name, seed, cluster.capacity, done))
     _show(reports, options)
 
 
 def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Table | None:
     """What koordra knows before the first pod."""
-
-    import numpy as np
-
-    from koordra.placement.policy.workload_learning import replayed
-    from koordra.placement.policy.workload_table import Table
-
     if options["table"] is not None:
         return Table.from_document(json.loads("\n".join(_lines(options["table"]))))
     if options["start"] == "unknown":
         return None
-    with progress("learning the workload") as told:
+    with progress("learning the workload") as show:
         found = replayed(
             workload,
             cluster.kinds,
             cluster.nodes,
             generators=lambda number: np.random.default_rng(_LEARNING_SEEDS + number),
-            told=told,
+            told=show,
         )
     if options["save_table"] is not None:
         options["save_table"].write_text(json.dumps(found.to_document(), indent=1) + "\n", encoding="utf-8")
@@ -151,9 +147,6 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Tab
 
 
 def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
-
-    from koordra.simulation import plot, report
-
     found = report.document(reports)
     if options["plot"] is not None:
         title = f"{options['pods'].name}: GPUs given out"
@@ -168,29 +161,24 @@ def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
 # --- what both kinds of trace need ------------------------------------------------------------------------------------
 
 
-class progress:  # noqa: N801 - reads as the statement it is used in
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """A line on stderr that counts up, if stderr is a terminal."""
+    shown = sys.stderr.isatty()
 
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.shown = sys.stderr.isatty()
+    def show(done: int, of: int) -> None:
+        if shown:
+            click.echo(f"\r\x1b[K{what}: {100 * done // max(of, 1)} %", nl=False, err=True)
 
-    def __enter__(self) -> Callable[[int, int], None]:
-        return self._told
-
-    def __exit__(self, *_: object) -> None:
-        if self.shown:
+    try:
+        yield show
+    finally:
+        if shown:
             click.echo("\r\x1b[K", nl=False, err=True)
-
-    def _told(self, done: int, of: int) -> None:
-        if self.shown:
-            click.echo(f"\r\x1b[K{self.what}: {100 * done // max(of, 1)} %", nl=False, err=True)
 
 
 def policy_names(text: str) -> list[str]:
     """Names of policies, each once, in the order given. Raises click.BadParameter for an unknown one."""
-    from koordra.simulation.policies import NAMES
-
     names = list(NAMES) if text == "all" else [part.strip() for part in text.split(",") if part.strip()]
     unknown = [name for name in names if name not in NAMES]
     if unknown or not names:
@@ -218,8 +206,6 @@ def seeds_of(text: str) -> list[int]:
 
 
 def _lines(path: Path) -> list[str]:
-    from koordra.errors import InvalidManifest
-
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -233,18 +219,6 @@ _FILL: Final = 0.95
 
 def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
-    import numpy as np
-
-    from koordra.cli.machine.machine_sources import of_kind
-    from koordra.placement.columns.fleet import Fleet
-    from koordra.placement.policy.expected_waste import ExpectedLeftover
-    from koordra.placement.policy.workload import Workload
-    from koordra.placement.policy.workload_learning import Online, capacity_of, expected
-    from koordra.simulation import dlrm, first_fit
-    from koordra.simulation.first_fit import FirstFit
-    from koordra.simulation.replay import shuffled
-    from koordra.topology.shapes import shape_of_machine
-
     if options["policies"] not in {"koordra", first_fit.NAME, f"koordra,{first_fit.NAME}"}:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))
@@ -269,13 +243,13 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
             )
             online = Online(policy, capacity)
             listening = {"learn": online.heard} if unknown and name == "koordra" else {}
-            with progress(f"{name}, seed {seed}") as told:
+            with progress(f"{name}, seed {seed}") as show:
                 done = dlrm.replay(
                     fleet,
                     trace,
                     _ordered(trace, generator),
                     clock=time.perf_counter_ns,
-                    on_progress=told,
+                    on_progress=show,
                     **listening,
                 )
             runs.append({"policy": name, "seed": seed, **done.to_dict()})

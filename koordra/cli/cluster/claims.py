@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from koordra.api import kinds, objects
+from koordra.api.objects import Object
 from koordra.cli import options
+from koordra.cli.cluster.cluster_objects import connect
 from koordra.cli.output import as_text, show_table
-
-if TYPE_CHECKING:
-    from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
 
 HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
@@ -29,15 +30,12 @@ def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output
 
     `wide` adds the reason; `koordra explain` tells it per node and device.
     """
-    from koordra.api import kinds
-    from koordra.cli.cluster.cluster_objects import connect
-
     client = connect(kubeconfig)
     claims, pods, classes, events = (
         client.list(kind)[0]
         for kind in (kinds.RESOURCE_CLAIMS, kinds.PODS, kinds.DEVICE_CLASSES, kinds.EVENTS)
     )
-    rows = told(claims, pods, classes, events)
+    rows = claim_rows(claims, pods, classes, events)
     shown = [
         row
         for row in rows
@@ -49,16 +47,13 @@ def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output
         _show(shown, wide=output == "wide")
 
 
-def told(
+def claim_rows(
     claims: Iterable[Object], pods: Iterable[Object], classes: Iterable[Object], events: Iterable[Object]
 ) -> list[dict[str, Any]]:
     """One entry per claim of koordra's, by namespace and name."""
-    from koordra.api import objects
-    from koordra.controller import claims as claims_of
-
     by_name = {objects.name(entry): entry for entry in classes}
     users = claims_of.consumers(list(pods))
-    reasons = last_words(events)
+    reasons = latest_events(events)
     found = []
     for claim in sorted(claims, key=objects.key):
         if claims_of.is_allocated(claim):
@@ -84,7 +79,7 @@ def told(
     return found
 
 
-def last_words(events: Iterable[Object]) -> dict[str, str]:
+def latest_events(events: Iterable[Object]) -> dict[str, str]:
     """Object uid -> the newest thing that koordra's controller said about it."""
     newest: dict[str, tuple[str, str]] = {}
     for event in events:
@@ -97,9 +92,6 @@ def last_words(events: Iterable[Object]) -> dict[str, str]:
 
 
 def _state(claim: Mapping[str, Any]) -> str:
-    from koordra.api import objects
-    from koordra.controller import claims as claims_of
-
     if objects.is_deleting(claim):
         return "Ending"
     if not claims_of.is_allocated(claim):

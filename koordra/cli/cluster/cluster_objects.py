@@ -1,22 +1,19 @@
-"""The objects of a cluster that planning looks at, read through a kubeconfig, for commands that look."""
+"""Reads the objects of a cluster that planning needs, for commands that ask the API server."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from contextlib import suppress
 
 from koordra.api import kinds
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import POD_GROUPS
-from koordra.errors import ApiUnreachable, Forbidden, NotFound
+from koordra.controller.cache.changes import POD_GROUPS, Cluster
+from koordra.controller.cache.slice_index import joint_slices
+from koordra.errors import Forbidden, NotFound
 from koordra.kube import KubeClient
 
-if TYPE_CHECKING:
-    from koordra.controller.cache.changes import Cluster
-
 _NEEDED = (kinds.NODES, kinds.RESOURCE_SLICES, kinds.DEVICE_CLASSES, kinds.RESOURCE_CLAIMS, kinds.PODS)
-_OPTIONAL = (kinds.DEVICE_TAINT_RULES,)
-_AROUND = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTENT_VOLUMES, *POD_GROUPS)
-"""What obstacles between pods and volumes are made of; without the right to read them they are not seen."""
+_PREDICATES = (kinds.NAMESPACES, kinds.PERSISTENT_VOLUME_CLAIMS, kinds.PERSISTENT_VOLUMES, *POD_GROUPS)
 
 
 def connect(kubeconfig: str | None) -> KubeClient:
@@ -28,53 +25,37 @@ def connect(kubeconfig: str | None) -> KubeClient:
 
 def read_cluster(client: KubeClient) -> list[Object]:
     """Everything that a plan is made from, as the controller would show it to the allocator."""
-    from koordra.controller.cache.slice_index import joint_slices
-
-    found: list[Object] = []
-    for kind in (*_NEEDED, *_OPTIONAL):
-        try:
-            items, _ = client.list(kind)
-        except ApiUnreachable:
-            raise
-        except (NotFound, Forbidden):
-            if kind in _NEEDED:
-                raise
-            continue
-        found += joint_slices(items) if kind is kinds.RESOURCE_SLICES else items
-    return found
+    found = _listed(client, _NEEDED) + _readable(client, (kinds.DEVICE_TAINT_RULES,))
+    slices = joint_slices([obj for obj in found if obj["kind"] == kinds.RESOURCE_SLICES.kind])
+    return [obj for obj in found if obj["kind"] != kinds.RESOURCE_SLICES.kind] + slices
 
 
 def read_devices(client: KubeClient) -> list[Object]:
     """Everything that says which devices there are and who has them, of koordra's joint and native nodes alike."""
-    found = [
-        entry
-        for kind in (kinds.NODES, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIMS)
-        for entry in client.list(kind)[0]
-    ]
-    try:
-        return found + client.list(kinds.DEVICE_TAINT_RULES)[0]
-    except ApiUnreachable:
-        raise
-    except (NotFound, Forbidden):
-        return found
+    found = _listed(client, (kinds.NODES, kinds.RESOURCE_SLICES, kinds.RESOURCE_CLAIMS))
+    return found + _readable(client, (kinds.DEVICE_TAINT_RULES,))
 
 
-def read_around(client: KubeClient) -> list[Object]:
-    """What else the controller looks at, as far as one may read it."""
+def read_predicates(client: KubeClient) -> list[Object]:
+    """The objects that predicates between pods, volumes and gangs are made of, as far as the caller may read them."""
+    return _readable(client, _PREDICATES)
+
+
+def _listed(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
+    return [obj for kind in wanted for obj in client.list(kind)[0]]
+
+
+def _readable(client: KubeClient, wanted: Iterable[kinds.Kind]) -> list[Object]:
+    """Without the kinds that the server does not have or the caller may not read."""
     found: list[Object] = []
-    for kind in _AROUND:
-        try:
+    for kind in wanted:
+        with suppress(NotFound, Forbidden):
             found += client.list(kind)[0]
-        except ApiUnreachable:
-            raise
-        except (NotFound, Forbidden):
-            continue
     return found
 
 
 def as_cluster(found: list[Object]) -> Cluster:
     """The objects by kind, as the controller's planning takes them."""
-    from koordra.controller.cache.changes import Cluster
 
     def of(kind: str) -> list[Object]:
         return [obj for obj in found if obj.get("kind") == kind]

@@ -6,12 +6,12 @@ a device taint within seconds. One merge patch sets or removes all devices of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-if TYPE_CHECKING:
-    from koordra.kube import KubeClient
+from koordra.api import kinds, names
+from koordra.errors import InvalidInput
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.publish.device_taints import Cordon, cordons_of
 
 
 @click.command("cordon-device")
@@ -39,11 +39,6 @@ def command(
 
     Needs the right to patch Nodes. Device names are those of `koordra topology --node NODE`.
     """
-    from koordra.api import kinds
-    from koordra.errors import InvalidInput
-    from koordra.kube import KubeClient
-    from koordra.kubelet_plugin.publish.device_taints import Cordon, cordons_of
-
     client = KubeClient(kubeconfig, user_agent="koordra-cordon-device")
     cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}
     if uncordon and every:
@@ -70,9 +65,6 @@ def command(
 
 def _require_published(client: KubeClient, node: str, devices: tuple[str, ...]) -> None:
     """A misspelt name would cordon nothing, and look as if it did."""
-    from koordra.api import kinds, names
-    from koordra.errors import InvalidInput
-
     slices, _ = client.list(
         kinds.RESOURCE_SLICES, field_selector=f"spec.driver={names.DRIVER},spec.nodeName={node}"
     )

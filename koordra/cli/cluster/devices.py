@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
+from koordra.allocator.devices.inventory import Inventory, Pool, PublishedDevice, Usage, available_counters
+from koordra.allocator.features import Features
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation
+from koordra.api.objects import Object
 from koordra.cli import options
+from koordra.cli.cluster.cluster_objects import connect, read_devices
 from koordra.cli.output import as_text, show_table
-
-if TYPE_CHECKING:
-    from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
-    from koordra.api.objects import Object
+from koordra.quantity import canonical
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
 WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
@@ -34,11 +37,9 @@ def command(kubeconfig: str | None, node: str | None, type_: str | None, free: b
     Free: nobody has it. Shared: a part is free. Usage: nothing is. Blocked: parts of the same card that are in use leave no
     room. Tainted: kept from new claims.
     """
-    from koordra.cli.cluster.cluster_objects import connect, read_devices
-
     rows = [
         row
-        for row in told(read_devices(connect(kubeconfig)))
+        for row in device_rows(read_devices(connect(kubeconfig)))
         if node in (None, row.get("node"))
         and type_ in (None, row.get("type"))
         and not (free and row["state"] not in ("Free", "Shared"))
@@ -49,15 +50,11 @@ def command(kubeconfig: str | None, node: str | None, type_: str | None, free: b
         _show(rows, wide=output == "wide")
 
 
-def told(cluster: Iterable[Object]) -> list[dict[str, Any]]:
+def device_rows(cluster: Iterable[Object]) -> list[dict[str, Any]]:
     """One entry per device of koordra's, by node and in the order in which they are published.
 
     A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
     """
-    from koordra.allocator.devices.inventory import Inventory, available_counters
-    from koordra.allocator.features import Features
-    from koordra.api import names, objects
-
     found = list(cluster)
     published = [one for one in found if one.get("kind") in ("ResourceSlice", "DeviceTaintRule")]
     inventory = Inventory.of(published, features=Features.of(None))
@@ -82,10 +79,6 @@ def told(cluster: Iterable[Object]) -> list[dict[str, Any]]:
 
 def _taken(claims: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
     """What claims hold, and by device the names of those that do."""
-    from koordra.allocator.devices.inventory import Usage
-    from koordra.api import objects
-    from koordra.api.allocation import Allocation
-
     taken = Usage()
     holders: dict[Any, list[str]] = {}
     for claim in sorted(claims, key=objects.key):
@@ -101,7 +94,6 @@ def _taken(claims: Sequence[Object]) -> tuple[Usage, dict[Any, list[str]]]:
 def _device(
     node: str, one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], Any], holders: Sequence[str]
 ) -> dict[str, Any]:
-    from koordra.api import names
 
     plain = one.plain
     return {
@@ -154,8 +146,6 @@ def _state(one: PublishedDevice, taken: Usage, left: Mapping[tuple[str, str], An
 
 def _capacity(one: PublishedDevice, taken: Usage) -> dict[str, dict[str, str]]:
     """By name without domain: all of it, and what is free."""
-    from koordra.quantity import canonical
-
     used = taken.consumed.get(one.id, {})
     whole = one.id in taken.dedicated
     return {

@@ -1,1 +1,1 @@
-"""`koordra topology` and `koordra top`; machine_sources is where topology gets a machine from."""
+"""`koordra topology` and `koordra top`; machine_view is what topology shows."""

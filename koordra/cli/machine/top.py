@@ -7,15 +7,15 @@ Read from the shared regions below the plugin's state directory, so it is for a 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from koordra.cli import options
 from koordra.cli.output import as_text, show_table
-
-if TYPE_CHECKING:
-    from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
+from koordra.errors import NodeError
+from koordra.kubelet_plugin.isolation.limiter import region
+from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 
 
 @click.command(name="top")
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Choice(["json"]), help="The document alone on stdout.")
 def command(state_dir: Path, processes: bool, output: str | None) -> None:
     """GPU memory of the claims on this node that have a limit, by claim and GPU or by process."""
-
-    from koordra.errors import NodeError
-    from koordra.kubelet_plugin.isolation.limiter import region
-
     uses = []
     claims = state_dir / "limiter" / "claims"
     for folder in sorted(claims.iterdir()) if claims.is_dir() else []:

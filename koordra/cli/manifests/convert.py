@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+import yaml
 
+from koordra.api.classic.convert import convert
+from koordra.api.objects import Object
+from koordra.cli.manifests.files import read_manifests
 from koordra.cli.output import as_text, yaml_text
-
-if TYPE_CHECKING:
-    from koordra.api.objects import Object
-    from koordra.compat.settings import Settings
+from koordra.compat.manifests import LegacyPods
+from koordra.compat.settings import Settings
+from koordra.compat.settings_document import is_device_config, with_document
+from koordra.errors import InvalidManifest
 
 DEVICE_CONFIG: Final = "device-config.yaml"
 """The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is read."""
@@ -55,14 +60,9 @@ def command(
 
     Reads classic DRA (v1alpha2 and its parameters), v1alpha3, v1beta1, v1beta2, and pods and workloads that use them; and pods
     and workloads that ask for devices by extended resources: Koordinator, HAMi, Volcano, Alnair, Elastic GPU, Aliyun, TKE and
-    plain device plugins. Other objects pass through unchanged. What changes its meaning is told on stderr, per field. An object
-    that cannot be converted is left out and told, and the exit code is 2.
+    plain device plugins. Other objects pass through unchanged. What changes its meaning is reported on stderr, per field. An object
+    that cannot be converted is left out and reported, and the exit code is 2.
     """
-    from koordra.api.classic.convert import convert
-    from koordra.cli.manifests.files import read_manifests
-    from koordra.compat.manifests import LegacyPods
-    from koordra.errors import InvalidManifest
-
     manifests = [_plain(entry) for entry in read_manifests(files)]
     if not manifests:
         raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
@@ -82,14 +82,6 @@ def settings_from(
     files: Sequence[str], default_dialect: str | None, manifests: Sequence[Mapping[str, Any]]
 ) -> Settings:
     """What ConfigMaps among the manifests say, then the files, then the option."""
-    from dataclasses import replace
-
-    import yaml
-
-    from koordra.compat.settings import Settings
-    from koordra.compat.settings_document import is_device_config, with_document
-    from koordra.errors import InvalidManifest
-
     settings = Settings()
     for entry in manifests:
         data = entry.get("data") if entry.get("kind") == "ConfigMap" else None
@@ -121,10 +113,6 @@ def _contents(document: Any, name: str) -> list[tuple[str, Any]]:
 
 
 def _settings_of(text: str, *, source: str) -> Any:
-    import yaml
-
-    from koordra.errors import InvalidManifest
-
     try:
         return yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:

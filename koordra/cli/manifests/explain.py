@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from koordra.allocator import Reason
+from koordra.api import kinds, objects
+from koordra.api.objects import Object
+from koordra.cli.cluster.claims import latest_events
+from koordra.cli.cluster.cluster_objects import as_cluster, connect, read_cluster, read_predicates
+from koordra.cli.manifests.files import read_objects
 from koordra.cli.output import as_text
-
-if TYPE_CHECKING:
-    from koordra.allocator import Reason
-    from koordra.api.objects import Object
-    from koordra.kube import KubeClient
-    from koordra.placement import Plan
+from koordra.controller.claims import consumers
+from koordra.controller.dry_run import forecast, refusals
+from koordra.controller.gangs.annotations import gang_of
+from koordra.controller.gangs.dry_run import gangs_ahead
+from koordra.errors import ApiError, InvalidManifest
+from koordra.kube import KubeClient
+from koordra.placement import Plan, plan
+from koordra.placement.gang import place_gang
 
 
 @click.command()
@@ -50,39 +58,30 @@ def command(
     CLAIM is a name or namespace/name; without one, every pending claim is explained: of the files, or of the cluster.
     For a cluster the controller's next pass is worked out, without writing: also nodes that are left out after a refusal of
     kube-scheduler, kept free for claims that come first, or barred by ports, spread, volumes and affinity between pods.
-    What the controller said last is told beside it.
+    The newest Event of the controller stands beside it.
     """
-    from koordra.cli.cluster.cluster_objects import connect, read_cluster
-    from koordra.cli.manifests.files import read_objects
-    from koordra.placement import plan
-
     client = None if files else connect(kubeconfig)
     manifests: list[Any] = read_objects(files) if client is None else read_cluster(client)
     found = plan(manifests, policy=policy, features=features, report_errors=True)
-    told = [entry for entry in explained(found) if not claims or _is_meant(entry, claims)]
+    entries = [entry for entry in explained(found) if not claims or _selects(entry, claims)]
     if client is not None:
         events = _events(client)
-        _foretell(told, manifests, events, client)
-        _add_last_words(told, manifests, events)
-    _complain_about_unknown(claims, told)
+        _add_forecast(entries, manifests, events, client)
+        _add_latest_events(entries, manifests, events)
+    _require_known(claims, entries)
     gangs = _waiting_gangs(manifests, client) if not claims else []
     if output == "json":
-        click.echo(as_text({"claims": told} | ({"gangs": gangs} if gangs else {}), output), nl=False)
+        click.echo(as_text({"claims": entries} | ({"gangs": gangs} if gangs else {}), output), nl=False)
     else:
-        lines = [*(_text(entry) for entry in told), *(_gang_text(entry) for entry in gangs)]
+        lines = [*(_text(entry) for entry in entries), *(_gang_text(entry) for entry in gangs)]
         click.echo("\n\n".join(lines) or "no claim is waiting for devices")
 
 
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
     """Gangs in which somebody waits, and how many of each would fit (docs/gangs.md)."""
-    from koordra.cli.cluster.cluster_objects import as_cluster, read_around
-    from koordra.controller.gangs.annotations import gang_of
-    from koordra.controller.gangs.dry_run import gangs_ahead
-    from koordra.placement.gang import place_gang
-
     if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
-    cluster = as_cluster([*manifests, *([] if client is None else read_around(client))])
+    cluster = as_cluster([*manifests, *([] if client is None else read_predicates(client))])
     found = gangs_ahead(cluster, place=place_gang)
     return [ahead.to_dict() for ahead in found if ahead.stage != "Whole"]
 
@@ -131,28 +130,21 @@ def explained(found: Plan) -> list[dict[str, Any]]:
 
 def _events(client: KubeClient) -> list[Object]:
     """Nothing where Events may not be read."""
-    from koordra.api import kinds
-    from koordra.errors import ApiError
-
     try:
         return client.list(kinds.EVENTS)[0]
     except ApiError:
         return []
 
 
-def _foretell(
-    told: Iterable[dict[str, Any]], manifests: list[Object], events: Iterable[Object], client: KubeClient
+def _add_forecast(
+    entries: Iterable[dict[str, Any]], manifests: list[Object], events: Iterable[Object], client: KubeClient
 ) -> None:
     """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
-    from koordra.cli.cluster.cluster_objects import as_cluster, read_around
-    from koordra.controller.claims import consumers
-    from koordra.controller.dry_run import forecast, refusals
-
     now = datetime.now(UTC)
-    cluster = as_cluster([*manifests, *read_around(client)])
+    cluster = as_cluster([*manifests, *read_predicates(client)])
     found = forecast(cluster, refused=refusals(events, now), now=now)
     users = consumers(list(cluster.pods))
-    for entry in told:
+    for entry in entries:
         key = f"{entry['namespace']}/{entry['name']}"
         ahead = found.get(key)
         if ahead is not None:
@@ -166,35 +158,28 @@ def _foretell(
 
 
 def _pods(pods: Sequence[Mapping[str, Any]]) -> str:
-    from koordra.api import objects
-
     return "pod " + ", ".join(sorted(objects.key(pod) for pod in pods)[:3])
 
 
-def _add_last_words(
-    told: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], events: Iterable[Object]
+def _add_latest_events(
+    entries: Iterable[dict[str, Any]], manifests: Iterable[Mapping[str, Any]], events: Iterable[Object]
 ) -> None:
     """What the controller's newest Event says of each claim."""
-    from koordra.api import objects
-    from koordra.cli.cluster.claims import last_words
-
-    words = last_words(events)
+    words = latest_events(events)
     uids = {objects.key(obj): objects.uid(obj) for obj in manifests if obj.get("kind") == "ResourceClaim"}
-    for entry in told:
+    for entry in entries:
         said = words.get(uids.get(f"{entry['namespace']}/{entry['name']}", ""))
         if said is not None:
             entry["controller"] = said
 
 
-def _is_meant(entry: dict[str, Any], claims: Sequence[str]) -> bool:
+def _selects(entry: dict[str, Any], claims: Sequence[str]) -> bool:
     return entry["name"] in claims or f"{entry['namespace']}/{entry['name']}" in claims
 
 
-def _complain_about_unknown(claims: Sequence[str], told: Sequence[dict[str, Any]]) -> None:
-    from koordra.errors import InvalidManifest
-
+def _require_known(claims: Sequence[str], entries: Sequence[dict[str, Any]]) -> None:
     for claim in claims:
-        if not any(_is_meant(entry, (claim,)) for entry in told):
+        if not any(_selects(entry, (claim,)) for entry in entries):
             raise InvalidManifest(
                 "is not among the pending claims",
                 object=f"ResourceClaim {claim}",
@@ -206,7 +191,7 @@ def _text(entry: dict[str, Any]) -> str:
     claim = f"{entry['namespace']}/{entry['name']}"
     if entry["status"] == "Fits":
         near = f", GPU and NIC at level {entry['level']}" if entry["level"] else ""
-        return "\n".join([f"{claim} fits on {entry['node']}{near}", *_last_word(entry)])
+        return "\n".join([f"{claim} fits on {entry['node']}{near}", *_controller_lines(entry)])
     lines = [f"{claim} {'is undecided' if entry['status'] == 'Undecided' else 'does not fit'}"]
     node: str | None = ""
     for reason in entry["reasons"]:
@@ -216,10 +201,10 @@ def _text(entry: dict[str, Any]) -> str:
         where = f"{reason['device']}: " if reason["device"] else ""
         asked = f" (request {reason['request']})" if reason["request"] else ""
         lines.append(f"    {where}{reason['reason']}: {reason['detail']}{asked}")
-    return "\n".join([*lines, *_last_word(entry)])
+    return "\n".join([*lines, *_controller_lines(entry)])
 
 
-def _last_word(entry: dict[str, Any]) -> list[str]:
+def _controller_lines(entry: dict[str, Any]) -> list[str]:
     lines = [f"  but {entry['waits']}"] if entry.get("waits") else []
     if entry.get("controller"):
         lines.append(f"  the controller said last: {entry['controller']}")

@@ -14,6 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
+from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.request.templates import with_template_claims
+from koordra.compat.manifests import at, pods_in
+from koordra.errors import InvalidManifest
+
 Manifest = Mapping[str, Any]
 
 _MOST_SHOWN: Final = 60
@@ -80,8 +87,6 @@ def read_objects(files: Sequence[str]) -> list[Manifest]:
 
     Raises InvalidManifest naming file and place.
     """
-    from koordra.allocator.request.templates import with_template_claims
-
     found = _once([entry for name in files for entry in _read(name)])
     return [*with_template_claims(found), *_missing_classes(found)]
 
@@ -94,15 +99,54 @@ def read_manifests(files: Sequence[str]) -> list[Manifest]:
     return [entry for name in files for entry in _read(name, checked=False)]
 
 
-def in_shape(document: Manifest, *, where: str) -> Manifest:
-    """The object itself. Raises InvalidManifest for a wrong shape, naming `where` and the field."""
-    (found,) = _objects(document, where=where)
-    return found
+def with_workload_pods(manifests: Sequence[Manifest]) -> tuple[list[Manifest], list[str]]:
+    """The objects, and one pod with its claims for every workload that no cluster runs yet; a line for people about each pod.
+
+    A Deployment in a file stands for pods. Its first replica is planned, under the name `<kind>-<name>`: `deployment-web`. Left
+    out are objects that an API server has stored (they have a uid), since their pods are among the objects too, pod templates
+    without claims, which ask nothing of koordra, and workloads without replicas.
+    """
+    made: list[Manifest] = []
+    notes: list[str] = []
+    for obj in manifests:
+        if obj["metadata"].get("uid") or obj["kind"] == "Pod":
+            continue
+        for number, pod in enumerate(_template_pods(obj)):
+            name, who = _pod_name(obj, number), f"{obj['kind']} {obj['metadata'].get('name') or ''}".rstrip()
+            metadata = {**pod["metadata"], "name": name, "namespace": _pod_namespace(obj, pod)}
+            made.extend(_objects({**pod, "metadata": metadata}, where=f"{who}: pod template"))
+            notes.append(f"{who}: one of its pods is planned, {name}")
+    templates = [entry for entry in manifests if entry.get("kind") == "ResourceClaimTemplate"]
+    with_claims = with_template_claims([*templates, *made])
+    return [*manifests, *with_claims[len(templates) :]], notes
+
+
+def _template_pods(obj: Manifest) -> Iterator[Manifest]:
+    spec = obj.get("spec")
+    if isinstance(spec, Mapping) and spec.get("replicas") == 0:
+        return
+    for path in pods_in(dict(obj)):
+        template = at(dict(obj), path)
+        if template["spec"].get("resourceClaims"):
+            metadata = template.get("metadata")
+            yield {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": metadata if isinstance(metadata, Mapping) else {},
+                "spec": template["spec"],
+            }
+
+
+def _pod_name(obj: Manifest, number: int) -> str:
+    name = f"{obj['kind']}-{obj['metadata'].get('name') or obj['metadata'].get('generateName', '').rstrip('-')}".lower()
+    return f"{name}-{number + 1}" if number else name
+
+
+def _pod_namespace(obj: Manifest, pod: Manifest) -> str:
+    return str(obj["metadata"].get("namespace") or pod["metadata"].get("namespace") or "default")
 
 
 def _read(name: str, *, checked: bool = True) -> Iterator[Manifest]:
-    from koordra.errors import InvalidManifest
-
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except OSError as error:
@@ -121,9 +165,6 @@ def _documents(text: str, name: str) -> list[object]:
             return list(_json_values(text))
         except ValueError:
             pass  # YAML's flow style begins like this too
-    import yaml
-
-    from koordra.errors import InvalidManifest
 
     safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -157,8 +198,6 @@ def _json_values(text: str) -> Iterator[object]:
 
 
 def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[Manifest]:
-    from koordra.errors import InvalidManifest
-
     if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
         raise InvalidManifest(
             "is not a Kubernetes object", object=where, remedy="write apiVersion, kind and metadata"
@@ -195,8 +234,6 @@ def _check(value: object, path: Sequence[str], shape: str, *, where: str, field:
 
 
 def _check_value(value: object, shape: str, *, where: str, field: str) -> None:
-    from koordra.errors import InvalidManifest
-
     if shape == _TEXT and not isinstance(value, str):
         raise InvalidManifest(f"{_short(value)} is not a text", object=where, field=field, remedy="quote it")
     if shape in (_OBJECT, _TEXTS) and not isinstance(value, Mapping):
@@ -236,7 +273,5 @@ def _once(found: Sequence[Manifest]) -> list[Manifest]:
 
 def _missing_classes(found: Sequence[Manifest]) -> list[Manifest]:
     """koordra's DeviceClasses that the objects ask for and do not bring along: those of every cluster with koordra."""
-    from koordra.allocator.request.classes import shipped_classes
-
     there = {entry["metadata"].get("name") for entry in found if entry["kind"] == "DeviceClass"}
     return [entry for entry in shipped_classes() if entry["metadata"]["name"] not in there]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from koordra.allocator import Reason
+from koordra.cli.manifests.files import read_objects, with_workload_pods
 from koordra.cli.output import as_text, render_table
-
-if TYPE_CHECKING:
-    from koordra.allocator import Reason
-    from koordra.placement import Plan
-
+from koordra.placement import Plan, plan
+from koordra.placement.defragment.cluster import free, shape_of
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim in a table; `koordra explain` shows all."""
@@ -48,16 +47,12 @@ def command(
     Claims that have an allocation count as taken. Of a Deployment, Job ... in a file one pod is planned. Nothing is written
     anywhere.
     """
-    from koordra.cli.manifests.files import read_objects
-    from koordra.cli.manifests.workload_pods import with_workload_pods
-    from koordra.placement import plan
-
     manifests = read_objects(files)
     if defragment is not None:
         click.echo(_freed(manifests, defragment, output), nl=False)
         return
-    manifests, told = with_workload_pods(manifests)
-    for line in told:
+    manifests, notes = with_workload_pods(manifests)
+    for line in notes:
         click.echo(line, err=True)
     found = plan(manifests, policy=policy, features=features, report_errors=True)
     click.echo(_rendered(found, output), nl=False)
@@ -102,8 +97,6 @@ def _waiting(title: str, claim: str, reasons: Sequence[Reason]) -> str:
 
 def _freed(manifests: Sequence[Mapping[str, Any]], wanted: str, output: str) -> str:
     """Which pods to move so that the shape `wanted` becomes free; nothing is moved."""
-    from koordra.placement.defragment.cluster import free, shape_of
-
     found = free(manifests, shape_of(wanted))
     return as_text(found, output) if output in ("json", "yaml") else _moves(found) + "\n"
 

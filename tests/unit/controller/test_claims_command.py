@@ -1,4 +1,4 @@
-"""`koordra claims`: what is told of each claim, and `koordra explain` without files."""
+"""`koordra claims`: the entry of each claim, and `koordra explain` without files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.claims import told
+from koordra.cli.cluster.claims import claim_rows
 from koordra.cli.main import cli
 from koordra.kube import KubeClient
 from koordra_devcluster.control_plane import ControlPlane
@@ -30,7 +30,7 @@ def test_what_is_told_of_each_claim() -> None:
         {**said, "reason": "InsufficientCapacity", "message": "now", "lastTimestamp": "2026-11-21T01:00:00Z"},
     ]
     classes = [device_class(names.CLASS_GPU, "gpu"), {"metadata": {"name": "tpu"}, "spec": {}}]
-    rows = told([waits, held, foreign], [pod("p", ["held"])], classes, events)
+    rows = claim_rows([waits, held, foreign], [pod("p", ["held"])], classes, events)
     assert [(row["name"], row["state"], row["pods"], row["reason"]) for row in rows] == [
         ("held", "InUse", ["p"], None),
         ("waits", "Waiting", [], "InsufficientCapacity: now"),

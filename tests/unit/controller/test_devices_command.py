@@ -1,4 +1,4 @@
-"""`koordra devices`: what is told of each device, and the picture that a person gets."""
+"""`koordra devices`: the entry of each device, and the table that a person gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koordra.api import names
 from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.devices import told
+from koordra.cli.cluster.devices import device_rows
 from koordra.cli.main import cli
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
@@ -89,9 +89,9 @@ def cluster() -> list[dict[str, Any]]:
     ]
 
 
-def test_what_is_told(golden: Callable[[str, str], None]) -> None:
-    rows = told(cluster())
-    golden("devices/told.json", json.dumps(rows, indent=1) + "\n")
+def test_the_entry_of_each_device(golden: Callable[[str, str], None]) -> None:
+    rows = device_rows(cluster())
+    golden("devices/rows.json", json.dumps(rows, indent=1) + "\n")
     of_node = {name: [row["state"] for row in rows if row["node"] == name] for name in ("a", "b", "c", "cut")}
     assert of_node["a"][:3] == ["Shared", "Taken", "Tainted"]
     assert set(of_node["b"]) == {"Free"}

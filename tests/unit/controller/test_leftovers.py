@@ -360,7 +360,7 @@ def test_a_damaged_table_is_learned_anew(text: str) -> None:
 def test_the_clusters_table_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Api()
     api.data = data_of(Learned(hole_of(190), Workload([(Request(0, 0, 1, 810), 100)])))
-    monkeypatch.setattr("koordra.cli.cluster.cluster_objects.connect", lambda _kubeconfig: api)
+    monkeypatch.setattr("koordra.cli.debug.connect", lambda _kubeconfig: api)
     told = CliRunner().invoke(leftover_table, ["-n", "home"], catch_exceptions=False)
     assert "learned from 100 pods" in told.output
     assert "practically lost" in told.output

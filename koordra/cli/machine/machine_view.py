@@ -1,4 +1,4 @@
-"""Where `koordra topology` gets a machine from: hardware, a description, or the API of a cluster."""
+"""What `koordra topology` shows: a machine (of the hardware, a description, or the API of a cluster) or placed jobs, and in which form."""
 
 from __future__ import annotations
 
@@ -9,20 +9,34 @@ from pathlib import Path
 from typing import Any, Final
 
 import koordra
+from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.cli.cluster.cluster_objects import connect
+from koordra.cli.manifests.files import read_objects
+from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.discovery import overlay
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.result import Problem
+from koordra.kubelet_plugin.discovery.result import Discovery, Problem
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
 from koordra.topology.machine import Machine
+from koordra.topology.pictures import job_picture
+from koordra.topology.pictures.document import document
+from koordra.topology.pictures.dot import dot
+from koordra.topology.pictures.job import Job, jobs_of
+from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.svg import svg
+from koordra.topology.pictures.text_tree import text_tree
 from koordra.topology.pictures.usage import NOBODY, Usage, holders_of_claims
+from koordra.topology.published import machine_of_slices
 
 _STATE: Final = Path("/var/lib/kubelet/plugins/koordra.io")
 _SERIAL: Final = "shown"
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MachineView:
     """A machine as it is shown, with what could not be made certain about it."""
 
     machine: Machine
@@ -32,7 +46,7 @@ class Sight:
     problems: tuple[Problem, ...] = ()
 
 
-def of_root(root: Path, *, state_dir: Path | None) -> Sight:
+def of_root(root: Path, *, state_dir: Path | None) -> MachineView:
     """What discovery finds below ``root``. Holders come from the kubelet-plugin's records where these can be read."""
     if not root.is_dir():
         raise DiscoveryError(f"{root} is not a directory; give the directory that stands for /")
@@ -40,25 +54,23 @@ def of_root(root: Path, *, state_dir: Path | None) -> Sight:
     here = root.resolve() == Path("/")
     records = state_dir or (_STATE if here else None)
     usage = Usage(holders=_prepared(records)) if records else NOBODY
-    return Sight(found.machine, usage, title="this machine" if here else root.name, problems=found.problems)
+    return MachineView(
+        found.machine, usage, title="this machine" if here else root.name, problems=found.problems
+    )
 
 
-def of_kind(name: str) -> Sight:
+def of_kind(name: str) -> MachineView:
     """A machine of a described kind. It is written out and read back by the code that reads real ones."""
     kind = _kind(name)
     with tempfile.TemporaryDirectory(prefix="koordra-") as directory:
         presets.write_machine(kind, Path(directory), serial=_SERIAL)
         found = discover(Path(directory))
-    sight = Sight(found.machine, title=kind.name, subtitle=kind.title, problems=found.problems)
-    return laid_over(sight, kind.overlay) if kind.overlay else sight
+    view = MachineView(found.machine, title=kind.name, subtitle=kind.title, problems=found.problems)
+    return with_overlay(view, kind.overlay) if kind.overlay else view
 
 
-def of_node(name: str, *, kubeconfig: str | None) -> Sight:
+def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
     """A node as its ResourceSlices and the cluster's claims show it."""
-    from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-    from koordra.kube import KubeClient
-    from koordra.topology.published import machine_of_slices
-
     client = KubeClient(kubeconfig, user_agent="koordra-topology")
     slices, _ = client.list(RESOURCE_SLICES, field_selector=f"spec.nodeName={name}")
     own = [one for one in slices if (one.get("spec") or {}).get("nodeName") == name]
@@ -77,17 +89,60 @@ def of_node(name: str, *, kubeconfig: str | None) -> Sight:
         remedy = "ask for the right to list resourceclaims in all namespaces"
         claims, problems = [], (Problem(f"Node {name}", "holders", f"not shown: {error}", remedy),)
     usage = Usage(holders=holders_of_claims(claims, pool=name), offered=offered)
-    return Sight(machine, usage, title=name, subtitle="as published in ResourceSlices", problems=problems)
+    return MachineView(
+        machine, usage, title=name, subtitle="as published in ResourceSlices", problems=problems
+    )
 
 
-def laid_over(sight: Sight, file: Path) -> Sight:
-    """The sight with an overlay applied; contradictions join the problems."""
-    from koordra.kubelet_plugin.discovery import overlay
-    from koordra.kubelet_plugin.discovery.result import Discovery
-
-    found = Discovery(machine=sight.machine, problems=tuple(sight.problems))
+def with_overlay(view: MachineView, file: Path) -> MachineView:
+    """The view with an overlay applied; contradictions join the problems."""
+    found = Discovery(machine=view.machine, problems=tuple(view.problems))
     over = overlay.apply_overlay(found, overlays.load(file), file=file.name)
-    return replace(sight, machine=over.machine, problems=over.problems)
+    return replace(view, machine=over.machine, problems=over.problems)
+
+
+def render(view: MachineView, output: str) -> str:
+    """The view as a matrix, or in the form `tree`, `svg`, `dot`, `json` or `yaml`."""
+    match output:
+        case "json" | "yaml":
+            problems = [problem.to_dict() for problem in view.problems]
+            return as_text({**document(view.machine, view.usage), "problems": problems}, output)
+        case "tree":
+            return text_tree(view.machine, view.usage)
+        case "svg":
+            return svg(view.machine, view.usage, title=view.title, subtitle=view.subtitle)
+        case "dot":
+            return dot(view.machine, view.usage)
+        case _:
+            return matrix(view.machine, view.usage)
+
+
+def placed_jobs(wanted: str, files: tuple[str, ...], *, kubeconfig: str | None) -> list[Job]:
+    """The jobs of that name, of the files or of the cluster. Raises InvalidInput where there is none."""
+    objects = read_objects(files) if files else connect(kubeconfig).list(RESOURCE_CLAIMS)[0]
+    found = jobs_of(entry for entry in objects if entry.get("kind") == RESOURCE_CLAIMS.kind)
+    meant = [one for one in found if wanted in ("all", one.name, f"{one.namespace}/{one.name}")]
+    if not meant and wanted != "all":
+        known = ", ".join(f"{one.namespace}/{one.name}" for one in found) or "none"
+        raise InvalidInput(
+            "no allocated claim belongs to such a job",
+            object=f"job {wanted}",
+            remedy=f"jobs that are placed: {known}",
+        )
+    return meant
+
+
+def render_jobs(jobs: list[Job], output: str) -> str:
+    """The jobs as text, or in the form `svg`, `json` or `yaml`. Raises InvalidInput for `dot`."""
+    match output:
+        case "json" | "yaml":
+            return as_text([job_picture.document(job) for job in jobs], output)
+        case "svg":
+            return job_picture.svg(jobs)
+        case "dot":
+            raise InvalidInput("a job has no dot picture", object="topology", remedy="use -o svg")
+        case _:
+            return "".join(job_picture.text_tree(job) for job in jobs) or "no job is placed\n"
 
 
 def _kind(name: str) -> presets.Preset:
