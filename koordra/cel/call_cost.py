@@ -28,6 +28,7 @@ from koordra.cel.syntax import Node
 
 NAMESPACED: Final = frozenset(
     {name for name in FUNCTIONS if "." in name}
+    | {"sets.contains", "sets.equivalent", "sets.intersects", "lists.range"}
     | {"strings.quote", "optional.of", "optional.none", "optional.ofNonZeroValue"}
 )
 """Functions whose names look like a method of a variable."""
@@ -101,6 +102,7 @@ def _joined(items: Value, *separator: Value) -> int:
 
 _RESULTS: Final = {
     **dict.fromkeys(("contains", "startsWith", "endsWith", "matches", "hasValue", "bool"), "bool"),
+    **dict.fromkeys(("sets.contains", "sets.equivalent", "sets.intersects"), "bool"),
     **dict.fromkeys(
         ("size", "int", "indexOf", "lastIndexOf", "getFullYear", "getMonth", "getDate", "getHours"), "int"
     ),

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from cel_expr_python import cel  # type: ignore[attr-defined, unused-ignore]
-from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
 from koordra.cel.functions import FUNCTIONS, INCLUDES, METHODS, Overload
 from koordra.cel.functions.lists import plain, returned
@@ -68,6 +67,12 @@ def first_line(error: object) -> str:
     line = re.sub(r'Key not found in map : "(.*)"', r"no such key: \1", line)
     return line.replace("No matching overloads found : <iter_range>", "expected iterable type")
 
+
+_LIBRARIES: Final = cel.NewEnvConfigFromYaml(
+    "extensions: [{name: bindings}, {name: lists}, {name: optional}, {name: sets}, {name: strings},"
+    " {name: two-var-comprehensions}]"
+)
+"""The extensions of the library that Kubernetes has too."""
 
 _KINDS: Final[dict[str, Any]] = {
     "bool": cel.Type.BOOL,
@@ -137,7 +142,7 @@ def _environment(
     return cel.NewEnv(
         descriptor_pool=POOL,
         variables={name: _kind(kind) for name, kind in declared.items()},
-        extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+        config=_LIBRARIES,
         functions=[
             cel.FunctionDecl(
                 name,

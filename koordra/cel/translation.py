@@ -1,19 +1,16 @@
 """Expressions for the library: what Kubernetes' CEL has and the library has not, written with what it has.
 
-    X.all(i, v, E)                cel.bind(r, X, r.koordraKeys().all(i, cel.bind(v, r[i], E)))      also exists, existsOne
-    X.transformList(i, v, F, E)   cel.bind(r, X, r.koordraKeys().filter(i, <F>).map(i, <E>))        F may be left out
-    X.transformMap(k, v, F, E)    ... cel.bind(s, r.koordraKeys().filter(k, <F>), s.koordraMapTo(s.map(k, <E>)))
-    X.transformMapEntry(k, v, E)  ... r.koordraKeys().map(k, <E>).koordraMerged()
-    X.sortBy(x, E)                cel.bind(r, X, r.koordraSortedBy(r.map(x, E)))
+    X.transformMap(k, v, F, E)    X.transformList(k, v, F, {k: E}).koordraMerged()               F may be left out
+    X.transformMapEntry(k, v, E)  X.transformList(k, v, E).koordraMerged()
     X.optMap(x, E)                cel.bind(r, X, r.optMap(x, E))    also optFlatMap: their expansion writes X twice
     X.validate(S)                 X.validate(S)[?0]                  functions here cannot give optionals, but lists
     format.named(S)               format.named(S)[?0]
-    X.format(L), X.indexOf(S), X.lastIndexOf(S), X.reverse()         functions of koordra's under names of their own
+    X.format(L), X.indexOf(S), X.lastIndexOf(S), X.reverse(), X.flatten(),
+    lists.range(N)                                                   functions of koordra's under names of their own
     string(X), where ip or cidr occurs                               a function of koordra's, which knows these two
     device.attributes[D]          device.attributes[?D].orValue({})  an unknown domain is an empty map
 
-`koordraKeys` are the indices of a list or the keys of a map; what is bound keeps its type, so that the type checker sees what
-Kubernetes' sees. Each part of a tree is written once, so what is written is as long as what was read, but for a factor.
+Each part of a tree is written once, so what is written is as long as what was read, but for a factor.
 
 The library parses 32 levels, the API server 250. A part that is deeper than `_DEPTH` becomes an expression of its own, and where
 it stood `koordraPart(n, {"x": x})` asks for its value, with the variables that it reads.
@@ -25,7 +22,7 @@ Kubernetes does not: literals of several types in one list or map, and types tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from koordra.cel.functions import RENAMED
@@ -200,45 +197,24 @@ class _Writer:
         variables = variables_of(node)
         if is_bind(node):
             return _bind(node.parts[1].text, parts[2], parts[3])
-        if len(variables) == 2 or (variables and name in ("sortBy", "optMap", "optFlatMap")):
-            return self._with_receiver(name, variables, receiver, arguments[len(variables) :])
+        if name in ("optMap", "optFlatMap") and variables:
+            self._bound += 1
+            bound = _variable(f"{OWN}R{self._bound}")
+            return _bind(bound.text, receiver, _macro(bound, name, variables, arguments))
+        if name.startswith("transformMap") and variables:
+            if name == "transformMap":
+                arguments[-1] = _around("{", [f"{variables[0]}:{arguments[-1].text}"], "}", arguments[-1:])
+            return _method(_macro(receiver, "transformList", variables, arguments), "koordraMerged")
         if variables:
-            found = _method(receiver, "exists_one" if name == "existsOne" else name, *arguments)
-            free = frozenset().union(*(each.free for each in arguments)) - {*variables}
-            return found._replace(free=receiver.free | free)
+            if name in ("exists_one", "existsOne"):
+                name = "exists_one" if len(variables) == 1 else "existsOne"
+            return _macro(receiver, name, variables, arguments)
+        if name == "range" and receiver.text == "lists":
+            return _call("koordraRange", *arguments)
         found = _method(receiver, RENAMED.get(name, name), *arguments)
         if name == "validate" or (name == "named" and _is_name(node.parts[0], "format")):
             return _index(found, Written("0"), mark="?")
         return found
-
-    def _with_receiver(
-        self, name: str, variables: tuple[str, ...], receiver: Written, bodies: Sequence[Written]
-    ) -> Written:
-        """A macro that needs its receiver more than once: it is bound to a name."""
-        self._bound += 1
-        bound, kept = _variable(f"{OWN}R{self._bound}"), _variable(f"{OWN}S{self._bound}")
-        first = _variable(variables[0])
-        if name == "sortBy":
-            keys = _over(bound, "map", first, bodies[0])
-            return _bind(bound.text, receiver, _method(bound, "koordraSortedBy", keys))
-
-        if name.startswith("opt"):
-            return _bind(bound.text, receiver, _over(bound, name, first, bodies[0]))
-
-        def with_both(body: Written) -> Written:
-            return _bind(variables[1], _index(bound, first), body)
-
-        keys = _method(bound, "koordraKeys")
-        if len(bodies) == 2:
-            keys = _over(keys, "filter", first, with_both(bodies[0]))
-        body = with_both(bodies[-1])
-        if name == "transformMap":
-            mapped = _method(kept, "koordraMapTo", _over(kept, "map", first, body))
-            return _bind(bound.text, receiver, _bind(kept.text, keys, mapped))
-        if name == "transformMapEntry":
-            return _bind(bound.text, receiver, _method(_over(keys, "map", first, body), "koordraMerged"))
-        macro = {"transformList": "map", "existsOne": "exists_one"}.get(name, name)
-        return _bind(bound.text, receiver, _over(keys, macro, first, body))
 
 
 # --- composing --------------------------------------------------------------------------------------------------------
@@ -295,9 +271,11 @@ def _method(receiver: Written, name: str, *arguments: Written) -> Written:
     return _of(f"{receiver.text}.{name}({inside})", [receiver, *arguments])
 
 
-def _over(receiver: Written, macro: str, variable: Written, body: Written) -> Written:
-    found = _method(receiver, macro, variable, body)
-    return found._replace(free=receiver.free | (body.free - variable.free))
+def _macro(receiver: Written, name: str, variables: Iterable[str], arguments: Sequence[Written]) -> Written:
+    """A macro; its first arguments are the variables that the others see."""
+    found = _method(receiver, name, *arguments)
+    free = frozenset().union(*(each.free for each in arguments)) - {*variables}
+    return found._replace(free=receiver.free | free)
 
 
 def _bind(name: str, value: Written, body: Written) -> Written:

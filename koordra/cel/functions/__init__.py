@@ -106,29 +106,12 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "sum": _for_each(("int", "uint", "double", "duration"), "*", lists.total),
     "min": _for_each(_COMPARABLE, "*", lists.extreme("min", min)),
     "max": _for_each(_COMPARABLE, "*", lists.extreme("max", max)),
-    "slice": _for_each(_ELEMENTS, "list:*", lists.cut, "int", "int"),
-    "flatten": (
+    "koordraFlatten": (
         ((f"list:list:{_FORMAT}",), "list", _returning(lists.flattened)),
         *(((f"list:list:{each}",), f"list:{each}", None) for each in _ELEMENTS if each != _FORMAT),
         (("list", "int"), "list", _returning(lists.flattened)),
     ),
-    "sort": _for_each(_COMPARABLE, "list:*", lists.in_order),
-    "distinct": _for_each(_ELEMENTS, "list:*", lists.distinct),
-    "koordraSortedBy": _for_each(_ELEMENTS, "list:*", lists.sorted_by, "list"),
     "koordraReversed": _for_each(_ELEMENTS, "list:*", lists.backwards),
-    "koordraKeys": (
-        (("list",), "list:int", lists.indices),
-        ((f"map:dyn:{_FORMAT}",), "list", lists.keys_of),
-        *(((f"map:{key}:dyn",), f"list:{key}", None) for key in _KEYS),
-    ),
-    "koordraMapTo": (
-        (("list:bytes", "list"), "map", _returning(lists.map_to)),
-        *(
-            ((f"list:{key}", f"list:{each}"), f"map:{key}:{each}", None)
-            for key in _KEYS
-            for each in _ELEMENTS
-        ),
-    ),
     "koordraMerged": (
         (("list:bytes",), "map", _returning(lists.merged)),
         *(((f"list:map:{key}:{each}",), f"map:{key}:{each}", None) for key in _KEYS for each in _ELEMENTS),
@@ -169,12 +152,7 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     "isQuantity": ((("string",), "bool", lambda text: is_valid(lambda: parse(text))),),
     "semver": ((("string",), _S, semver), (("string", "bool"), _S, semver)),
     "sign": (((_Q,), "int", lambda q: compare(q, quantity_message(Decimal(0)))),),
-    "sets.contains": ((("list", "list"), "bool", lists.contains),),
-    "sets.equivalent": (
-        (("list", "list"), "bool", lambda a, b: lists.contains(a, b) and lists.contains(b, a)),
-    ),
-    "sets.intersects": ((("list", "list"), "bool", lists.intersects),),
-    "lists.range": ((("int",), "list:int", lists.counted),),
+    "koordraRange": ((("int",), "list:int", lists.counted),),
     "ip": ((("string",), _IP, lambda text: ip_message(addresses.read_ip(text))),),
     "isIP": ((("string",), "bool", lambda text: is_valid(lambda: addresses.read_ip(text))),),
     "ip.isCanonical": ((("string",), "bool", addresses.is_canonical),),
@@ -213,6 +191,7 @@ RENAMED: Final = {
     "format": "koordraFormat",
     "indexOf": "koordraIndexOf",
     "lastIndexOf": "koordraLastIndexOf",
+    "flatten": "koordraFlatten",
     "reverse": "koordraReversed",
 }
 """Methods that the library has, and Kubernetes' are not: under which names they are declared here."""

@@ -61,16 +61,6 @@ def equal(left: Any, right: Any) -> bool:
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
-def contains(items: Any, wanted: Any) -> bool:
-    have = plain(items)
-    return all(any(equal(one, other) for other in have) for one in plain(wanted))
-
-
-def intersects(items: Any, others: Any) -> bool:
-    have = plain(items)
-    return any(equal(one, other) for one in plain(others) for other in have)
-
-
 def _of_one_kind(items: Any, kinds: tuple[type, ...]) -> list[Any]:
     found = plain(items)
     if found and not any(all(type(item) is kind for item in found) for kind in kinds):
@@ -102,12 +92,6 @@ def total(items: Any) -> Any:
     return found
 
 
-def cut(items: Any, start: int, end: int) -> list[Any]:
-    if start < 0 or end < 0 or start > end or end > len(items):
-        raise ValueError(f"cannot slice({start}, {end})")
-    return plain(items)[start:end]
-
-
 def flattened(items: Any, depth: int = 1) -> list[Any]:
     if depth < 0:
         raise ValueError("level must be non-negative")
@@ -120,32 +104,14 @@ def flattened(items: Any, depth: int = 1) -> list[Any]:
     return found
 
 
-def in_order(items: Any) -> list[Any]:
-    return sorted_by(items, items)
-
-
-def sorted_by(items: Any, keys: Any) -> list[Any]:
-    """The items in the order of their keys."""
-    compared = _of_one_kind(keys, _COMPARABLE)
-    return [item for item, _key in sorted(zip(plain(items), compared, strict=True), key=lambda pair: pair[1])]
-
-
-def distinct(items: Any) -> list[Any]:
-    found: list[Any] = []
-    for item in plain(items):
-        if not any(equal(item, other) for other in found):
-            found.append(item)
-    return found
-
-
-def backwards(items: Any) -> list[Any]:
-    return plain(items)[::-1]
-
-
 def counted(number: int) -> list[int]:
     if number > 1_000_000:
         raise ValueError("operation cancelled: actual cost limit exceeded")
     return list(range(number))
+
+
+def backwards(items: Any) -> list[Any]:
+    return plain(items)[::-1]
 
 
 def index_of(items: Any, wanted: Any) -> int:
@@ -173,18 +139,6 @@ def text_last_index_of(text: str, wanted: str, offset: int | None = None) -> int
     if offset < 0:
         raise ValueError(f"index out of range: {offset}")
     return -1 if offset >= len(text) else text.rfind(wanted, 0, offset + len(wanted))
-
-
-def indices(items: Any) -> list[int]:
-    return list(range(len(items)))
-
-
-def keys_of(entries: Mapping[Any, Any]) -> list[Any]:
-    return list(entries)
-
-
-def map_to(keys: Any, values: Any) -> dict[Any, Any]:
-    return dict(zip(plain(keys), plain(values), strict=True))
 
 
 def merged(maps: Any) -> dict[Any, Any]:

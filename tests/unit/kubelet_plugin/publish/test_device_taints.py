@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra import kube
 from koordra.api import kinds
 from koordra.api.kinds import Kind
 from koordra.cli.cluster.cordon_device import command
@@ -240,7 +239,7 @@ class FakeNodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     made = FakeNodes()
-    monkeypatch.setattr(kube, "KubeClient", lambda *_, **__: made)
+    monkeypatch.setattr("koordra.cli.cluster.cordon_device.KubeClient", lambda *_, **__: made)
     return made
 
 
