@@ -370,7 +370,7 @@ def relist(bench: Bench) -> str:
     fresh = {str(item["metadata"]["name"]): item for item in json.loads(text)["items"]}
     decoded = time.process_time()
     bench.cache[RESOURCE_SLICES.plural] = fresh
-    offers = bench.reconciler.allocation.offers
+    offers = bench.reconciler.allocation.placer
     bench.reconciler.cache.adopt(bench.cluster())
     offers.look(bench.reconciler.cache)
     looked = time.process_time()

@@ -5,7 +5,8 @@
     allocation_step    its planning step: groups that wait, most urgent first
     writes             finalizer, then allocation, then the pod's gate; every write is conditional
     claims             reading ResourceClaims
-    offers, placement_results, leftover_store    the best node for a group, by the engine of koordra.placement
+    placer             the best node for a group, by the engine of koordra.placement
+    leftover_store     where what was learned of the workload outlives the controller
     dry_run            what the next pass would decide, without writing
     pod_requeue        pods that their kubelet has given up for a minute
     leadership         who is active; stops a writer before its lease ends

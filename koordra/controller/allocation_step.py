@@ -37,11 +37,12 @@ from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs import quota_hold
 from koordra.controller.gangs.controller import Entries, GangController
 from koordra.controller.gangs.member_placement import Place
-from koordra.controller.offers import KeptOff, Offers
+from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
 from koordra.controller.writes import Outcome, Written
 from koordra.logs import get_logger
+from koordra.placement.decide import Excluded
 from koordra.placement.index import NodeInfo
 from koordra.placement.order.learned_order import Learned
 
@@ -90,7 +91,7 @@ class AllocationStep:
         self._spared = Spared()
         self._latency = latency
         cache = context.cache
-        self.offers = Offers(learned=learned)
+        self.placer = Placer(learned=learned)
         self.reservations = Reservations(starves_after=starves_after)
         self.foreign_drivers = ForeignDrivers(cache)
         self._groups = GroupIndex()
@@ -103,10 +104,10 @@ class AllocationStep:
         self._seen: tuple[object, ...] = ()
         self._seen_version = -1
         self._considered: dict[str, _Considered] = {}
-        self._predicates = InterPodPredicates(cache, self.offers.nodes)
+        self._predicates = InterPodPredicates(cache, self.placer.nodes)
         self.gangs = GangController(
             context,
-            self.offers,
+            self.placer,
             on_allocated=self._on_allocated,
             kept_off=lambda group: self._kept_off(group, context.clock()),
             starves_after=starves_after,
@@ -127,12 +128,12 @@ class AllocationStep:
         context, cache, now = self._context, self._context.cache, self._context.clock()
         for node in cache.capacity_epoch.changed_nodes():
             self._node_backoff.retry_node(node, now)
-        self.offers.look(cache)
+        self.placer.sync(cache)
         self.foreign_drivers.sync()
         self._ask_quota(now)
         changed = self._regroup()
         self._reserve(now)
-        self.offers.hear(changed)
+        self.placer.learn(changed)
         epoch = cache.capacity_epoch.epoch
         concerns = (
             epoch,
@@ -218,7 +219,7 @@ class AllocationStep:
         if before is not None and before.basis == basis and (before.until is None or before.until > now):
             return before
         users = self._context.users()
-        decision = decide(group, ask=lambda some: self.offers.best(some, kept_off), users=users)
+        decision = decide(group, ask=lambda some: self.placer.place(some, kept_off), users=users)
         pause = self._carry_out(group, decision, now, at_once=before is None)
         if pause is None:
             return None
@@ -227,7 +228,7 @@ class AllocationStep:
             heapq.heappush(self._due, (until, group.key))
         return _Considered(basis, until)
 
-    def _kept_off(self, group: Group, now: float) -> KeptOff:
+    def _kept_off(self, group: Group, now: float) -> Excluded:
         found: dict[str, Reason] = self.foreign_drivers.kept_off(group)
         cause = Cause.NODE_UNSUITABLE.value
         for pod in group.pods:
@@ -246,42 +247,43 @@ class AllocationStep:
         """Write the decision. Returns for how long the group need not be planned again: None not at all,
         UNTIL_THE_BASIS_CHANGES, otherwise seconds at most. `at_once`: it did not have to wait before."""
         context = self._context
-        if decision.broken:
-            log.error("allocator_defect", group=_label(group), traceback=decision.broken)
-        if decision.allocations:
-            return self._write(group, decision, at_once=at_once)
+        placement = decision.placement
+        if placement.defect:
+            log.error("allocator_defect", group=_label(group), traceback=placement.defect)
+        if placement.allocations:
+            return self._write(group, placement, at_once=at_once)
         for held in decision.give_back:
             context.give_back(held, why="the pod's other claims cannot be placed beside it")
         for claim in group.pending:
-            reasons = decision.reasons.get(objects.key(claim), ())
+            reasons = placement.reasons.get(objects.key(claim), ())
             context.events.waiting(claim, group.users(claim), reasons)
         if decision.give_back:
             context.wake(context.clock())
             return None
         self.reservations.waits(group, now=now)
-        again = decision.undecided or (self._preemption and not self._preempt(group, now))
+        again = placement.undecided or (self._preemption and not self._preempt(group, now))
         return UNDECIDED_PAUSE if again else UNTIL_THE_BASIS_CHANGES
 
-    def _write(self, group: Group, decision: Decision, *, at_once: bool) -> float | None:
+    def _write(self, group: Group, placement: GroupPlacement, *, at_once: bool) -> float | None:
         context = self._context
-        for key in sorted(decision.allocations):
+        for key in sorted(placement.allocations):
             claim = context.claim(key)
             if claim is None:
                 return None
-            written = context.settled(context.writer.allocate(claim, decision.allocations[key]))
+            written = context.settled(context.writer.allocate(claim, placement.allocations[key]))
             pods = group.users(claim)
             if not written.ok or written.obj is None:
                 return self._not_written(claim, pods, written)
             if self._latency is not None and at_once:
                 self._latency.allocated(claim, pods)
-            self._on_allocated(written.obj, pods, decision.levels.get(key))
+            self._on_allocated(written.obj, pods, placement.levels.get(key))
         self.reservations.forget(group.key)
         return None
 
     def _on_allocated(self, claim: Object, pods: tuple[Object, ...], level: str | None) -> None:
         """What follows from an allocation that was written."""
         context = self._context
-        self.offers.given_out(claim, pods)
+        self.placer.assume(claim, pods)
         context.feedback.remember(claim, pods, now=context.clock())
         log.info("claim_allocated", claim=objects.key(claim), node=claims_of.node_of(claim))
         context.events.allocated(claim, pods, level=level)
@@ -308,7 +310,7 @@ class AllocationStep:
 
     def _reserve(self, now: float) -> None:
         next_change = self.reservations.review(
-            self._groups.groups, self.offers.nodes, fits_when_empty=self._fits_when_empty, now=now
+            self._groups.groups, self.placer.nodes, fits_when_empty=self._fits_when_empty, now=now
         )
         self._context.wake(next_change)
 
@@ -319,14 +321,14 @@ class AllocationStep:
         return self._fits(group, site, frozenset(holders | pods))
 
     def _fits(self, group: Group, site: NodeInfo, without: frozenset[str]) -> bool:
-        return self.offers.fits(group, site.name, without=without)
+        return self.placer.fits(group, site.name, without=without)
 
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
         if self.reservations.node_of(group) is not None:
             return True
         kept_off = self._kept_off(group, now)
-        sites = [site for name, site in self.offers.nodes.items() if name not in kept_off]
+        sites = [site for name, site in self.placer.nodes.items() if name not in kept_off]
         users, together = self._context.users(), self._spared.taken_out(self.gangs.together(), now)
         found = preemption_for(group, sites, users, fits=self._fits, together=together)
         if found is None:

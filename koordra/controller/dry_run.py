@@ -1,10 +1,10 @@
 """What the controller's next pass would decide, worked out from the API's objects alone and without writing anything.
 
     groups that wait, in the order of planning ─> nodes each is kept off ─> best place, or why there is none
-                                                  └ refusals, obstacles between pods, nodes kept free for others
+                                                  └ refusals, predicates between pods, nodes kept free for others
     a group that gets a place takes it, and those after it see what is left
 
-It is the controller's own code (offers, obstacles, reservations, decide) over a copy of the cluster. What the leader keeps in
+It is the controller's own code (placer, predicates, reservations, decide) over a copy of the cluster. What the leader keeps in
 memory is taken from where it shows: refusals by kube-scheduler from the Events about pods (AllocationRefused says for how
 long a node is left out), how long a group has waited from the age of its pods. A leader that took over lately counts the
 waiting anew, so it may reserve a node later than is told here.
@@ -15,9 +15,10 @@ Members of gangs are not forecast: they are placed together or not at all.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, Reason
@@ -25,7 +26,7 @@ from koordra.api import objects
 from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.group_decision import Decision, decide
+from koordra.controller.allocation.group_decision import decide
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.reservations import STARVES_AFTER, Reservations
 from koordra.controller.cache.changes import Change, Cluster
@@ -34,8 +35,7 @@ from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
 from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs.annotations import gang_of
-from koordra.controller.offers import Offers
-from koordra.controller.placement_results import Offered
+from koordra.controller.placer import Placer
 from koordra.controller.reporting import claim_events
 from koordra.placement.index import NodeInfo
 
@@ -115,33 +115,38 @@ class _Passing:
         self._refused = refused
 
     def run(self, reservations: Reservations) -> _Course:
-        cache, offers = ClusterCache.of(self._cluster), Offers()
-        offers.look(cache)
+        cache, placer = ClusterCache.of(self._cluster), Placer()
+        placer.sync(cache)
         foreign = ForeignDrivers(cache)
         foreign.sync()
-        sites, users = offers.nodes, cache.pod_index.users
-        obstacles, groups = InterPodPredicates(cache, sites), _waiting(cache)
+        sites, users = placer.nodes, cache.pod_index.users
+        predicates, groups = InterPodPredicates(cache, sites), _waiting(cache)
 
         def fits_when_empty(group: Group, site: NodeInfo) -> bool:
             gone = {objects.uid(claim) for claim in site.holders}
             gone |= {objects.uid(pod) for claim in site.holders for pod in users.get(objects.key(claim), ())}
-            return offers.fits(group, site.name, without=frozenset(gone))
+            return placer.fits(group, site.name, without=frozenset(gone))
 
         reservations.review(groups, sites, fits_when_empty=fits_when_empty, now=0.0)
         course = _Course()
         for group in sorted(groups.values(), key=lambda group: group.urgency):
-            kept_off = {**reservations.kept_off(group), **obstacles.of(group)}
+            kept_off = {**reservations.kept_off(group), **predicates.of(group)}
             kept_off |= {**self._left_out(group), **foreign.kept_off(group)}
-            decision = decide(group, ask=_asking(offers, kept_off), users=users)
-            self._note(course, group, decision)
+            placement = decide(group, ask=partial(placer.place, excluded=kept_off), users=users).placement
+            if not placement.allocations:
+                course.nowhere.append(group)
             for claim in group.pending:
                 key = objects.key(claim)
-                allocation = decision.allocations.get(key)
-                if allocation is not None:
-                    pods = [pod for pod in group.pods if pod in users.get(key, ())]
-                    given = {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
-                    cache.apply([Change(RESOURCE_CLAIMS, key, given)])
-                    offers.given_out(given, pods)
+                allocation = placement.allocations.get(key)
+                if allocation is None:
+                    reasons = placement.reasons.get(key, ())
+                    course.found[key] = Forecast(reasons=reasons, undecided=placement.undecided)
+                    continue
+                course.found[key] = Forecast(placement.node, placement.levels.get(key))
+                pods = [pod for pod in group.pods if pod in users.get(key, ())]
+                given = {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
+                cache.apply([Change(RESOURCE_CLAIMS, key, given)])
+                placer.assume(given, pods)
         return course
 
     def _left_out(self, group: Group) -> dict[str, Reason]:
@@ -151,24 +156,6 @@ class _Passing:
                 text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
                 found[node] = Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text)
         return found
-
-    def _note(self, course: _Course, group: Group, decision: Decision) -> None:
-        if not decision.allocations:
-            course.nowhere.append(group)
-        for claim in group.pending:
-            key = objects.key(claim)
-            allocation = decision.allocations.get(key)
-            if allocation is not None:
-                node = claims_of.node_of({**claim, "status": {"allocation": allocation}})
-                course.found[key] = Forecast(node, decision.levels.get(key))
-            else:
-                course.found[key] = Forecast(
-                    reasons=tuple(decision.reasons.get(key, ())), undecided=decision.undecided
-                )
-
-
-def _asking(offers: Offers, kept_off: Mapping[str, Reason]) -> Callable[[Group], Offered]:
-    return lambda group: offers.best(group, kept_off)
 
 
 def _waiting(cache: ClusterCache) -> dict[str, Group]:

@@ -113,7 +113,7 @@ class Reconciler:
         self.allocation.gangs.lift()
         self._report_pinned()
         self._report_conflicts()
-        self.allocation.offers.order.retain(context.cache.claims.values())
+        self.allocation.placer.order.retain(context.cache.claims.values())
         context.wake(self._node_backoff.next_expiry(context.clock()))
         return context.end()
 
@@ -201,7 +201,7 @@ class Reconciler:
                     context.events.pinned(claim, pod, (self._why_pinned(pod, node),))
 
     def _why_pinned(self, pod: Object, node: str) -> Reason:
-        site = self.allocation.offers.nodes.get(node)
+        site = self.allocation.placer.nodes.get(node)
         load = {} if site is None else site.load
         found = [] if site is None else list(unsuitable(site.node, pod, taken=load))
         said = "; ".join(found) or pod_scheduled(pod).message or "the scheduler does not place it there"

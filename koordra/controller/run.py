@@ -261,7 +261,7 @@ def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], boo
         quota=keeper.held if keeper else None,
     )
     _passes(office, reconciler, store, changed=changed, stop=stop)
-    store.keep(reconciler.allocation.offers.order, now=True)
+    store.keep(reconciler.allocation.placer.order, now=True)
 
 
 def _passes(
@@ -286,7 +286,7 @@ def _passes(
             backoff = FIRST_BACKOFF
             office.readiness.tell(True)
             reconciler.count(office.instruments)
-            store.keep(reconciler.allocation.offers.order)
+            store.keep(reconciler.allocation.placer.order)
             _wait(changed, stop, pause)
             stop.wait(GATHER)
             continue

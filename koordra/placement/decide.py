@@ -107,16 +107,16 @@ class Engine:
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
-    def decide(self, group: Group, *, excluded: Excluded = NOTHING) -> Decision:
+    def decide(self, group: Group | Question, *, excluded: Excluded = NOTHING) -> Decision:
         """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere by anybody, and
         PlanError where a taint rule cannot be read."""
         question = self.resolve(group)
         self.settle()
-        if group.allocated:
+        if question.group.allocated:
             return self._beside(question, excluded)
         return self._choose(question, excluded)
 
-    def fits(self, group: Group, node: str, *, without: frozenset[str] = _FREE) -> bool:
+    def fits(self, group: Group | Question, node: str, *, without: frozenset[str] = _FREE) -> bool:
         """Whether the group fits on the node, as if these claims and pods (by uid) were gone."""
         question = self.resolve(group)
         self.settle()
@@ -128,8 +128,8 @@ class Engine:
         taken = self.index.taken_without(info, without)
         return self._search(question, info, taken, several=False).offer is not None
 
-    def resolve(self, group: Group) -> Question:
-        """The group as a question. Raises ClaimRefused."""
+    def resolve(self, group: Group | Question) -> Question:
+        """The group as a question; a question is resolved again only if a DeviceClass has changed since. Raises ClaimRefused."""
         index = self.index
         if index.trouble:
             raise PlanError(index.trouble[min(index.trouble)])
@@ -138,6 +138,9 @@ class Engine:
             self._claims.clear()
             self._resolved = None
             self._class_version = index.class_version
+            group = group.group if isinstance(group, Question) else group
+        if isinstance(group, Question):
+            return group
         known = self._resolved
         if known is not None and known.group is group:
             return known

@@ -14,8 +14,7 @@ for this group alone, as does an error inside the allocator: one bad claim must 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
@@ -24,49 +23,37 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.claims import Owner
-from koordra.controller.placement_results import Offered, waits_for_others
+from koordra.controller.placer import GroupPlacement, waits_for_others
 
 MOST_CONSUMERS = 256
 """Pods that one claim can be reserved for (resource.k8s.io ReservedFor)."""
 
-Ask = Callable[[Group], Offered]
-"""The best place for a group, or why there is none (offers.Offers.best)."""
+Ask = Callable[[Group], GroupPlacement]
+"""The best place for a group, or why there is none (placer.Placer.place)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Exactly one of the first three says something; `reasons` are for claims (by key) that wait.
+    """Allocations to be written, or reasons why claims wait, and then allocated claims to `give_back`."""
 
-    `undecided`: the search ran out of budget; it is tried again even if nothing changes.
-    """
-
-    allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
+    placement: GroupPlacement
     give_back: tuple[Object, ...] = ()
-    levels: Mapping[str, str | None] = field(default_factory=dict)
-    undecided: bool = False
-    broken: str = ""
 
 
 def decide(group: Group, *, ask: Ask, users: Mapping[str, Sequence[Object]]) -> Decision:
     """What to do about one group; see the module's docstring. `users`: claim key -> pods that use it."""
     whole = ask(group)
     if whole.allocations:
-        return Decision(allocations=whole.allocations, levels=whole.levels)
+        return Decision(whole)
     if len(group.members) > 1:
         for member in group.members:
             alone = ask(Group((member,)))
             if alone.allocations:
-                return Decision(allocations=alone.allocations, levels=alone.levels)
-    return Decision(
-        reasons=whole.reasons,
-        give_back=held_in_vain(group, users),
-        undecided=whole.undecided,
-        broken=whole.broken,
-    )
+                return Decision(alone)
+    return Decision(whole, unused(group, users))
 
 
-def held_in_vain(group: Group, users: Mapping[str, Sequence[Object]]) -> tuple[Object, ...]:
+def unused(group: Group, users: Mapping[str, Sequence[Object]]) -> tuple[Object, ...]:
     """Allocated claims of the group that nobody uses and no pod outside the group waits for."""
     inside = {objects.uid(pod) for pod in group.pods}
     found = {

@@ -34,7 +34,7 @@ from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, with_
 from koordra.controller.gangs.reservation import GangReservation
 from koordra.controller.gangs.restart import GangRestarts
 from koordra.controller.gangs.ungate import UngateTracker
-from koordra.controller.offers import Offers
+from koordra.controller.placer import Placer
 from koordra.logs import get_logger
 from koordra.placement import gang as asked
 
@@ -63,7 +63,7 @@ class GangController:
     def __init__(
         self,
         context: PassContext,
-        offers: Offers,
+        placer: Placer,
         *,
         on_allocated: commit.OnAllocated,
         kept_off: KeptOffBy,
@@ -78,9 +78,9 @@ class GangController:
         self._kept_off = kept_off
         self._entries = entries
         self._memory = asked.Remembered()
-        self._arranging = MemberPlacement(offers, place=place, memory=self._memory)
+        self._arranging = MemberPlacement(placer, place=place, memory=self._memory)
         self._remembers: tuple[object, ...] = ()
-        self._offers = offers
+        self._placer = placer
         self.ungating = UngateTracker()
         self.reservation = GangReservation(starves_after=starves_after)
         self._gang_index = GangIndex(context.cache, self.ungating)
@@ -423,7 +423,7 @@ class GangController:
         if self.statuses[gang.key].phase is not Phase.WAITING:
             return
         if self.reservation.starves(gang, now=now):
-            sites = sorted(self._offers.nodes.values(), key=lambda site: (len(site.holders), site.name))
+            sites = sorted(self._placer.nodes.values(), key=lambda site: (len(site.holders), site.name))
             number = max(1, len(whole.members) // 2)
             while True:
                 answer = self._arrange(whole, cells, without=_all_on(sites[:number], self._context.users()))

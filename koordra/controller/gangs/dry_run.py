@@ -17,7 +17,7 @@ from koordra.controller.gangs.member_placement import MemberPlacement, Place, qu
 from koordra.controller.gangs.membership import Gang, GangIndex
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, with_idle
 from koordra.controller.gangs.ungate import UngateTracker
-from koordra.controller.offers import Offers
+from koordra.controller.placer import Placer
 from koordra.placement import gang as asked
 
 
@@ -54,10 +54,10 @@ def gangs_ahead(
     place: Place | None,
 ) -> list[GangAhead]:
     """Every gang that concerns koordra, the most urgent first."""
-    offers, cache = Offers(), ClusterCache.of(cluster)
-    offers.look(cache)
-    obstacles = InterPodPredicates(cache, offers.nodes)
-    arranging = MemberPlacement(offers, place=place, memory=asked.Remembered())
+    placer, cache = Placer(), ClusterCache.of(cluster)
+    placer.sync(cache)
+    obstacles = InterPodPredicates(cache, placer.nodes)
+    arranging = MemberPlacement(placer, place=place, memory=asked.Remembered())
     nodes, users = cache.nodes, cache.pod_index.users
     found = []
     gathering = GangIndex(cache, UngateTracker())

@@ -23,11 +23,11 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
-from koordra.controller.offers import KeptOff, Offers
-from koordra.controller.placement_results import Offered
+from koordra.controller.placer import GroupPlacement, Placer
 from koordra.placement import gang as asked
+from koordra.placement.decide import Excluded
 
-KeptOffBy = Callable[[Group], KeptOff]
+KeptOffBy = Callable[[Group], Excluded]
 
 Place = Callable[..., asked.GangAnswer]
 """`koordra.placement.gang.place_gang`."""
@@ -137,8 +137,8 @@ def rank_of(member: Member) -> int | None:
 class MemberPlacement:
     """Finds places in the cluster as it is in a pass. Not thread-safe; `place` remembers through `memory`."""
 
-    def __init__(self, offers: Offers, *, place: Place | None, memory: Any = None) -> None:
-        self._offers = offers
+    def __init__(self, placer: Placer, *, place: Place | None, memory: Any = None) -> None:
+        self._placer = placer
         self._place = place
         self._memory = memory
 
@@ -154,18 +154,18 @@ class MemberPlacement:
     ) -> asked.GangAnswer:
         """`without`: uids of claims and pods as if they were gone."""
         if self._place is None:
-            with self._offers.tentative(without):
+            with self._placer.overlay(without):
                 return self._one_by_one(whole, cells, kept_off)
         answer = self._place(whole, self._nodes(without), classes, memory=self._memory, budget=budget)
         if isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, kept_off):
-            with self._offers.tentative(without):
+            with self._placer.overlay(without):
                 return self._one_by_one(whole, cells, kept_off)
         return answer
 
     def _nodes(self, without: frozenset[str]) -> dict[str, asked.GangNode]:
-        index = self._offers.engine.index
+        index = self._placer.engine.index
         found = {}
-        for name, info in self._offers.nodes.items():
+        for name, info in self._placer.nodes.items():
             holders = info.holders
             if without:
                 holders = tuple(claim for claim in holders if objects.uid(claim) not in without)
@@ -186,7 +186,7 @@ class MemberPlacement:
         """Whether a member has no place beside those before it, for reasons that lie between pods."""
         if not any(_looks_at_others(pod) for cell in cells.values() for pod in cell.group.pods):
             return False
-        with self._offers.tentative():
+        with self._placer.overlay():
             for placed in answer.members:
                 cell = cells[placed.key]
                 if placed.node in kept_off(cell.group):
@@ -198,10 +198,10 @@ class MemberPlacement:
         self, whole: asked.Gang, cells: Mapping[str, Cell], kept_off: KeptOffBy
     ) -> asked.GangAnswer:
         """Each cell where it fits best beside those before it; those that ask the most first."""
-        chosen: dict[str, Offered] = {}
+        chosen: dict[str, GroupPlacement] = {}
         reasons: dict[str, tuple[Reason, ...]] = {}
         undecided = False
-        with self._offers.tentative():
+        with self._placer.overlay():
             for member in sorted(whole.members, key=lambda each: -_asks(each.claims)):
                 cell = cells[member.key]
                 found = self._offer(cell, kept_off(cell.group))
@@ -223,21 +223,21 @@ class MemberPlacement:
             return asked.GangUnsatisfiable(total, text, reasons)
         return _placed(whole, chosen)
 
-    def _offer(self, cell: Cell, kept: KeptOff) -> Offered:
+    def _offer(self, cell: Cell, kept: Excluded) -> GroupPlacement:
         if cell.group.pending:
-            return self._offers.best(cell.group, kept)
+            return self._placer.place(cell.group, kept)
         pinned = cell.pinned
-        return Offered(next(iter(pinned)) if pinned else None)
+        return GroupPlacement(next(iter(pinned)) if pinned else None)
 
     def _come(self, cell: Cell, node: str | None, allocations: Mapping[str, Mapping[str, Any]]) -> None:
         for claim in cell.group.pending:
             taken = allocations.get(objects.key(claim))
             if taken is not None:
                 status = {**objects.status_of(claim), "allocation": taken}
-                self._offers.given_out({**claim, "status": status}, cell.group.pods)
+                self._placer.assume({**claim, "status": status}, cell.group.pods)
 
 
-def _placed(whole: asked.Gang, chosen: Mapping[str, Offered]) -> asked.GangPlaced:
+def _placed(whole: asked.Gang, chosen: Mapping[str, GroupPlacement]) -> asked.GangPlaced:
     """Ranks by index, then in the order given; fixed members keep theirs."""
     taken = {fixed.rank for fixed in whole.fixed if fixed.rank is not None}
     free = (rank for rank in range(len(whole.fixed) + len(chosen) + len(taken)) if rank not in taken)

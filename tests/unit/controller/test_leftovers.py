@@ -14,14 +14,14 @@ from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli.debug import leftover_table
 from koordra.controller.leftover_store import NAME, PERIOD, LeftoverStore, data_of, learned_of
-from koordra.controller.offers import Offers
+from koordra.controller.placer import Placer
 from koordra.errors import InvalidManifest, NotFound
 from koordra.placement.columns.state import Request
 from koordra.placement.order.learned_order import Learned
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
 from tests.fakes.joint_cluster import gpu_slice, node
-from tests.unit.controller.test_offers import Book, of_kind
+from tests.unit.controller.test_placer import Book, of_kind
 from tests.unit.placement import fleets
 
 GPU = 80
@@ -33,12 +33,12 @@ class Learning(Book):
 
     def __init__(self, *, nodes: int, gpus: int = 1, learned: Learned | None = None) -> None:
         super().__init__(nodes=nodes, gpus=gpus)
-        self.offers = Offers(learned=learned)
+        self.placer = Placer(learned=learned)
 
     def place(self, name: str, **asked: Any) -> str | None:
         self.add(name, **asked)
-        self.offers.look(self.seen())
-        offered = self.offers.best(self.group(name), {})
+        self.placer.sync(self.seen())
+        offered = self.placer.place(self.group(name), {})
         for key, allocation in offered.allocations.items():
             self.take(key, allocation)
         return offered.node
@@ -60,8 +60,8 @@ def two_cards(learned: Learned | None) -> Learning:
     book.nodes.append(of_kind("Node", node("n1", cpu="8")))
     book.slices.append(of_kind("ResourceSlice", gpu_slice("n1", 1)))
     book.add("pin", memory=f"{GPU * 65 // 100}Gi")
-    book.offers.look(book.seen())
-    offered = book.offers.best(book.group("pin"), {})
+    book.placer.sync(book.seen())
+    offered = book.placer.place(book.group("pin"), {})
     assert offered.node == "n1"
     for key, allocation in offered.allocations.items():
         book.take(key, allocation)
@@ -82,21 +82,21 @@ def test_the_learned_table_decides_where_the_claim_is_equally_well_served() -> N
 
 def test_it_learns_from_the_claims_that_arrive() -> None:
     book = Learning(nodes=4, gpus=2)
-    assert book.offers.order.learned.table == Table()
+    assert book.placer.order.learned.table == Table()
     for number in range(40):
         book.place(f"c{number}", memory=f"{GPU * 60 // 100}Gi", cpu="100m")
         if number % 3 == 2:
             book.end(f"c{number}")
-    learned = book.offers.order.learned
-    assert book.offers.order.epoch > 0
+    learned = book.placer.order.learned
+    assert book.placer.order.epoch > 0
     assert learned.table.pods >= 32
     assert learned.workload.counts == {Request(100, 0, 1, 600): 40}
     # Nothing smaller than 600 comes: what one of them leaves is lost.
     assert learned.table.holes[40] == 400_000
-    before = book.offers.order.epoch
+    before = book.placer.order.epoch
     for _ in range(3):
-        book.offers.look(book.seen())
-    assert book.offers.order.epoch == before, "a claim counts once"
+        book.placer.sync(book.seen())
+    assert book.placer.order.epoch == before, "a claim counts once"
 
 
 def test_a_first_controller_begins_with_what_is_in_use() -> None:
@@ -104,17 +104,17 @@ def test_a_first_controller_begins_with_what_is_in_use() -> None:
     before = Learning(nodes=20, gpus=2)
     for number in range(40):
         before.place(f"c{number}", memory=f"{GPU * 60 // 100}Gi", cpu="100m")
-    first = Offers()
-    first.look(before.seen())
+    first = Placer()
+    first.sync(before.seen())
     learned = first.order.learned
-    assert learned.workload.counts == before.offers.order.learned.workload.counts
+    assert learned.workload.counts == before.placer.order.learned.workload.counts
     assert learned.table.pods == 40
     assert first.order.epoch == 1, "it is to be kept"
-    first.look(before.seen())
+    first.sync(before.seen())
     assert first.order.epoch == 1
     # A later term goes on from what was kept, and counts nobody twice.
-    again = Offers(learned=learned)
-    again.look(before.seen())
+    again = Placer(learned=learned)
+    again.sync(before.seen())
     assert again.order.learned.workload.count == 40
 
 
@@ -129,7 +129,7 @@ def test_the_learned_table_chooses_the_card_inside_a_node() -> None:
         book = Learning(nodes=1, gpus=2)
         for name, percent in (("a", 40), ("b", 65)):
             book.place(name, memory=f"{GPU * percent // 100}Gi")
-        book.offers = Offers(learned=learned)
+        book.placer = Placer(learned=learned)
         book.place("asked", memory=share)
         (claim,) = [one for one in book.claims if objects.name(one) == "asked"]
         (result,) = claim["status"]["allocation"]["devices"]["results"]
@@ -143,11 +143,11 @@ def test_a_new_table_is_used_where_an_old_answer_is_known() -> None:
         book.place(name, memory=f"{GPU * percent // 100}Gi")
     taken = []
     for table in (hole_of(350), hole_of(100)):
-        book.offers.order.ranking.know(table)
-        book.offers.order.epoch += 1
+        book.placer.order.ranking.know(table)
+        book.placer.order.epoch += 1
         book.add("asked", memory=f"{GPU * 25 // 100}Gi")
-        book.offers.look(book.seen())
-        allocation = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
+        book.placer.sync(book.seen())
+        allocation = book.placer.place(book.group("asked"), {}).allocations["default/asked"]
         taken.append(allocation["devices"]["results"][0]["device"])
         book.end("asked")
     assert taken == ["gpu-1", "gpu-0"]
@@ -157,9 +157,9 @@ def test_a_claim_that_waits_is_counted_once() -> None:
     book = Learning(nodes=1)
     book.add("large", memory="1000Gi")
     for _ in range(50):
-        book.offers.look(book.seen())
-        book.offers.best(book.group("large"), {})
-    assert book.offers.order.learned.workload.count == 1
+        book.placer.sync(book.seen())
+        book.placer.place(book.group("large"), {})
+    assert book.placer.order.learned.workload.count == 1
 
 
 def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
@@ -167,9 +167,9 @@ def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
     book = two_cards(Learned(hole_of(100)))
     group_name = "asked"
     book.add(group_name, memory=f"{GPU * 25 // 100}Gi")
-    book.offers.look(book.seen())
-    engine = book.offers.engine
-    question = engine.resolve(book.offers._group(book.group(group_name)))
+    book.placer.sync(book.seen())
+    engine = book.placer.engine
+    question = book.placer._question(book.group(group_name))
     worse, better = WORTH, 0
     assert engine._value(question, "n1", better) < engine._value(question, "n0", worse)
     assert engine._value(question, "n0", better) < engine._value(question, "n1", better)
@@ -185,13 +185,13 @@ def test_nodes_that_come_go_and_change_are_followed() -> None:
     for number in range(6, 30):
         book.place(f"c{number}", memory="20Gi")
         book.end(f"c{number - 3}")
-    leftovers, fleet = book.offers.order, book.offers.order.ranking.fleet
-    fresh = Offers(learned=leftovers.learned)
-    fresh.look(book.seen())
-    book.offers.look(book.seen())
+    leftovers, fleet = book.placer.order, book.placer.order.ranking.fleet
+    fresh = Placer(learned=leftovers.learned)
+    fresh.sync(book.seen())
+    book.placer.sync(book.seen())
     ours, theirs = leftovers.ranking, fresh.order.ranking
     assert fleets.drifted(fleet) == []
-    for name in book.offers.nodes:
+    for name in book.placer.nodes:
         mine, other = (ranking.fleet.nodes[ranking.number[name]] for ranking in (ours, theirs))
         assert mine is not None
         assert other is not None
@@ -226,22 +226,22 @@ def test_the_table_is_kept_rarely_and_read_by_the_next_term() -> None:
     book = Learning(nodes=4, gpus=2)
     for number in range(60):
         book.place(f"c{number}", memory="20Gi", cpu="100m")
-        store.keep(book.offers.order)
+        store.keep(book.placer.order)
         book.end(f"c{number}")
     assert api.writes == 1
     now[0] = PERIOD
     leading[0] = False
-    store.keep(book.offers.order, now=True)
+    store.keep(book.placer.order, now=True)
     assert api.writes == 1, "who does not lead does not write"
     leading[0] = True
-    store.keep(book.offers.order)
-    store.keep(book.offers.order, now=True)
+    store.keep(book.placer.order)
+    store.keep(book.placer.order, now=True)
     assert api.writes == 2, "what is kept is not written again"
     again = store.read()
     assert again is not None
-    assert again.table == book.offers.order.learned.table
-    assert again.workload.counts == book.offers.order.learned.workload.counts
-    assert Learning(nodes=1, learned=again).offers.order.learned.table == again.table
+    assert again.table == book.placer.order.learned.table
+    assert again.workload.counts == book.placer.order.learned.workload.counts
+    assert Learning(nodes=1, learned=again).placer.order.learned.table == again.table
 
 
 def test_without_the_config_map_it_learns_all_the_same() -> None:
@@ -251,8 +251,8 @@ def test_without_the_config_map_it_learns_all_the_same() -> None:
     book = Learning(nodes=2)
     for number in range(33):
         book.place(f"c{number}", memory="20Gi")
-    store.keep(book.offers.order, now=True)
-    assert book.offers.order.epoch == 1
+    store.keep(book.placer.order, now=True)
+    assert book.placer.order.epoch == 1
 
 
 def _but(**other: object) -> str:
@@ -310,12 +310,12 @@ def test_a_pod_that_asks_for_more_than_any_number_stops_nobody(amount: str) -> N
         book.add(f"absurd{number}", cpu=amount, memory="20Gi")
     assert book.place("first", memory="20Gi") == "n0"
     waiting = [book.group(f"absurd{number}") for number in range(36)]
-    book.offers.hear(waiting)
-    assert book.offers.best(waiting[0], {}).node is None
-    assert book.offers.order.learned.table.pods >= 32
-    kept = learned_of(data_of(book.offers.order.learned))
+    book.placer.learn(waiting)
+    assert book.placer.place(waiting[0], {}).node is None
+    assert book.placer.order.learned.table.pods >= 32
+    kept = learned_of(data_of(book.placer.order.learned))
     assert kept is not None
-    book.offers = Offers(learned=kept)
+    book.placer = Placer(learned=kept)
     assert book.place("second", memory="20Gi") is not None
 
 
@@ -326,25 +326,25 @@ def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: p
     for method in ("request", "key", "heard"):
         book = Learning(nodes=2, learned=Learned(hole_of(190)))
         with monkeypatch.context() as patch:
-            patch.setattr(book.offers.order.ranking, method, broken)
+            patch.setattr(book.placer.order.ranking, method, broken)
             book.add("asked", memory="20Gi")
-            book.offers.look(book.seen())
+            book.placer.sync(book.seen())
             group = book.group("asked")
-            book.offers.hear([group])
-            assert book.offers.best(group, {}).node == "n0"
+            book.placer.learn([group])
+            assert book.placer.place(group, {}).node == "n0"
 
 
 def test_nodes_that_went_when_the_list_of_changes_was_begun_anew_are_forgotten() -> None:
     book = Learning(nodes=3, learned=Learned(hole_of(100)))
     book.place("first", memory="20Gi")
     book.nodes.pop()
-    index, _ = book.offers.engine.index, book.seen()
+    index, _ = book.placer.engine.index, book.seen()
     index.settle()
     index.base += len(index.changes)
     index.changes.clear()
-    book.offers.look(book.seen())
-    assert set(book.offers.order._published) == {"n0", "n1"}
-    assert len([one for one in book.offers.order.ranking.fleet.nodes if one is not None]) == 2
+    book.placer.sync(book.seen())
+    assert set(book.placer.order._published) == {"n0", "n1"}
+    assert len([one for one in book.placer.order.ranking.fleet.nodes if one is not None]) == 2
 
 
 @pytest.mark.parametrize("text", DAMAGED)

@@ -8,7 +8,7 @@ from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.leftover_store import data_of, learned_of
-from koordra.controller.offers import Offers
+from koordra.controller.placer import Placer
 from koordra.placement.order.learned_order import Learned
 from tests.fakes.groups import groups_of
 from tests.unit.placement import mixed
@@ -28,7 +28,7 @@ class Controller:
         self.claims: list[Object] = []
         self.pods: list[Object] = []
         self.cache = ClusterCache()
-        self.offers = Offers(learned=learned)
+        self.placer = Placer(learned=learned)
 
     def seen(self) -> ClusterCache:
         self.cache.adopt(
@@ -42,8 +42,8 @@ class Controller:
         claim, pod = mixed.claim(name, cpu=1, **said)
         self.claims.append(claim)
         self.pods.append(pod)
-        self.offers.look(self.seen())
-        found = self.offers.best(self._group(name), {})
+        self.placer.sync(self.seen())
+        found = self.placer.place(self._group(name), {})
         if found.node is None or end:
             self.claims.pop()
             self.pods.pop()
@@ -66,7 +66,7 @@ def learned_by(controller: Controller) -> Learned:
     for number in range(36):
         said = {"selector": mixed.of_model("T4")} if number % 3 == 0 else {}
         assert controller.place(f"c{number}", end=True, **said) is not None
-    return controller.offers.order.learned
+    return controller.placer.order.learned
 
 
 def test_models_that_only_some_claims_may_use_are_kept_for_them() -> None:
@@ -98,7 +98,7 @@ def test_node_sets_are_not_learned() -> None:
     for number in range(33):
         zone = {"nodeSelector": {"zone": mixed.ZONES[number % 2]}}
         assert controller.place(f"c{number}", end=True, pod=zone) is not None
-    counts = controller.offers.order.learned.workload.counts
+    counts = controller.placer.order.learned.workload.counts
     assert {request.nodes for request in counts} == {-1}
     assert sorted(request.models for request in counts) == [("A100", "H100", "T4"), ("A100", "T4", "V100")]
 

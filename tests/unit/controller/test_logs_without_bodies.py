@@ -72,7 +72,7 @@ def test_a_whole_course_of_things_logs_no_body(
     def broken(*_args: object, **_how: object) -> None:
         raise RuntimeError("a defect inside the allocator")
 
-    monkeypatch.setattr(cluster.reconciler.allocation.offers.engine, "decide", broken)
+    monkeypatch.setattr(cluster.reconciler.allocation.placer.engine, "decide", broken)
     body = with_secret("broken")
     body["spec"]["devices"]["config"] = []
     cluster.api.create(

@@ -15,7 +15,7 @@ from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.controller.test_forecast import NOW
-from tests.unit.controller.test_offers import Book
+from tests.unit.controller.test_placer import Book
 from tests.unit.placement import mixed
 
 Object = dict[str, Any]
@@ -28,7 +28,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     decide = Engine.decide
 
     def counted(self: Engine, group: Any, **given: Any) -> Any:
-        found.extend(claim.key for claim in group.claims)
+        found.extend(claim.key for claim in self.resolve(group).group.claims)
         return decide(self, group, **given)
 
     monkeypatch.setattr(Engine, "decide", counted)
@@ -68,13 +68,13 @@ def test_what_is_decided_offline_is_what_the_controller_decides() -> None:
     book = Book(nodes=3)
     for name in "abc":
         book.add(name, memory="50Gi")
-    book.offers.look(book.seen())
+    book.placer.sync(book.seen())
     assert isinstance(book.cache, ClusterCache)
     shown = [*book.nodes, *book.slices, *book.classes, *book.claims, *book.pods]
     planned = plan(shown, report_errors=True)
     for name in "abc":
-        book.offers.look(book.seen())
-        found = book.offers.best(book.group(name), {})
+        book.placer.sync(book.seen())
+        found = book.placer.place(book.group(name), {})
         assert found.allocations[f"default/{name}"] == planned.allocations[f"default/{name}"]
         book.take(f"default/{name}", found.allocations[f"default/{name}"])
-    assert names.CLASS_GPU in book.offers.engine.index.classes
+    assert names.CLASS_GPU in book.placer.engine.index.classes

@@ -19,7 +19,7 @@ from koordra.allocator.request.requests import resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.offers import Offers
+from koordra.controller.placer import Placer
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
 from koordra.placement.columns.fleet import Placement
@@ -90,7 +90,7 @@ class Clusters:
         )
         self.ranking.settle(Usage(), {})
         self.cache = ClusterCache()
-        self.offers = Offers(learned=Learned(table, LEARNED))
+        self.placer = Placer(learned=Learned(table, LEARNED))
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
         self.placed: dict[str, Placement] = {}
@@ -188,9 +188,9 @@ class Clusters:
             pods=list(self.pods.values()),
         )
         self.cache.adopt(cluster)
-        self.offers.look(self.cache)
+        self.placer.sync(self.cache)
         (group,) = groups_of(self.cache)
-        return _devices(self.offers.best(group, {}).allocations.get(f"d/{name}"))
+        return _devices(self.placer.place(group, {}).allocations.get(f"d/{name}"))
 
     def take(self, name: str, allocation: Object | None) -> None:
         if allocation is None:

@@ -1,27 +1,29 @@
-"""The controller's engine: told of every change by the cache, asked group by group.
+"""The placement engine as the controller uses it: told of every change by the cache, asked group by group.
 
     cache ── listeners ──▶ index ──▶ decide ──▶ allocations to be written
-    claims that wait ────▶ learned order         └▶ explain ──▶ reasons, once for every state of a node, MOST_TOLD at most
+    claims that wait ────▶ learned order         └▶ explain ──▶ reasons, once for every state of a node, MOST_EXPLAINED at most
 
-The engine is `koordra.placement`'s: what is planned offline is what happens. Here only its words are translated: groups of plain
-objects into claims that are read once, offers into plain allocations. What keeps a pod off nodes (refused by the scheduler,
-reserved for somebody, pod-level obstacles) is said with each question and is no part of what is remembered.
+The engine is `koordra.placement`'s: what is planned offline is what happens. Here groups of plain objects become claims that are
+read once, and offers become plain allocations. What keeps a pod off nodes (refused by the scheduler, reserved for somebody,
+predicates between pods) is passed with each question and is no part of what the engine caches.
+
+An error of the allocator becomes a reason with the nearest word of the vocabulary, so that one bad claim never ends a pass.
 """
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
-from koordra.allocator.reasons import Cause, Reason, refusal, told_in_order
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal, told_in_order
 from koordra.allocator.score import POLICIES, policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -41,10 +43,9 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.cache.slice_index import joint_slice
-from koordra.controller.placement_results import Offered, Reasons, refused, waits_for_others
-from koordra.errors import InvalidManifest, KoordraError
+from koordra.errors import InvalidInput, InvalidManifest, KoordraError, SelectorError
 from koordra.logs import get_logger
-from koordra.placement.decide import Engine, Undecided
+from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.index import Change, NodeInfo
 from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.request import groups as placement_groups
@@ -52,11 +53,8 @@ from koordra.placement.request.request_class import Question
 
 log = get_logger(__name__)
 
-MOST_TOLD: Final = 24
+MOST_EXPLAINED: Final = 24
 """Nodes that an Event is made from; it has room for fewer."""
-
-KeptOff = Mapping[str, Reason]
-"""Node -> why the group must stay off it."""
 
 _KINDS: Final[tuple[Kind, ...]] = (
     DEVICE_CLASSES,
@@ -68,17 +66,37 @@ _KINDS: Final[tuple[Kind, ...]] = (
 )
 
 
-class Offers:
+Reasons = tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlacement:
+    """The best place for a group, or why there is none (`reasons` by claim key).
+
+    `allocations` are what is to be written, by claim key. `defect`: the traceback of an error inside the allocator.
+    """
+
+    node: str | None = None
+    allocations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    levels: Mapping[str, str | None] = field(default_factory=dict)
+    reasons: Mapping[str, Reasons] = field(default_factory=dict)
+    undecided: bool = False
+    defect: str = ""
+
+
+class Placer:
     """Not thread-safe."""
 
     def __init__(self, *, learned: Learned | None = None) -> None:
         self.engine = Engine(
-            policy_of(POLICIES[0]), Features.of(None), learned=learned or Learned(), contained=_tell_defect
+            policy_of(POLICIES[0]), Features.of(None), learned=learned or Learned(), contained=_log_defect
         )
         self._cache: ClusterCache | None = None
-        self._read: dict[str, tuple[Object, ResourceClaim]] = {}
-        self._asked: tuple[Group, placement_groups.Group] | None = None
-        self._told: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
+        self._claims: dict[str, tuple[Object, ResourceClaim]] = {}
+        self._learned: dict[str, tuple[Group, Question]] = {}
+        """Groups by key that were counted in this pass and not placed yet."""
+        self._last: tuple[Group, Question] | None = None
+        self._explained: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
 
     @property
     def nodes(self) -> Mapping[str, NodeInfo]:
@@ -90,10 +108,11 @@ class Offers:
         """What was learned of the workload."""
         return self.engine.order
 
-    # what is there
+    # the cluster
 
-    def look(self, cache: ClusterCache) -> None:
+    def sync(self, cache: ClusterCache) -> None:
         """Everything as it is at the beginning of a pass. A new cache is listened to from now on."""
+        self._learned.clear()
         if self._cache is not cache:
             self._cache = cache
             tables: dict[Kind, Collection[tuple[str, Object]]] = {
@@ -119,116 +138,117 @@ class Offers:
             obj = joint_slice(obj) if objects.spec_of(obj).get("driver") == names.DRIVER else None
         self.engine.index.apply(Change(kind.kind, key, obj))
 
-    def given_out(self, claim: Object, pods: Iterable[Object]) -> None:
+    def assume(self, claim: Object, pods: Iterable[Object]) -> None:
         """An allocation was written, or is tried: it holds devices, and its pods will come."""
         index, key = self.engine.index, objects.key(claim)
         held = index.allocated.get(key)
-        if held is not None and held.claim is claim:
-            index.settle()  # the cache has told of it
-            return
-        allocation = Allocation.of_claim(claim)
+        allocation = None
+        if held is None or held.claim is not claim:  # otherwise the cache was there first
+            allocation = Allocation.of_claim(claim)
         if allocation is not None and index.allocation(key) != allocation:
             index.assume(claim, allocation, key=key, node=claims_of.node_of(claim) or "", pods=pods)
         index.settle()
 
-    def tentative(self, without: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
-        """As if these claims and pods (by uid) were gone; what is given out inside is taken back at the end."""
+    def overlay(self, without: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
+        """As if these claims and pods (by uid) were gone; what is assumed inside is taken back at the end."""
         return self.engine.index.overlay(without)
 
-    # who waits
+    # the workload
 
-    def hear(self, groups: Iterable[Group]) -> None:
-        """All that waits counts before the first of them is planned: a pass has one table, and searches no node twice for a newer
+    def learn(self, groups: Iterable[Group]) -> None:
+        """Count all claims that wait before the first of them is placed: a pass has one table, and searches no node twice for a newer
         one."""
         for group in groups:
             if not group.placed and self.order.is_new(_uids(group)):
                 try:
-                    self._heard(group, self.engine.resolve(self._group(group)))
+                    question = self._question(group)
                 except KoordraError:
-                    continue  # said when it is planned
+                    continue  # told when it is placed
+                self._learned[group.key] = group, question
+                self._learn(group, question)
 
-    def _heard(self, group: Group, question: Question) -> None:
+    def _learn(self, group: Group, question: Question) -> None:
         if self.order.heard(question, _uids(group)):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods)
 
-    # where to
+    # questions
 
-    def best(self, group: Group, kept_off: KeptOff) -> Offered:
+    def place(self, group: Group, excluded: Excluded) -> GroupPlacement:
         """The group as a whole on the best node, or nowhere."""
         keys = [objects.key(claim) for claim in group.pending]
         try:
-            asked = self._group(group)
+            question = self._question(group)
             if not group.placed:
-                self._heard(group, self.engine.resolve(asked))
-            decision = self.engine.decide(asked, excluded=kept_off)
+                self._learn(group, question)
+            decision = self.engine.decide(question, excluded=excluded)
             if isinstance(decision, Offer):
-                return _offered(decision, keys)
-            reasons = self._reasons(group, asked, kept_off)
-            return Offered(
+                return _placed(decision, keys)
+            reasons = self._reasons(group, question, excluded)
+            return GroupPlacement(
                 reasons=waits_for_others(dict(zip(keys, reasons, strict=True))),
                 undecided=isinstance(decision, Undecided),
-                broken=decision.defect,
+                defect=decision.defect,
             )
         except KoordraError as error:
-            return Offered(reasons=refused(keys, error))
+            return GroupPlacement(reasons=refused(keys, error))
         except Exception as error:  # noqa: BLE001 (a defect met by one claim must not stop the others)
             text = f"{type(error).__name__} inside the allocator: {error}; please report it"
             reason = Reason(None, None, None, "InternalError", text)
-            return Offered(reasons=dict.fromkeys(keys, (reason,)), broken=traceback.format_exc())
+            return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
 
     def fits(self, group: Group, node: str, *, without: frozenset[str] = frozenset()) -> bool:
         """Whether the group has a place on the node, with these claims and pods (by uid) gone."""
         try:
-            return self.engine.fits(self._group(group), node, without=without)
+            return self.engine.fits(self._question(group), node, without=without)
         except KoordraError:
             return False
 
-    def _group(self, group: Group) -> placement_groups.Group:
-        """The group as the engine reads it. Raises ClaimRefused for a claim that cannot be read."""
-        known = self._asked
-        if known is not None and known[0] is group:
-            return known[1]
+    def _question(self, group: Group) -> Question:
+        """The group as the engine reads it. Raises ClaimRefused for a claim that cannot be read or placed by anybody."""
+        for known in (self._last, self._learned.pop(group.key, None)):
+            if known is not None and known[0] is group:
+                self._last = known
+                return known[1]
         claims = tuple([self._claim(claim) for claim in group.pending])
         placed = tuple([objects.key(claim) for claim in group.placed])
-        found = placement_groups.Group(claims, group.pods, (), placed)
-        self._asked = group, found
+        found = self.engine.resolve(placement_groups.Group(claims, group.pods, (), placed))
+        self._last = group, found
         return found
 
     def _claim(self, claim: Object) -> ResourceClaim:
         uid = objects.uid(claim) or objects.key(claim)
-        known = self._read.get(uid)
+        known = self._claims.get(uid)
         if known is not None and known[0] is claim:
             return known[1]
         try:
             found = ResourceClaim.from_dict(claim)
         except InvalidManifest as error:
             raise refusal(objects.key(claim), Cause.CONSTRAINT_VIOLATED, str(error)) from error
-        if len(self._read) > 10_000:
-            self._read.clear()
-        self._read[uid] = claim, found
+        if len(self._claims) > 10_000:
+            self._claims.clear()
+        self._claims[uid] = claim, found
         return found
 
-    # why not
+    # why a group fits nowhere
 
-    def _reasons(self, group: Group, asked: placement_groups.Group, kept_off: KeptOff) -> tuple[Reasons, ...]:
+    def _reasons(self, group: Group, question: Question, excluded: Excluded) -> tuple[Reasons, ...]:
         """Of each claim; worked out once for a class while nothing changes."""
-        index, names_now = self.engine.index, _names_of(group)
-        question = self.engine.resolve(asked)
+        index, names_now, asked = self.engine.index, _names_of(group), question.group
         version = index.base + len(index.changes)
-        known = self._told.get(question.request_class)
-        if known is not None and known[0] == version and not kept_off and not group.placed:
+        known = self._explained.get(question.request_class)
+        if known is not None and known[0] == version and not excluded and not group.placed:
             return _renamed(known[1], known[2], names_now)
-        nodes = self.engine.nodes_to_tell(asked, excluded=kept_off, most=MOST_TOLD)
-        told = self.engine.explain(asked, excluded=kept_off, nodes=nodes).reasons
+        nodes = self.engine.nodes_to_tell(asked, excluded=excluded, most=MOST_EXPLAINED)
+        explained = self.engine.explain(asked, excluded=excluded, nodes=nodes).reasons
         gone = self._gone(asked)
         found = tuple(
-            told_in_order([*gone, *(reason for owner, reason in told if owner == at)])
+            told_in_order([*gone, *(reason for owner, reason in explained if owner == at)])
             for at in range(len(group.pending))
         )
-        if not kept_off and not group.placed:
-            if len(self._told) > 1024:
-                self._told.clear()
-            self._told[question.request_class] = version, found, names_now
+        if not excluded and not group.placed:
+            if len(self._explained) > 1024:
+                self._explained.clear()
+            self._explained[question.request_class] = version, found, names_now
         return found
 
     def _gone(self, asked: placement_groups.Group) -> list[Reason]:
@@ -240,23 +260,21 @@ class Offers:
         text = f"ResourceClaim {keys} of the pod is allocated on node {pinned[0]}, which is gone"
         return [Reason(pinned[0], None, None, Cause.SHARED_CLAIM_PINNED.value, text)]
 
-    # what is in use
-
     def _questions(self, groups: Iterable[Group]) -> Iterator[tuple[Question, frozenset[str]]]:
         for group in groups:
             try:
-                yield self.engine.resolve(self._group(group)), _uids(group)
+                yield self._question(group), _uids(group)
             except KoordraError:
                 continue
 
 
-def _tell_defect(event: str, node: str) -> None:
+def _log_defect(event: str, node: str) -> None:
     log.exception(event, node=node)
 
 
-def _offered(offer: Offer, keys: Iterable[str]) -> Offered:
+def _placed(offer: Offer, keys: Iterable[str]) -> GroupPlacement:
     allocations = offer.allocations(pin_to_node=True)
-    return Offered(
+    return GroupPlacement(
         offer.node,
         {key: one.to_dict() for key, one in zip(keys, allocations, strict=True)},
         {key: level_of(offer.devices_of(at)) for at, key in enumerate(keys)},
@@ -308,3 +326,25 @@ def _renamed(
         return replace(reason, detail=pattern.sub(lambda found: called[found.group()], reason.detail))
 
     return tuple(tuple(new(reason) for reason in told) for told in reasons)
+
+
+def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
+    """The allocator's own reason where the error carries one; otherwise the nearest word for it. Other claims of the group wait."""
+    if isinstance(error, ClaimRefused):
+        reason = error.reason
+        text = f"waits for ResourceClaim {error.claim}, which belongs to it: {reason.detail}"
+        waits = Reason(None, None, None, reason.reason, text)
+        return {key: (reason if key == error.claim else waits,) for key in keys}
+    word = Cause.SELECTOR_ERROR if isinstance(error, SelectorError) else Cause.CONSTRAINT_VIOLATED
+    cause = word if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
+    return {key: (Reason(None, None, None, cause.value, str(error)),) for key in keys}
+
+
+def waits_for_others(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
+    """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
+    if all(reasons.values()):
+        return dict(reasons)
+    stuck = sorted(key for key, given in reasons.items() if given)
+    text = f"waits for {', '.join(stuck) or 'a node: there is none'}"
+    waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
+    return {key: given or (waits,) for key, given in reasons.items()}

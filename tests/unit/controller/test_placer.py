@@ -14,7 +14,7 @@ from koordra.api.objects import Object
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.offers import Offers
+from koordra.controller.placer import Placer
 from koordra.placement import plan
 from tests.fakes.groups import groups_of
 from tests.fakes.joint_cluster import claim, device_class, gpu_slice, node, pod
@@ -49,7 +49,7 @@ class Book:
         self.claims: list[Object] = []
         self.pods: list[Object] = []
         self.cache = ClusterCache()
-        self.offers = Offers()
+        self.placer = Placer()
 
     def seen(self) -> ClusterCache:
         """The cache with everything as it is now."""
@@ -94,9 +94,9 @@ def test_it_decides_as_one_plan_over_all_nodes_would(seed: int) -> None:
     for number in range(25):
         asked: dict[str, Any] = {"memory": draw.choice(["20Gi", "50Gi"])} if draw.random() < 0.6 else {}
         book.add(f"c{number}", count=draw.choice([1, 1, 2]), cpu=draw.choice(["1", "3"]), **asked)
-        book.offers.look(book.seen())
+        book.placer.sync(book.seen())
         group = book.group(f"c{number}")
-        offered, expected = book.offers.best(group, {}), book.whole(group)
+        offered, expected = book.placer.place(group, {}), book.whole(group)
         assert offered.allocations == expected
         assert bool(offered.reasons) is not bool(expected)
         for key, allocation in expected.items():
@@ -111,8 +111,8 @@ def test_a_known_class_asks_nothing_of_nodes_alike(searched: list[str]) -> None:
     book = Book(nodes=20)
     for number in range(10):
         book.add(f"c{number}", memory="50Gi")
-        book.offers.look(book.seen())
-        offered = book.offers.best(book.group(f"c{number}"), {})
+        book.placer.sync(book.seen())
+        offered = book.placer.place(book.group(f"c{number}"), {})
         for key, allocation in offered.allocations.items():
             book.take(key, allocation)
     assert len(searched) <= 10
@@ -127,14 +127,14 @@ def test_a_known_class_asks_nothing_of_nodes_alike(searched: list[str]) -> None:
 def test_a_label_that_devices_are_given_by_is_seen_at_once() -> None:
     """Whether partitions are honored stands in a label; a node whose label changed is no more like those without it."""
     book = Book(nodes=2)
-    book.offers.look(book.seen())
-    before, other = (book.offers.nodes[name].devices for name in ("n0", "n1"))
+    book.placer.sync(book.seen())
+    before, other = (book.placer.nodes[name].devices for name in ("n0", "n1"))
     assert before is other
     labels = {**book.nodes[0]["metadata"]["labels"], names.PARTITION_POLICY_LABELS[0]: names.PARTITION_HONOR}
     book.nodes[0] = {**book.nodes[0], "metadata": {**book.nodes[0]["metadata"], "labels": labels}}
-    book.offers.look(book.seen())
-    assert book.offers.nodes["n0"].devices is not other
-    assert book.offers.nodes["n0"].devices.honors_partitions
+    book.placer.sync(book.seen())
+    assert book.placer.nodes["n0"].devices is not other
+    assert book.placer.nodes["n0"].devices.honors_partitions
 
 
 def test_what_was_published_before_is_never_given_out_again() -> None:
@@ -147,8 +147,8 @@ def test_what_was_published_before_is_never_given_out_again() -> None:
             {**device, "name": f"gpu-{turn}-{index}"} for index, device in enumerate(entry["spec"]["devices"])
         ]
         book.slices = [{**entry, "spec": {**entry["spec"], "devices": devices}}]
-        book.offers.look(book.seen())
-        found = book.offers.best(book.group("asked"), {}).allocations["default/asked"]
+        book.placer.sync(book.seen())
+        found = book.placer.place(book.group("asked"), {}).allocations["default/asked"]
         assert found["devices"]["results"][0]["device"] == f"gpu-{turn}-0"
 
 
@@ -159,17 +159,17 @@ def test_requests_that_speak_of_one_device_are_asked_site_by_site() -> None:
     book.add("picky")
     exactly = book.claims[0]["spec"]["devices"]["requests"][0]["exactly"]
     exactly["selectors"] = [{"cel": {"expression": 'device.attributes["koordra.io"].uuid == "GPU-1"'}}]
-    book.offers.look(book.seen())
-    assert book.offers.best(book.group("picky"), {}).node == "n1"
+    book.placer.sync(book.seen())
+    assert book.placer.place(book.group("picky"), {}).node == "n1"
 
 
 def test_nodes_that_are_kept_off_are_left_out_and_told() -> None:
     book = Book(nodes=2, gpus=1)
     book.add("c")
-    book.offers.look(book.seen())
+    book.placer.sync(book.seen())
     why = {name: Reason(name, None, None, Cause.NODE_UNSUITABLE.value, "is kept") for name in ("n0", "n1")}
-    assert book.offers.best(book.group("c"), {"n0": why["n0"]}).node == "n1"
-    nowhere = book.offers.best(book.group("c"), why)
+    assert book.placer.place(book.group("c"), {"n0": why["n0"]}).node == "n1"
+    nowhere = book.placer.place(book.group("c"), why)
     assert nowhere.allocations == {}
     assert [reason.detail for reason in nowhere.reasons["default/c"]] == ["is kept", "is kept"]
 
@@ -178,9 +178,9 @@ def test_reasons_speak_of_the_claim_that_waits(searched: list[str]) -> None:
     book = Book(nodes=1, gpus=1)
     for name in ("first", "second"):
         book.add(name, memory="100Gi")
-    book.offers.look(book.seen())
+    book.placer.sync(book.seen())
     for name in ("first", "second"):
-        reasons = book.offers.best(book.group(name), {}).reasons
+        reasons = book.placer.place(book.group(name), {}).reasons
         assert list(reasons) == [f"default/{name}"]
         assert "nearest miss gpu-0 lacks 20Gi of memory" in " ".join(
             reason.detail for reason in reasons[f"default/{name}"]
@@ -192,8 +192,7 @@ def test_a_class_of_requests_does_not_depend_on_names() -> None:
     book = Book()
     for name, asked in (("a", "20Gi"), ("b", "20Gi"), ("c", "50Gi")):
         book.add(name, memory=asked)
-    book.offers.look(book.seen())
-    engine = book.offers.engine
-    a, b, c = (engine.resolve(book.offers._group(book.group(name))).request_class for name in "abc")
+    book.placer.sync(book.seen())
+    a, b, c = (book.placer._question(book.group(name)).request_class for name in "abc")
     assert a is b
     assert a is not c
