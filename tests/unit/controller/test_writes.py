@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from koordra.api import names
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.writes import Outcome, Writer, dropped_fields
-from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
+from koordra.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from tests.fakes.kube_api import FakeKubeApi
 
 Object = dict[str, Any]
@@ -99,6 +100,29 @@ def test_what_is_not_there_or_reserved_is_not_given_back() -> None:
     for one in (asked, reserved):
         assert writer(api).give_back(one).outcome is Outcome.TAKEN
     assert len(api.writes) == before
+
+
+@pytest.mark.parametrize(
+    ("devices", "change"),
+    [([], {"allocation": None}), ([{"device": "gpu-0"}], {"allocation": None, "devices": None})],
+)
+def test_what_drivers_report_of_devices_goes_with_the_allocation(
+    devices: list[Object], change: Object
+) -> None:
+    api = FakeKubeApi()
+    allocated = claim(api)
+    allocated["status"] = {"allocation": {"devices": {}}} | ({"devices": devices} if devices else {})
+    patched = Mock(return_value=allocated)
+    assert Writer(Mock(patch=patched), may_write=lambda: True, now=str).give_back(allocated).ok
+    assert patched.call_args.args[2]["status"] == change
+
+
+def test_an_answer_of_no_known_kind_refuses_the_write() -> None:
+    api = FakeKubeApi()
+    asked = pod(api, names.JOINT_GATE)
+    api.before = failing(ApiError("internal error", code=500))
+    answer = writer(api).ungate(asked)
+    assert (answer.outcome, answer.message) == (Outcome.REFUSED, "internal error")
 
 
 def test_dropped_fields_are_named_and_added_ones_are_not() -> None:

@@ -242,6 +242,13 @@ def test_a_watch_goes_on_after_the_last_event_and_after_410_the_next_request_is_
     assert seen == ["ADDED kept", "ADDED new", "DELETED new", "DELETED kept", "ADDED other"]
 
 
+def test_a_cache_that_was_never_listed_is_empty(client: KubeClient) -> None:
+    cache = WatchCache(client, kinds.PODS)
+    assert cache.objects() == []
+    assert cache.get("default/a") is None
+    assert not cache.wait_synced(0)
+
+
 class Waits(threading.Event):
     """Records how long it is waited for, and is set after the tenth time."""
 
