@@ -15,7 +15,7 @@ from koordra.cli.output import render_table
 from koordra.controller.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.settings import NodePaths
 from koordra.kubelet_plugin.status.dump import dump
 from koordra.placement.policy.workload_table import Demand, Table
 

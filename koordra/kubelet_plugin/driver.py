@@ -40,7 +40,7 @@ from koordra.compat.foreign_names import offered_by_others
 from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
-from koordra.kubelet_plugin.discovery.overlay import apply_overlay
+from koordra.kubelet_plugin.discovery.reading import apply_overlay, with_moved
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
 from koordra.kubelet_plugin.dra import dra_service, registration
@@ -54,7 +54,6 @@ from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
-from koordra.kubelet_plugin.network.moved_nics import with_moved
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
 from koordra.kubelet_plugin.prepare.claim_source import ApiClaims, ApiConsumers

@@ -26,14 +26,13 @@ from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
 from koordra.node_state.reader import StateReader
-from koordra.nri.hook import numa
+from koordra.nri.hook import cgroups
 from koordra.nri.hook.adjust import NodeShape
+from koordra.nri.hook.cgroups import RdmaLimit, has_controller
 from koordra.nri.hook.koordinator import admission_policy
-from koordra.nri.hook.koordinator.annotation import NodeDevices
-from koordra.nri.hook.koordinator.pod_claims import ApiPodClaims
+from koordra.nri.hook.koordinator.annotation import ApiPodClaims, NodeDevices
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, Settings
-from koordra.nri.hook.rdma_limits import RdmaLimit, has_controller
 from koordra.nri.hook.sandboxes import SandboxNetworks
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.instance_lock import first_start, instance_lock
@@ -175,6 +174,6 @@ def private_paths(options: Options) -> tuple[str, ...]:
 
 def _cpuset(path: Path) -> frozenset[int]:
     try:
-        return numa.numbers(path.read_text())
+        return cgroups.numbers(path.read_text())
     except (OSError, ValueError):
         return frozenset()

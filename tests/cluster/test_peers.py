@@ -16,7 +16,7 @@ from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import Forbidden, NotFound
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.publish.device_taints import FOREIGN_TAINT
+from koordra.kubelet_plugin.publish.node_slices import FOREIGN_TAINT
 from koordra.kubelet_plugin.status.node_labels import OURS
 from koordra.topology import presets
 from tests.cluster import waiting

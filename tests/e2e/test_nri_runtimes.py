@@ -22,9 +22,9 @@ from koordra._proto.nri import nri_pb2
 from koordra.api import kinds
 from koordra.metrics import Metrics
 from koordra.node_state.reader import StateReader
+from koordra.nri.hook.cgroups import numbers
 from koordra.nri.hook.koordinator.annotation import ANNOTATION, NodeDevices
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.numa import numbers
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.stub import Plugin, Stub
 from koordra.nri.transport.instrumentation import MetricsObserver

@@ -11,7 +11,7 @@ import click
 from koordra.api import kinds, names
 from koordra.errors import InvalidInput
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.publish.device_taints import Cordon, cordons_of
+from koordra.kubelet_plugin.publish.node_slices import Cordon, cordons_of
 
 
 @click.command("cordon-device")

@@ -15,7 +15,7 @@ from koordra.cli.manifests.files import read_objects
 from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.discovery import overlay
+from koordra.kubelet_plugin.discovery import reading
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery, Problem
 from koordra.topology import overlay as overlays
@@ -97,7 +97,7 @@ def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
 def with_overlay(view: MachineView, file: Path) -> MachineView:
     """The view with an overlay applied; contradictions join the problems."""
     found = Discovery(machine=view.machine, problems=tuple(view.problems))
-    over = overlay.apply_overlay(found, overlays.load(file), file=file.name)
+    over = reading.apply_overlay(found, overlays.load(file), file=file.name)
     return replace(view, machine=over.machine, problems=over.problems)
 
 

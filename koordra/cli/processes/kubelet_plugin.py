@@ -156,9 +156,8 @@ def command(
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.dra.health_service import ProbeServer
     from koordra.kubelet_plugin.driver import Driver
-    from koordra.kubelet_plugin.prepare.node_paths import NodePaths
     from koordra.kubelet_plugin.publish.inventory import Offering
-    from koordra.kubelet_plugin.settings import Settings
+    from koordra.kubelet_plugin.settings import NodePaths, Settings
     from koordra.metrics import Metrics, serve
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")

@@ -169,7 +169,7 @@ def command(
     from koordra.kube import KubeClient
     from koordra.kubelet_plugin.isolation.limiter.report import enforces
     from koordra.kubelet_plugin.network.pod_network import PodNetworks
-    from koordra.nri.hook.rdma_limits import RdmaLimit
+    from koordra.nri.hook.cgroups import RdmaLimit
     from koordra.nri.service import Options, run
 
     talks = api or kubeconfig is not None

@@ -10,7 +10,7 @@ devices:
     CUDA_VISIBLE_DEVICES   UUIDs of the request's GPUs or MIG instances in claim order
     NCCL_IB_HCA            "=mlx5_0:1,mlx5_3:1"   ("=": exact names, since mlx5_1 is a prefix of mlx5_10)
     UCX_NET_DEVICES        "mlx5_0:1,mlx5_3:1"
-    NCCL_TOPO_FILE         the claim's topology file, if it has one (nccl_topology.py)
+    NCCL_TOPO_FILE         the claim's topology file, if it has one (container_files.py)
 
 The kubelet gives a container either all devices of a request or none. So edits that a request needs once are
 on its first device, and its variables are on each with the same value.
@@ -26,7 +26,7 @@ from koordra.api import names
 from koordra.kubelet_plugin.cdi.container_files import main_request, metadata_edits, topology_edits
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
-from koordra.kubelet_plugin.isolation.limiter.mounts import in_front
+from koordra.kubelet_plugin.isolation.limiter.backend import in_front
 from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.claim_ref import environment_name

@@ -9,13 +9,26 @@ After a downgrade the older program writes only what it knows, and newer section
 
 A checksum covers the canonical JSON of its `data`. A file that cannot be read, parsed or verified, or has no
 known version, is a CheckpointError: it is then unknown which devices are in use, so nothing may be prepared
-(`recovery` says how it continues). The unreadable bytes are kept once, in a file named after their digest.
+(recovery, below). The unreadable bytes are kept once, in a file named after their digest.
 
 A node may have a hundred claims of many mounts each, and every call reads and writes the whole file. So the
 bytes read or written last are cached with their decoded form, and the encoded text of each unchanged claim is
 reused. The disk remains authoritative, since another instance of the plugin may have written in between.
 
 The form before `versions` existed, `{"version": "v1", "checksum", "data"}`, is read.
+
+**Recovery.** The checkpoint holds everything twice (two versions), and every claim that a container may hold also has a record
+for the NRI hook, `prepared/<uid>.json`, which is written before the kubelet is answered and removed only by Unprepare. If the
+checkpoint is damaged or missing, claims are recovered from:
+
+    a section of the checkpoint that is intact    the claim, complete
+    otherwise its record for the hook             State.RECOVERED: which devices it holds, not how much of each
+
+A recovered claim holds the default amount of each capacity of its devices, for a GPU all of its memory, so nothing can be
+given out twice. Its files and its containers stay; the next Prepare or Unprepare of the claim makes it an ordinary one again.
+Recovery is complete when every claim that has a file of any kind has a record; until then Prepare fails closed. Records for
+the hook carry no boot id, so all of them count as this boot's: they go when the kubelet unprepares them, or as orphans
+(prepare/claim_audit.py).
 """
 
 from __future__ import annotations
@@ -32,9 +45,13 @@ from koordra.kubelet_plugin.claims.claim_record import (
     CURRENT,
     OLDER,
     ClaimRecord,
+    DeviceRecord,
+    State,
     claim_from_dict,
     claim_to_dict,
 )
+from koordra.node_state import prepared_claim
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 
 VERSIONS: Final[Mapping[str, int]] = {"v2": CURRENT, "v1": OLDER}
@@ -221,3 +238,50 @@ def _digest(text: str) -> str:
 
 def _sorted(claims: Iterable[ClaimRecord]) -> tuple[ClaimRecord, ...]:
     return tuple(sorted(claims, key=lambda claim: claim.ref.uid))
+
+
+def recover_records(
+    intact: Iterable[ClaimRecord], *, for_hook: Mapping[str, bytes], pool: str, boot_id: str
+) -> tuple[ClaimRecord, ...]:
+    """The claims of a whole section, and those that only have a record for the hook (uid -> bytes of the
+    file)."""
+    found = {record.ref.uid: record for record in intact}
+    for uid, data in for_hook.items():
+        if uid not in found:
+            record = recover_record(uid, data, pool=pool, boot_id=boot_id)
+            if record is not None:
+                found[uid] = record
+    return tuple(found[uid] for uid in sorted(found))
+
+
+def recover_record(uid: str, data: bytes, *, pool: str, boot_id: str) -> ClaimRecord | None:
+    """The claim behind a record for the hook; None when the record is damaged too."""
+    try:
+        claim = prepared_claim.decode(data)
+    except ValueError:
+        return None
+    record = ClaimRecord(
+        ref=ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+        pool=pool,
+        nonce=claim.nonce,
+        boot_id=boot_id,
+        state=State.RECOVERED,
+        devices=tuple(
+            DeviceRecord(
+                request=device.request,
+                device=device.device,
+                type=device.type,
+                identity=device.uuid or "",
+                share_id=device.share_id,
+                uuid=device.uuid,
+                ib_device=device.ib_device,
+                netdev=device.netdev,
+                numa_node=device.numa_node,
+                cpus=device.cpus,
+                nodes=device.nodes,
+            )
+            for device in claim.devices
+        ),
+        memlock=claim.memlock,
+    )
+    return record if claim.uid == uid and record.ref.valid and record.devices else None

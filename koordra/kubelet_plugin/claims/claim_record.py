@@ -30,7 +30,7 @@ NO_BOOT: Final = ""
 class State(StrEnum):
     """STARTED: files may be half there and no container has them. COMPLETED: the kubelet may have been
     answered. RECOVERED: the checkpoint was lost, and the claim is known from its record for the hook alone
-    (recovery.py)."""
+    (checkpoint.py)."""
 
     STARTED = "PrepareStarted"
     COMPLETED = "PrepareCompleted"

@@ -1,8 +1,7 @@
 """What a node has: GPUs, RDMA NICs and where they sit.
 
-reading    one reading of the machine below a root path: ``discover``
+reading    one reading of the machine below a root path: ``discover``; its corrections; a cheap fingerprint
 result     what a reading gives: the machine, and the problems
-overlay    a reading with the operator's topology overlay
 sysfs/     the PCI tree, NUMA nodes and device nodes
 nvml/      what NVML, or a recording of it, says about the GPUs
 gpu/       GPUs put together from sysfs, NVML and /proc; MIG device nodes; the driver's files

@@ -7,24 +7,35 @@ real one:
 2. NVML, or a recording of it, or /proc/driver/nvidia: the GPUs' identities and MIG instances (``nvml/``,
    ``gpu/``);
 3. /sys/class/infiniband: RDMA devices of any vendor; /sys/bus/auxiliary: sub-functions of NICs (``rdma/``);
-4. /dev: device nodes and their numbers (``sysfs/device_nodes``).
+4. /dev: device nodes and their numbers (``sysfs/machine_root``).
 
 ``watch/watcher`` reads again when something changes.
 
 Discovery never raises for what it finds: what is certain is in the machine, what is not becomes a
 :class:`Problem`. Devices with problems stay in the machine, since their nodes must be guarded, but are not
 ``publishable``.
+
+Two corrections follow a reading: the operator's topology overlay (topology/overlay.py) fills in what virtual machines and some
+boards hide of switches and NUMA nodes and never overrides what the machine reports; a NIC that has moved into a pod's network
+namespace, which the host then does not see, nor, where RDMA devices belong to namespaces, its RDMA device, stays as it was last
+seen until its pod returns it.
+
+``probe`` is a cheap fingerprint of everything that can change without an event: states of InfiniBand ports, MIG instances
+(created by an ioctl), device nodes (created by udev or nvidia-modprobe) and a reloaded driver. It takes some milliseconds on a
+machine with 16 NICs and 128 virtual functions, so it can be taken every few seconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from koordra.kubelet_plugin.discovery.gpu.gpus import gpus, is_gpu
+from koordra.kubelet_plugin.discovery.gpu.gpus import gpus, is_gpu, proc_driver_version, proc_gpus
 from koordra.kubelet_plugin.discovery.gpu.mig_nodes import gpu_management_nodes
-from koordra.kubelet_plugin.discovery.gpu.proc_driver import proc_driver_version, proc_gpus
-from koordra.kubelet_plugin.discovery.nvml.gpu_facts import GpuFactsSource, NvmlFacts
+from koordra.kubelet_plugin.discovery.nvml import recorded
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
+from koordra.kubelet_plugin.discovery.nvml.query import GpuFactsSource, NvmlFacts
 from koordra.kubelet_plugin.discovery.nvml.recorded import RecordedNvml
 from koordra.kubelet_plugin.discovery.rdma.rdma_devices import (
     rdma_control_nodes,
@@ -32,10 +43,9 @@ from koordra.kubelet_plugin.discovery.rdma.rdma_devices import (
     rdma_nics,
     verbs_and_mad,
 )
-from koordra.kubelet_plugin.discovery.rdma.subfunctions import parents, sub_functions
+from koordra.kubelet_plugin.discovery.rdma.subfunctions import AUXILIARY, parents, sub_functions
 from koordra.kubelet_plugin.discovery.result import Discovery, Problem
-from koordra.kubelet_plugin.discovery.sysfs.device_nodes import gpu_control_nodes
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, gpu_control_nodes
 from koordra.kubelet_plugin.discovery.sysfs.pci_tree import (
     PCI_DEVICES,
     bridges,
@@ -43,7 +53,8 @@ from koordra.kubelet_plugin.discovery.sysfs.pci_tree import (
     numa_nodes,
     pci_functions,
 )
-from koordra.topology.machine import Location, Machine, NumaNode, bus_order
+from koordra.topology import overlay
+from koordra.topology.machine import Location, Machine, Nic, NumaNode, bus_order
 
 
 def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
@@ -146,3 +157,93 @@ def _control_problems(machine: Machine) -> list[Problem]:
             )
         )
     return problems
+
+
+def apply_overlay(found: Discovery, places: Mapping[str, overlay.Place], *, file: str) -> Discovery:
+    """`found` with the overlay applied; problems that it answers are dropped, contradictions are added."""
+    machine, contradictions = overlay.apply(found.machine, places)
+    open_problems = _unanswered(found.problems, machine)
+    added = [
+        Problem(
+            one.device,
+            one.field,
+            f"the machine says {one.machine}, the overlay {one.overlay}",
+            f"correct {file}; the machine is believed",
+        )
+        for one in contradictions
+    ]
+    return Discovery(machine=machine, problems=tuple(sorted({*open_problems, *added})))
+
+
+def _unanswered(problems: Iterable[Problem], machine: Machine) -> list[Problem]:
+    known = {
+        f"PCI device {device.location.bus_id}"
+        for device in machine.devices()
+        if device.location.numa is not None
+    }
+    return [problem for problem in problems if not (problem.field == "numaNode" and problem.object in known)]
+
+
+def with_moved(now: Machine, before: Machine | None, moved: Collection[str]) -> Machine:
+    """`now` with the NICs named in `moved` as `before` had them, as far as `now` does not show them."""
+    if before is None or not moved:
+        return now
+    return replace(
+        now, nics=_still_known(now.nics, before.nics, moved), vfs=_still_known(now.vfs, before.vfs, moved)
+    )
+
+
+def _still_known(now: tuple[Nic, ...], before: tuple[Nic, ...], moved: Collection[str]) -> tuple[Nic, ...]:
+    known = {nic.name: nic for nic in before if nic.name in moved}
+    seen = {nic.name for nic in now}
+    found = [
+        replace(nic, netdev=nic.netdev or known[nic.name].netdev) if nic.name in known else nic for nic in now
+    ]
+    found += [nic for name, nic in known.items() if name not in seen]
+    return tuple(sorted(found, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device)))
+
+
+_RDMA = "sys/class/infiniband"
+_CAPABILITIES = "proc/driver/nvidia/capabilities"
+
+
+def probe(directory: Path) -> Hashable:
+    """The fingerprint of the machine below ``directory``; equal for machines that read alike."""
+    root = MachineRoot(directory)
+    recording = root.status(recorded.FILE)
+    return (
+        tuple(root.names(PCI_DEVICES)),
+        tuple(root.names(AUXILIARY)),
+        tuple(_ports(root)),
+        tuple(_device_nodes(root)),
+        root.text("proc/driver/nvidia/version"),
+        tuple(root.names("proc/driver/nvidia/gpus")),
+        tuple((card, tuple(root.names(f"{_CAPABILITIES}/{card}/mig"))) for card in root.names(_CAPABILITIES)),
+        (recording.st_mtime_ns, recording.st_size) if recording else None,
+    )
+
+
+def _ports(root: MachineRoot) -> list[tuple[str, str | None]]:
+    found = []
+    for name in root.names(_RDMA):
+        # The link, too: the same name on another function is another NIC.
+        found.append((name, root.link(f"{_RDMA}/{name}")))
+        ports = f"{_RDMA}/{name}/ports"
+        found += [(port, root.line(f"{ports}/{port}/state")) for port in root.names(ports)]
+    return found
+
+
+def _device_nodes(root: MachineRoot) -> list[tuple[str, int, int]]:
+    paths = [f"dev/{name}" for name in root.names("dev") if name.startswith("nvidia")]
+    paths += [
+        f"dev/{folder}/{name}"
+        for folder in ("nvidia-caps", "infiniband")
+        for name in root.names(f"dev/{folder}")
+    ]
+    found = []
+    for path in paths:
+        status = root.status(path)
+        if status is not None:
+            # A stand-in of a captured machine has its numbers in its text, so its time shows a change.
+            found.append((path, status.st_rdev, 0 if status.st_rdev else status.st_mtime_ns))
+    return found

@@ -1,12 +1,12 @@
 """How a container is kept within its share of a GPU: backends behind one interface. The files of a backend stand in one folder.
 
-    share      one share of one GPU, as a backend sees it
-    none       the share is accounted for, and not enforced
+    none       here: the share is accounted for, and not enforced
     limiter/   a memory limit inside the container, by a library in front of the driver's
 
-Class, claim and the operator's policy make a word of it (koordra.api.opaque.isolation), which is a backend's name. A backend answers with container edits, which is pure,
-and may have something to start on the node for it, which must be idempotent and undone by `stop`. Prepare calls `edits`,
-then `start` between the two steps of the checkpoint; Unprepare and roll-back call `stop`, also for shares that never started.
+Class, claim and the operator's policy determine the backend of a share by its name (koordra.api.opaque.isolation). A backend
+answers with container edits, which is pure, and may have something to start on the node for it, which must be idempotent and
+undone by `stop`. Prepare calls `edits`, then `start` between the two steps of the checkpoint; Unprepare and roll-back call
+`stop`, also for shares that never started.
 
 Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry point's, and the
 object is called without arguments to make the backend.
@@ -17,14 +17,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Final, Protocol
 
 from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
-from koordra.kubelet_plugin.isolation.none import NoIsolation
-from koordra.kubelet_plugin.isolation.share import Share
+from koordra.node_state.claim_ref import environment_name
 
-__all__ = ["Backend", "Backends", "Share", "backends"]
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One claim's part of one GPU. `index` counts the claim's devices. `memory_bytes` None: all of the card. `cores`: percent
+    reserved (accounting only), None: none."""
+
+    claim_uid: str
+    index: int
+    device: str
+    uuid: str
+    memory_bytes: int | None
+    cores: int | None
 
 
 class Backend(Protocol):
@@ -42,6 +52,35 @@ class Backend(Protocol):
 
     def stop(self, *, claim_uid: str, device: str) -> None:
         """Undo `start`. Idempotent, also for a share that was never started; raises PrepareError."""
+
+
+class NoIsolation:
+    """Backend `none`: cooperative programs and people read the share's figures from the environment.
+
+    `KOORDRA_MEMORY_LIMIT_<UID>_<n>` is in bytes, `KOORDRA_CORES_RESERVED_<UID>_<n>` in percent (reserved and counted; no backend
+    enforces cores). Claim uid and the device's place in the claim are those of `KOORDRA_DEVICE_<UID>_<n>`, so that the limits of
+    two claims in one container stand side by side.
+    """
+
+    name: Final = "none"
+
+    def edits(self, share: Share, config: GpuConfig) -> ContainerEdits:
+        del config
+        suffix = f"{environment_name(share.claim_uid)}_{share.index}"
+        figures = {"MEMORY_LIMIT": share.memory_bytes, "CORES_RESERVED": share.cores}
+        return ContainerEdits(
+            env=tuple(
+                (f"KOORDRA_{name}_{suffix}", str(value))
+                for name, value in figures.items()
+                if value is not None
+            )
+        )
+
+    def start(self, share: Share, config: GpuConfig) -> None:
+        """Nothing runs on the node for it."""
+
+    def stop(self, *, claim_uid: str, device: str) -> None:
+        """Nothing ran."""
 
 
 @dataclass(frozen=True, slots=True)

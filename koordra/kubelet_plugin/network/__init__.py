@@ -6,5 +6,4 @@ pod_network         attaches NICs to a pod's sandbox and detaches them
 netlink_links       network interfaces over netlink
 rdma_links          RDMA devices over NETLINK_RDMA
 cni                 the CNI plugins of a NetworkAttachmentDefinition
-moved_nics          NICs that are in a pod, in a reading of the host
 """

@@ -2,11 +2,9 @@
 
 device_state        the state machine: what is promised to the kubelet survives every way to die
 prepare_decision    what a claim gets on this node, or why it is refused (pure)
-overcommit          the check that nothing is used beyond its capacity
-scope_check         the check of Required JointAllocation scopes
+allocation_checks   the checks that nothing is used beyond its capacity and that Required scopes hold
 claim_source        the claim and its pods, read from the API
 claim_files         the files of a claim, in the order in which they are written and removed
-node_paths          where those files are
 device_guard        guarded.json, the device nodes that no container may open without a claim
 claim_audit         prepared claims that the API server no longer knows
 """

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from koordra.errors import CDIError, CheckpointError, NodeError
-from koordra.kubelet_plugin.cdi import claim_spec, container_files, nccl_topology
+from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.network import network_gate
-from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state import claim_network, layout, prepared_claim
 from koordra.node_state.claim_network import ClaimNetwork
@@ -56,7 +56,9 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
                 cpus=device.cpus,
                 nodes=device.nodes,
                 env=tuple(
-                    (name, value) for name, value in device.edits.env if name != nccl_topology.VARIABLE
+                    (name, value)
+                    for name, value in device.edits.env
+                    if name != container_files.TOPOLOGY_VARIABLE
                 ),
             )
             for index, device in enumerate(record.devices)

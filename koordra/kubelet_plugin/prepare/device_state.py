@@ -26,7 +26,7 @@ A record holds devices only in the boot it was written in. A record of an earlie
 back, is kept until Unprepare, only to detect a different card under the old name.
 
 If the checkpoint is unreadable, or missing beside files of prepared claims, it is rebuilt from what is left
-(claims/recovery.py). While some claim with a file has no record, it is unknown what is in use: Prepare
+(claims/checkpoint.py). While some claim with a file has no record, it is unknown what is in use: Prepare
 refuses. Unprepare still works: it takes the claim's NICs back from its pods, stops the claim in every
 isolation backend for every device of the node, and removes its files; then it tries to recover again.
 """
@@ -43,17 +43,16 @@ from typing import Protocol
 from koordra.api.objects import Object
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
-from koordra.kubelet_plugin.claims import recovery
-from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile
+from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, recover_records
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.isolation import Backends
 from koordra.kubelet_plugin.network.network_decision import Consumers
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSource
-from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
 from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
@@ -349,7 +348,7 @@ class DeviceState:
     def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
         """A checkpoint rebuilt from what is left; raises `error` while some claim with a file has no
         record."""
-        records = recovery.recover_records(
+        records = recover_records(
             intact, for_hook=self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id
         )
         lost = self._files.claims() - {record.ref.uid for record in records}

@@ -6,13 +6,13 @@ From the claim object, the inventory and the claims that already hold devices, i
    pool;
 2. every device exists, is published, and is the same one as at an earlier Prepare of the claim (UUID or
    GUID);
-3. no device is used beyond its capacity (overcommit.py);
-4. Required JointAllocation scopes hold on this machine (scope_check.py);
+3. no device is used beyond its capacity (allocation_checks.py);
+4. Required JointAllocation scopes hold on this machine (allocation_checks.py);
 5. the isolation of each share follows from the operator's policy, class and claim
    (koordra.api.opaque.isolation), this node has the backend, and no card has shares with and without limits;
 6. the pod can have the network that the claim asks for (network/network_decision.py);
 7. the container edits follow (cdi/device_edits.py), with the variables of the dialect of a legacy pod
-   (cdi/legacy_environment.py) and of a gang's member (cdi/gang_environment.py).
+   and of a gang's member (cdi/environment.py).
 
 Results of other drivers are ignored.
 """
@@ -30,15 +30,13 @@ from koordra.api.opaque.gang_member import is_gang_member
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
 from koordra.errors import InvalidInput, InvalidParameters, PrepareError
 from koordra.kubelet_plugin.cdi.device_edits import with_edits
-from koordra.kubelet_plugin.cdi.gang_environment import with_member
-from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
+from koordra.kubelet_plugin.cdi.environment import legacy_edits, with_member
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.configuration import Configuration, configuration
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.isolation import Backend, Backends, Share
 from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
-from koordra.kubelet_plugin.prepare.overcommit import refuse_overcommit
-from koordra.kubelet_plugin.prepare.scope_check import unmet
+from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, unmet
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
 from koordra.node_state.claim_ref import ClaimRef

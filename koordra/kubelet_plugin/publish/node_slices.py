@@ -4,26 +4,157 @@
     allocator    the command line's mode, else the Node's label koordra.io/allocation-mode, else joint
     taints       cordons of the Node, devices that another device plugin offers too, devices that are still held
 
+    koordra.io/cordoned         an operator wants nothing new on the device (`koordra cordon-device`)
+    koordra.io/held             the node still uses the device for a claim that the API no longer knows; value: that claim's uid
+    koordra.io/foreign-plugin   another device plugin of the node offers GPUs too, so that cards would be given out twice
+
+**Cordons** are annotations of the Node, one per device, so that two operators never overwrite each other's:
+
+    cordon.koordra.io/gpu-0000-1f-00-0: NoSchedule            effect, and after a blank the reason, for people
+
+An annotation was chosen over DeviceTaintRule, whose feature gate is off by default up to Kubernetes 1.36, and over a file on
+the node, which needs access to the node. Setting it needs the right to patch Nodes, as cordoning a Node does. A cordon does
+not end running pods (NoSchedule); with NoExecute the cluster evicts the pods that use the device.
+
+A **held** function also taints its whole NIC, and a held NIC its functions, since their shared counters are charged only for
+claims that the API knows.
+
 Pure, except for a warning about a label that is not a mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.objects import Object
+from koordra.api.objects import Object, annotations_of
+from koordra.compat.foreign_names import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.device_attributes import Mode
-from koordra.kubelet_plugin.publish.device_taints import (
-    cordons_of,
-    foreign_taints,
-    held_taints,
-    merged,
-    with_taints,
-)
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.logs import get_logger
+
+CORDON_PREFIX: Final = "cordon.koordra.io/"
+CORDON_TAINT: Final = "koordra.io/cordoned"
+FOREIGN_TAINT: Final = "koordra.io/foreign-plugin"
+EFFECTS: Final = ("NoSchedule", "NoExecute")
+
+_MOST_TAINTS: Final = 16
+_LONGEST_VALUE: Final = 63
+_PART: Final = re.compile(r"(?P<whole>.+)-(?:mig|vf)-.+")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Taint:
+    key: str
+    value: str
+    effect: str = "NoSchedule"
+
+    def to_dict(self) -> dict[str, str]:
+        found = {"key": self.key, "effect": self.effect}
+        return {**found, "value": self.value} if self.value else found
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """`reason` is the operator's text."""
+
+    device: str
+    effect: str = "NoSchedule"
+    reason: str = ""
+
+    @property
+    def annotation(self) -> tuple[str, str]:
+        return f"{CORDON_PREFIX}{self.device}", f"{self.effect} {self.reason}".strip()
+
+    @property
+    def taint(self) -> Taint:
+        return Taint(CORDON_TAINT, label_value(self.reason), self.effect)
+
+
+def cordons_of(node: Object) -> tuple[Cordon, ...]:
+    """The cordons of a Node, by device. An unknown effect cordons as NoSchedule."""
+    found = []
+    for key, value in sorted(annotations_of(node).items()):
+        if key.startswith(CORDON_PREFIX):
+            effect, _, reason = str(value).strip().partition(" ")
+            known = effect in EFFECTS
+            reason = reason.strip() if known else str(value).strip()
+            found.append(Cordon(key.removeprefix(CORDON_PREFIX), effect if known else EFFECTS[0], reason))
+    return tuple(found)
+
+
+def held_taints(records: Iterable[ClaimRecord], *, offered: Iterable[str]) -> dict[str, tuple[Taint, ...]]:
+    """The taints of devices that `records`, claims unknown to the API, still hold. `offered`: names of
+    published devices."""
+    holders: dict[str, str] = {}
+    for record in sorted(records, key=lambda record: record.ref.uid):
+        for device in record.devices:
+            if not device.admin_access:
+                holders.setdefault(device.device, record.ref.uid)
+    found: dict[str, tuple[Taint, ...]] = {}
+    for name in sorted({*offered, *holders}):
+        uid = holders.get(name) or next(
+            (holder for held, holder in sorted(holders.items()) if _related(name, held)), None
+        )
+        if uid is not None:
+            found[name] = (Taint(names.HELD_TAINT, label_value(uid)),)
+    return found
+
+
+def foreign_taints(node: Object, *, offered: Mapping[str, str]) -> dict[str, tuple[Taint, ...]]:
+    """The taints of GPUs on a node where another device plugin offers GPUs. `offered`: devices and their
+    types."""
+    resources = offered_by_others(node)
+    if not resources:
+        return {}
+    taint = Taint(FOREIGN_TAINT, label_value(resources[0]))
+    return {name: (taint,) for name, kind in offered.items() if kind in names.GPU_TYPES}
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one device is part of the other, by the names that a card and its parts have."""
+    return any(
+        (part := _PART.fullmatch(small)) is not None and part["whole"] == large
+        for small, large in ((one, other), (other, one))
+    )
+
+
+def merged(*layers: Mapping[str, Sequence[Taint]]) -> dict[str, tuple[Taint, ...]]:
+    """All layers' taints, by device."""
+    found: dict[str, tuple[Taint, ...]] = {}
+    for layer in layers:
+        for name, taints in layer.items():
+            found[name] = tuple(dict.fromkeys((*found.get(name, ()), *taints)))
+    return found
+
+
+def with_taints(slices: Sequence[Object], taints: Mapping[str, Sequence[Taint]]) -> list[Object]:
+    """The slices with the taints added to the devices of these names; the API allows a device 16."""
+    return [_with_taints(one, taints) for one in slices]
+
+
+def _with_taints(one: Object, taints: Mapping[str, Sequence[Taint]]) -> Object:
+    devices = one["spec"].get("devices")
+    if not devices or not any(device["name"] in taints for device in devices):
+        return one
+    return {**one, "spec": {**one["spec"], "devices": [_tainted(device, taints) for device in devices]}}
+
+
+def _tainted(device: dict[str, Any], taints: Mapping[str, Sequence[Taint]]) -> dict[str, Any]:
+    added = [taint.to_dict() for taint in taints.get(device["name"], ())]
+    if not added:
+        return device
+    return {**device, "taints": [*device.get("taints", ()), *added][:_MOST_TAINTS]}
+
+
+def label_value(text: str) -> str:
+    """The text as a taint's value: characters that a label value cannot hold become dashes."""
+    return re.sub(r"[^0-9A-Za-z._-]+", "-", text)[:_LONGEST_VALUE].strip("-_.")
+
 
 log = get_logger(__name__)
 

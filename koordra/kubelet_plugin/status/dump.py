@@ -25,7 +25,7 @@ from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.checkpoint import CheckpointFile
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, claim_to_dict
 from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.kubelet_plugin.prepare.node_paths import NodePaths
+from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state import layout
 from koordra.node_state.claim_ref import MARKER_PREFIX
 from koordra.node_state.disk import Disk

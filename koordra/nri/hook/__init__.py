@@ -5,7 +5,7 @@ adjust               the rules in order: a container in, an Adjustment or a Refu
 oci                  containers, devices, device rules, adjustments as small values, from and to NRI messages
 grants               which devices a container was really given, by the markers of its CDI edits
 ungranted_access     what another path than a claim brought into it: annotations, mounts, nodes, device rules
-numa, rdma_limits    cpusets near its GPUs; rdma.max of its NICs
+cgroups              cpusets near its GPUs; rdma.max of its NICs
 validator            the same rules for the adjustments of other plugins
 ledger               what the hook gave to which container, on disk
 sandboxes            pod sandboxes, for whoever moves NICs into them

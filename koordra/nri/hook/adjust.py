@@ -12,9 +12,8 @@ For every container, in this order:
        (ungranted_access)
     5. environment    NVIDIA_VISIBLE_DEVICES=void; the variables of its devices, joined and pinned   (grants)
     6. memlock        unlimited for a holder of an RDMA device
-    7. processors     those near its GPUs, if its claim asks for them                                (numa)
-    8. RDMA limits    of its devices, if the operator sets them
-       (rdma_limits)
+    7. processors     those near its GPUs, if its claim asks for them                                (cgroups)
+    8. RDMA limits    of its devices, if the operator sets them                                     (cgroups)
 
 A pod that Koordinator's scheduler placed has no claim; the devices in its annotation are held the same way,
 and added to the container here, since no CDI edit did (koordinator/). A container with markers never holds
@@ -39,10 +38,10 @@ from typing import Final
 from koordra.node_state.claim_network import AttachedNetwork
 from koordra.node_state.device_guard import DeviceGuard
 from koordra.node_state.prepared_claim import PreparedClaim
-from koordra.nri.hook import numa, rdma_limits
+from koordra.nri.hook import cgroups
+from koordra.nri.hook.cgroups import RdmaLimit
 from koordra.nri.hook.grants import Grant, Grants, check_network, check_nodes, granted_env, grants_of
 from koordra.nri.hook.oci import Adjustment, Container, Mount, Refusal
-from koordra.nri.hook.rdma_limits import RdmaLimit
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
     check_annotations,
@@ -153,7 +152,7 @@ def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> D
     checked = _checked(container, facts, grants)
     if isinstance(checked, Refusal):
         return checked
-    cpus, mems = numa.near(
+    cpus, mems = cgroups.near(
         grants, chosen=container.cpus, online=facts.shape.online, nodes=facts.shape.memory_nodes
     )
     shape = facts.shape
@@ -163,7 +162,7 @@ def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> D
         rlimits=rlimits,
         cpus=cpus,
         mems=mems,
-        unified=rdma_limits.unified(grants, devices=shape.rdma_devices, limit=shape.rdma_limit),
+        unified=cgroups.unified(grants, devices=shape.rdma_devices, limit=shape.rdma_limit),
         devices=added,
         mounts=annotated.mounts if annotated is not None else (),
         taken_over=annotated.taken_over if annotated is not None else (),

@@ -27,8 +27,7 @@ from koordra.node_state.reader import StateReader
 from koordra.nri.hook import sandboxes
 from koordra.nri.hook.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import Grants, claim_markers, grants_of
-from koordra.nri.hook.koordinator.annotation import NodeDevices, granted_by_annotation
-from koordra.nri.hook.koordinator.pod_claims import PodClaims
+from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims, granted_by_annotation
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
 from koordra.nri.hook.sandboxes import SandboxNetworks

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api import names
 from koordra.api.opaque.parameters import JointAllocation, Pairing, Scope
-from koordra.kubelet_plugin.prepare.scope_check import unmet
+from koordra.kubelet_plugin.prepare.allocation_checks import unmet
 from koordra.placement import Plan, plan
 from tests.conformance import checker, objective
 from tests.unit.allocator.machines import (

@@ -91,7 +91,7 @@ from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.peers.annotations import wanted
 from koordra.controller.peers.annotations import devices_of
-from koordra.kubelet_plugin.cdi.legacy_environment import legacy_edits
+from koordra.kubelet_plugin.cdi.environment import legacy_edits
 from koordra.kubelet_plugin.status.node_labels import KEYS
 
 settings = with_document(Settings(), {"acme": {"sliceGib": 4}, "isolation": {"acme": "limiter"}}, source="s")

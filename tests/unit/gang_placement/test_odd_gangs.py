@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
-from koordra.kubelet_plugin.cdi.gang_environment import variables
+from koordra.kubelet_plugin.cdi.environment import variables
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang
 from tests.fakes.gang_nodes import gang_nodes
 from tests.unit.allocator.machines import device_classes

@@ -16,8 +16,8 @@ from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
-from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
+from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.topology.presets import write_machine

@@ -27,9 +27,8 @@ from koordra.api.objects import Object
 from koordra.errors import KoordraError, NotFound
 from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
 from koordra.kubelet_plugin.driver import Driver
-from koordra.kubelet_plugin.prepare.node_paths import NodePaths
 from koordra.kubelet_plugin.publish.inventory import Offering
-from koordra.kubelet_plugin.settings import Settings
+from koordra.kubelet_plugin.settings import NodePaths, Settings
 from koordra.node_state.disk import Disk
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, uid
 from tests.fakes.slice_api import FakeSliceApi

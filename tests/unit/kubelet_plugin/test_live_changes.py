@@ -16,8 +16,7 @@ import pytest
 
 from koordra.api.objects import Object
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.discovery.reading import discover
-from koordra.kubelet_plugin.discovery.watch.change_probe import probe
+from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.watch.events import Event, XidReported
 from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.publish.inventory import InventorySource

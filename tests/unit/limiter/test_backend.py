@@ -18,8 +18,7 @@ from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.isolation.limiter import layout
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
-from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
-from koordra.kubelet_plugin.isolation.limiter.mounts import DRIVER_FOLDER, in_front
+from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LimiterIsolation, in_front
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"

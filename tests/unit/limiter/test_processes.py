@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter.mounts import REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, start_time
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import broker as limiter_broker
-from koordra.kubelet_plugin.isolation.limiter import process_liveness, region
+from koordra.kubelet_plugin.isolation.limiter import layout, region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
 from koordra.kubelet_plugin.isolation.limiter.layout import SLOTS_MAX
 from koordra.kubelet_plugin.isolation.limiter.processes import start_time
@@ -57,7 +57,7 @@ def running(built: Path, claim: Path) -> Iterator[dict[str, int]]:
 def all_slots_owned(claim: Path) -> Iterator[None]:
     """As if a thousand processes lived."""
     files = []
-    for name in process_liveness.ALIVE:
+    for name in layout.ALIVE:
         file = os.open(claim / name, os.O_RDONLY)
         fcntl.fcntl(file, OFD_SETLK, struct.pack("=hh4xqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, SLOTS_MAX, 0))
         files.append(file)
@@ -116,14 +116,14 @@ def as_version_1(claim: Path) -> None:
         with (claim / name).open("r+b") as file:
             file.seek(8)
             file.write(struct.pack("=I", 1))
-    for name in (*process_liveness.ALIVE, process_liveness.REFUSED):
+    for name in (*layout.ALIVE, layout.REFUSED):
         (claim / name).unlink()
 
 
 def test_a_region_of_version_1_goes_on(built: Path, claim: Path) -> None:
     as_version_1(claim)
     region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
-    assert not (claim / process_liveness.REFUSED).exists()
+    assert not (claim / layout.REFUSED).exists()
     with running(built, claim) as said:
         assert (said["init"], said["within"], said["total"]) == (0, 0, GIB)
         use = region.read(claim)

@@ -11,7 +11,7 @@ import pytest
 
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.isolation.limiter import layout as limiter_layout
-from koordra.kubelet_plugin.isolation.limiter import process_liveness, region
+from koordra.kubelet_plugin.isolation.limiter import region
 from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from tests.unit.limiter.native_build import environment
 from tests.unit.limiter.test_report import REFUSED_AT
@@ -30,7 +30,7 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["devices_max"] == limiter_layout.DEVICES_MAX
     assert layout["oldest_version"] == limiter_layout.OLDEST
     assert layout["slots_max"] == limiter_layout.SLOTS_MAX
-    assert layout["alive_files"] == process_liveness.ALIVE_FILES
+    assert layout["alive_files"] == layout.ALIVE_FILES
     assert layout["usage.refused_at"] == REFUSED_AT
     assert layout["kinds"] == len(limiter_layout.KINDS)
     assert layout["policy"] == limiter_layout.POLICY_BYTES

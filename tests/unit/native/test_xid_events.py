@@ -15,7 +15,7 @@ import json, pathlib, sys, threading, time
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
 from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
-from koordra.kubelet_plugin.discovery.watch.change_probe import probe
+from koordra.kubelet_plugin.discovery.reading import probe
 from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher, WatchTiming
 from koordra.kubelet_plugin.discovery.watch import gpu_health as health
 

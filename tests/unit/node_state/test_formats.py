@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from koordra.kubelet_plugin.claims.checkpoint import recover_record
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.kubelet_plugin.claims.recovery import recover_record
 from koordra.node_state import claim_network, device_guard, layout, prepared_claim
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind

@@ -13,7 +13,7 @@ from koordra.compat.foreign_names import offered_by_others, publishers
 from koordra.controller.conflicts.foreign_drivers import NO_GPUS
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.metrics import ControllerMetrics
-from koordra.kubelet_plugin.publish.device_taints import FOREIGN_TAINT, foreign_taints
+from koordra.kubelet_plugin.publish.node_slices import FOREIGN_TAINT, foreign_taints
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
 

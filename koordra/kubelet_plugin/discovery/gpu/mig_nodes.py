@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.kubelet_plugin.discovery.sysfs.device_nodes import device_node
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, device_node
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.partitions import MigInstance
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from koordra.kubelet_plugin.discovery.nvml.gpu_facts import UUID, GpuFacts, NvmlFacts, normal_bus_id
+from koordra.kubelet_plugin.discovery.nvml.query import UUID, GpuFacts, NvmlFacts, normal_bus_id
 from koordra.kubelet_plugin.discovery.result import Problem
 from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 from koordra.topology.machine import BUS_ID, NvLink

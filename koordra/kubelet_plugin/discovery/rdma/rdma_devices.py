@@ -22,8 +22,7 @@ from dataclasses import dataclass, replace
 
 from koordra.kubelet_plugin.discovery.rdma.interfaces import netdev
 from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.kubelet_plugin.discovery.sysfs.device_nodes import device_node, kernel_numbers
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, device_node, kernel_numbers
 from koordra.kubelet_plugin.discovery.sysfs.pci_tree import PciFunction
 from koordra.topology.machine import BUS_ID, DeviceNode, Location, Nic, RdmaPort
 

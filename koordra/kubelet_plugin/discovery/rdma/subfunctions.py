@@ -12,8 +12,7 @@ from collections.abc import Mapping
 
 from koordra.kubelet_plugin.discovery.rdma.interfaces import interfaces
 from koordra.kubelet_plugin.discovery.rdma.rdma_devices import CharacterDevices
-from koordra.kubelet_plugin.discovery.sysfs.device_nodes import device_node
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, device_node
 from koordra.topology.machine import BUS_ID, Location
 from koordra.topology.partitions import SubFunction
 

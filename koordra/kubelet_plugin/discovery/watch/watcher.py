@@ -26,18 +26,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koordra.errors import KoordraError
-from koordra.kubelet_plugin.discovery.nvml.gpu_facts import GpuFactsSource
-from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.nvml.query import GpuFactsSource
+from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.discovery.watch import gpu_health
-from koordra.kubelet_plugin.discovery.watch.change_probe import probe
 from koordra.kubelet_plugin.discovery.watch.events import (
     EventSource,
     HardwareChanged,
+    LinkChanges,
     PortsMayHaveChanged,
+    Uevents,
     XidReported,
 )
-from koordra.kubelet_plugin.discovery.watch.netlink import LinkChanges, Uevents
 from koordra.kubelet_plugin.discovery.watch.xid_events import XidEvents
 from koordra.logs import get_logger
 from koordra.topology.machine import Gpu

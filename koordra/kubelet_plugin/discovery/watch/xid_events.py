@@ -16,9 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from koordra.kubelet_plugin.discovery.nvml.gpu_facts import normal_bus_id
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlUnavailable, session
-from koordra.kubelet_plugin.discovery.nvml.query import text
+from koordra.kubelet_plugin.discovery.nvml.query import normal_bus_id, text
 from koordra.kubelet_plugin.discovery.watch.events import Event, HardwareChanged, XidReported
 from koordra.logs import get_logger
 from koordra.process import spawn

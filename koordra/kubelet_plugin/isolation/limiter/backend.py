@@ -4,13 +4,13 @@
     <state>/limiter/claims/<uid>/            a small file system of its own, where that can be   (folders.py)
     <state>/limiter/claims/<uid>/policy      what the claim may use      (region.py)
     <state>/limiter/claims/<uid>/usage       what it uses
-    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (process_liveness.py)
+    <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (layout.py)
     <state>/limiter/contexts.json            what a context takes on such cards                  (contexts.py)
     <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (broker.py)
 
 In the container:
 
-    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (mounts.py)
+    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (`in_front`)
     /usr/lib/koordra/driver/                 the driver's own, which the limiter loads
     /run/koordra/limiter/<uid>/              the region: read-only but for `usage`
 
@@ -18,13 +18,19 @@ So a container in which something of this is missing has no CUDA, rather than no
 the library `libkoordra-cuda.so` and LD_PRELOAD, and is for use without mounts; native/README.md says what each way misses.
 A hostile program can get around both: the limit is for programs that are greedy, not for attackers. The node compares with what
 the driver says, counts what went past the limiter, and says so in the claim's status (reconcile.py).
+
+The driver's files are mounted with the first GPU of each request, the limiter's with each GPU that it limits, and a container may
+have both in any order. So wherever a device brings a driver's library that the limiter stands in front of, under whatever of its
+names (libcuda.so.1, libcuda.so.<version>), the limiter's is mounted in its place, and the driver's own moves to DRIVER_FOLDER,
+where the limiter looks for it. A GPU of the same claim that is not limited is passed through by it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -32,11 +38,10 @@ from typing import Final
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.claims.container_edits import READ_ONLY, ContainerEdits, Mount
+from koordra.kubelet_plugin.isolation import NoIsolation, Share
 from koordra.kubelet_plugin.isolation.limiter import folders, layout, region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
-from koordra.kubelet_plugin.isolation.limiter.mounts import LIBRARIES, REGIONS_FOLDER
-from koordra.kubelet_plugin.isolation.none import NoIsolation
-from koordra.kubelet_plugin.isolation.share import Share
+from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER
 
 INSTALLED: Final = (Path("/opt/koordra/lib"), Path(__file__).resolve().parents[4] / "build" / "native")
 """Where the image, or a checkout after `make -C native`, has the libraries."""
@@ -163,3 +168,37 @@ class LimiterIsolation:
 def _targets() -> tuple[str, ...]:
     """The folders that a container's loader searches, as driver_libraries.py has them."""
     return (f"/usr/lib/{platform.machine()}-linux-gnu", "/usr/lib64")
+
+
+LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
+DRIVER_FOLDER: Final = "/usr/lib/koordra/driver"
+
+
+def in_front(edits: Sequence[ContainerEdits], *, isolation: Sequence[ContainerEdits]) -> list[ContainerEdits]:
+    """The edits of a claim's devices, with the mounts of the backends in place of the driver's of the same path."""
+    fronts = {
+        mount.container_path: mount
+        for each in isolation
+        for mount in each.mounts
+        if mount.container_path.rpartition("/")[2] in LIBRARIES
+    }
+    return [_rearranged(each, fronts) for each in edits] if fronts else list(edits)
+
+
+def _rearranged(edits: ContainerEdits, fronts: dict[str, Mount]) -> ContainerEdits:
+    ours = set(fronts.values())
+    driver = {
+        mount.host_path: fronts[mount.container_path]
+        for mount in edits.mounts
+        if mount.container_path in fronts and mount not in ours
+    }
+    mounts = []
+    for mount in edits.mounts:
+        front = driver.get(mount.host_path)
+        if front is None:
+            mounts.append(mount)
+            continue
+        name = front.container_path.rpartition("/")[2]
+        mounts.append(replace(front, container_path=mount.container_path))
+        mounts.append(replace(mount, container_path=f"{DRIVER_FOLDER}/{name}"))
+    return replace(edits, mounts=tuple(dict.fromkeys(mounts)))

@@ -20,8 +20,7 @@ from typing import Any, Final, Protocol
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlUnavailable, session
-from koordra.kubelet_plugin.isolation.limiter.layout import uuid_spellings
-from koordra.kubelet_plugin.isolation.limiter.mounts import REGIONS_FOLDER
+from koordra.kubelet_plugin.isolation.limiter.layout import REGIONS_FOLDER, uuid_spellings
 
 _COMPUTING: Final = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses")
 _STARTED, _MEMORY = 19, 20

@@ -1,4 +1,4 @@
-"""The node's second look at what limited claims use: ten times a second while something happens, else once (poll_interval.py).
+"""The node's second look at what limited claims use: ten times a second while something happens, else once.
 
     regions ──> ledger ─┐
     NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (unaccounted_memory.py)
@@ -15,6 +15,19 @@ without the host's pid namespace a process without a slot is neither counted nor
     koordra_limiter_outside_processes                computing on a limited claim's card without a limit
     koordra_limiter_cut_back_total                   regions that a tenant had made longer
     koordra_limiter_look_seconds                     how long a look takes
+
+Nothing announces that a process takes memory past the limiter: NVML has events for errors, power and MIG, none for memory or
+processes, and the device nodes that a container opens are not the host's. So the node polls, often while something happens and
+seldom while nothing does:
+
+    a process takes a slot, or is refused          a poll at once (it calls the broker), then every BRISK seconds
+    unseen bytes, processes or a verdict changed   every BRISK seconds
+    BRISK_FOR seconds without any of that          every QUIET seconds
+
+A poll never takes more than LOAD of one processor's time: after a slow one (many claims, a driver that is slow to answer) the
+pause is as much longer. So bytes that the limiter does not see are counted within BRISK and one poll where a process has just
+started or such bytes have just changed, and within QUIET and one poll in a program that was quiet; or within 1 / LOAD times what a
+poll takes, where that is longer.
 """
 
 from __future__ import annotations
@@ -23,11 +36,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from koordra.errors import KoordraError, NodeError
-from koordra.kubelet_plugin.isolation.limiter import layout, poll_interval, region, unaccounted_memory
+from koordra.kubelet_plugin.isolation.limiter import layout, region, unaccounted_memory
 from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, NvmlProcesses, ProcessLists
 from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
@@ -35,6 +49,26 @@ from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, Verd
 from koordra.kubelet_plugin.isolation.limiter.unaccounted_memory import Reading
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+
+QUIET: Final = 1.0
+BRISK: Final = 0.1
+BRISK_FOR: Final = 3.0
+LOAD: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Seconds until the next look: `at_least`, also when somebody calls, and `at_most`, when nobody does."""
+
+    at_least: float
+    at_most: float
+
+
+def pause_after(*, took: float, quiet_for: float) -> Pause:
+    """After a look that `took` so many seconds, `quiet_for` seconds after something happened last."""
+    rest = took / LOAD
+    return Pause(at_least=max(BRISK, rest), at_most=max(QUIET if quiet_for > BRISK_FOR else BRISK, rest))
+
 
 log = get_logger(__name__)
 
@@ -109,7 +143,7 @@ class Reconciler:
             ended = self._clock()
             self._took.observe(ended - began)
             happened = ended if called or changed else happened
-            pause = poll_interval.pause(took=ended - began, quiet_for=ended - happened)
+            pause = pause_after(took=ended - began, quiet_for=ended - happened)
             if not stop.wait(pause.at_least):
                 self._called.wait(pause.at_most - pause.at_least)
 

@@ -2,7 +2,7 @@
 
     <folder>/policy   what the claim may use: written here, read by the tenant, changeable while programs run
     <folder>/usage    what its processes use: written by the tenant's processes, read here
-    <folder>/alive.N, <folder>/refused   empty; locks on them say who lives (process_liveness.py)
+    <folder>/alive.N, <folder>/refused   empty; locks on them say who lives (layout.py)
 
 A tenant can write anything into `usage`, or cut it short; it is read as bytes, never mapped, and never believed for more than
 this claim's own figures. Only its head and the slots that are taken are read: a look at a claim costs microseconds.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.isolation.limiter import layout, process_liveness
+from koordra.kubelet_plugin.isolation.limiter import layout
 
 REFUSED_SHOWN: Final = 60.0
 """Seconds for which a claim says at least that a process was refused: one that ends at once is to be noticed too."""
@@ -33,8 +33,8 @@ FILES: Final = (
     "usage",
     "policy.tmp",
     "usage.tmp",
-    *process_liveness.ALIVE,
-    process_liveness.REFUSED,
+    *layout.ALIVE,
+    layout.REFUSED,
 )
 """All that a region may consist of; the policy first: without it there is none."""
 
@@ -110,7 +110,7 @@ def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> 
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     if not (folder / "policy").exists():  # it comes last: what is there without it was never used
-        process_liveness.make_files(folder)
+        layout.make_files(folder)
         blank = layout.USAGE.pack(layout.USAGE_MAGIC, layout.VERSION, layout.USAGE_BYTES, 0, 0, 0, 0, 0)
         _make(folder / "usage", layout.USAGE_BYTES, blank, mode=0o666)
         header = layout.POLICY.pack(
@@ -181,7 +181,7 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
             usage = _Usage(file.fileno())
             version = _version(folder, policy, usage)
             taken = usage.taken()
-            living = process_liveness.owned(folder, taken, version=version)
+            living = layout.owned(folder, taken, version=version)
             count = min(struct.unpack_from("=I", policy, layout.DEVICE_COUNT)[0], layout.DEVICES_MAX)
             slots = [usage.process(slot, count) for slot in taken]
     except (OSError, struct.error) as error:  # cut short while it is read
@@ -201,7 +201,7 @@ def read(folder: Path, *, now: float | None = None) -> ClaimUse:
 
 
 def _refused(folder: Path, turned_away: int, at: int, now: float) -> bool:
-    alive = process_liveness.somebody_refused(folder)
+    alive = layout.somebody_refused(folder)
     if alive is None:
         return bool(turned_away)  # who was refused cannot be asked for
     return alive or (at > 0 and 0 <= now - at / 1e9 < REFUSED_SHOWN)

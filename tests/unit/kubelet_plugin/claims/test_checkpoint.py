@@ -15,10 +15,16 @@ from hypothesis import strategies as st
 
 from koordra.errors import CheckpointError, PrepareError
 from koordra.kubelet_plugin.claims import checkpoint as checkpoint_module
-from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, decode, encode, intact_claims
+from koordra.kubelet_plugin.claims.checkpoint import (
+    Checkpoint,
+    CheckpointFile,
+    decode,
+    encode,
+    intact_claims,
+    recover_record,
+)
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
-from koordra.kubelet_plugin.claims.recovery import recover_record
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.network_plan import NetworkKind, NetworkPlan

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.nvml.gpu_facts import GpuFacts, NvmlFacts
+from koordra.kubelet_plugin.discovery.nvml.query import GpuFacts, NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.topology.machine import Gpu, Nic

@@ -11,8 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.kubelet_plugin.discovery.watch.events import HardwareChanged, PortsMayHaveChanged
-from koordra.kubelet_plugin.discovery.watch.netlink import LinkChanges, Uevents, link_change, uevent
+from koordra.kubelet_plugin.discovery.watch.events import (
+    HardwareChanged,
+    LinkChanges,
+    PortsMayHaveChanged,
+    Uevents,
+    link_change,
+    uevent,
+)
 
 
 def message(action: str, path: str, subsystem: str) -> bytes:

@@ -10,8 +10,8 @@ import pynvml
 import pytest
 
 from koordra.kubelet_plugin.discovery.nvml import library as nvml_library
-from koordra.kubelet_plugin.discovery.nvml.gpu_facts import normal_bus_id
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
+from koordra.kubelet_plugin.discovery.nvml.query import normal_bus_id
 from koordra.topology.machine import NvLink
 
 UUID = "GPU-aee8e38b-2c70-5fa2-b99d-55622a9b403a"

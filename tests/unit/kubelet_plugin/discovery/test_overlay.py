@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koordra.kubelet_plugin.discovery.overlay import apply_overlay
-from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.reading import apply_overlay, discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology import overlay, presets
 from tests.machines import catalogue

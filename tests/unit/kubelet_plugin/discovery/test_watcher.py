@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from koordra.errors import NodeError
-from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.reading import discover, probe
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.discovery.watch import gpu_health
-from koordra.kubelet_plugin.discovery.watch.change_probe import probe
 from koordra.kubelet_plugin.discovery.watch.events import (
     Event,
     HardwareChanged,

@@ -13,20 +13,18 @@ import pytest
 
 from koordra.api.opaque.rdma_network import Attachment
 from koordra.errors import CheckpointError, PrepareError
-from koordra.kubelet_plugin.discovery.reading import discover
+from koordra.kubelet_plugin.discovery.reading import discover, with_moved
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_gate
-from koordra.kubelet_plugin.network.moved_nics import with_moved
 from koordra.kubelet_plugin.network.network_decision import Consumers
 from koordra.kubelet_plugin.prepare.claim_source import ApiConsumers
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
 from koordra.node_state import claim_network, layout
-from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork
+from koordra.node_state.claim_network import AttachedDevice, AttachedNetwork, NetworkKind
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkKind
 from koordra.topology.machine import Machine, Nic
 from koordra.topology.presets.tree import MachineWriter
 from tests.fakes.disks import StepDisk

@@ -16,7 +16,7 @@ import pytest
 from koordra.errors import CDIError, CheckpointError, KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.kubelet_plugin.claims.state_lock import StateLock
-from koordra.kubelet_plugin.isolation.none import NoIsolation
+from koordra.kubelet_plugin.isolation import NoIsolation
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk

@@ -21,9 +21,7 @@ from koordra._proto.dra import (
 from koordra.api.opaque.parameters import GpuConfig
 from koordra.errors import KoordraError, PrepareError
 from koordra.kubelet_plugin import driver
-from koordra.kubelet_plugin.isolation import Backend, Backends, backends
-from koordra.kubelet_plugin.isolation.none import NoIsolation
-from koordra.kubelet_plugin.isolation.share import Share
+from koordra.kubelet_plugin.isolation import Backend, Backends, NoIsolation, Share, backends
 from koordra.kubelet_plugin.prepare import claim_audit
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from tests.fakes.node_claims import GPU_0, NODE, claim, gpu, nic, parameters, result, uid

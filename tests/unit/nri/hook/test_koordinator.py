@@ -24,8 +24,7 @@ from koordra.nri.hook.koordinator.admission_policy import (
     policy,
     unprotected,
 )
-from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices
-from koordra.nri.hook.koordinator.pod_claims import ApiPodClaims
+from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, ApiPodClaims, NodeDevices
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.transport.ttrpc import Call

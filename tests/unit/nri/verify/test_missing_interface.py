@@ -17,6 +17,8 @@ from koordra.node_state.claim_network import (
     AttachedDevice,
     AttachedNetwork,
     ClaimNetwork,
+    NetworkKind,
+    NetworkPlan,
     encode,
     encode_attached,
     read_networks,
@@ -24,7 +26,6 @@ from koordra.node_state.claim_network import (
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from koordra.node_state.layout import network_file
-from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices

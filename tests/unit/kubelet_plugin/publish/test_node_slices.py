@@ -15,7 +15,7 @@ from koordra.cli.cluster.cordon_device import command
 from koordra.errors import ApiUnreachable, InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, find_held, known_to_kubelet
-from koordra.kubelet_plugin.publish.device_taints import (
+from koordra.kubelet_plugin.publish.node_slices import (
     Cordon,
     Taint,
     cordons_of,

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from koordra.errors import InvalidInput
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.nri.hook.adjust import NodeShape
+from koordra.nri.hook.cgroups import RdmaLimit, cpuset, has_controller, near, numbers, unified
 from koordra.nri.hook.grants import Grant, Grants
-from koordra.nri.hook.numa import cpuset, near, numbers
 from koordra.nri.hook.oci import adjustment_message
-from koordra.nri.hook.rdma_limits import RdmaLimit, has_controller, unified
 from tests.unit.nri.node_state import (
     GPU0,
     JOINT_CLAIM,

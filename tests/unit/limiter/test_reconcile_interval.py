@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from koordra.kubelet_plugin.isolation.limiter import poll_interval, region
+from koordra.kubelet_plugin.isolation.limiter import reconcile, region
 from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
-from koordra.kubelet_plugin.isolation.limiter.poll_interval import BRISK, BRISK_FOR, LOAD, QUIET, pause
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses
-from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
+from koordra.kubelet_plugin.isolation.limiter.reconcile import (
+    BRISK,
+    BRISK_FOR,
+    LOAD,
+    QUIET,
+    Reconciler,
+    pause_after,
+)
 from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.metrics import Metrics
 from koordra.process import spawn
@@ -24,15 +30,15 @@ PATIENCE = 30.0
 
 def test_brisk_while_something_happens_and_quiet_after() -> None:
     quick = BRISK * LOAD / 2
-    assert pause(took=quick, quiet_for=0.0) == poll_interval.Pause(BRISK, BRISK)
-    assert pause(took=quick, quiet_for=BRISK_FOR) == poll_interval.Pause(BRISK, BRISK)
-    assert pause(took=quick, quiet_for=BRISK_FOR + 0.1) == poll_interval.Pause(BRISK, QUIET)
+    assert pause_after(took=quick, quiet_for=0.0) == reconcile.Pause(BRISK, BRISK)
+    assert pause_after(took=quick, quiet_for=BRISK_FOR) == reconcile.Pause(BRISK, BRISK)
+    assert pause_after(took=quick, quiet_for=BRISK_FOR + 0.1) == reconcile.Pause(BRISK, QUIET)
 
 
 @pytest.mark.parametrize("took", [0.001, 0.02, 0.3, 5.0])
 @pytest.mark.parametrize("quiet_for", [0.0, 100.0])
 def test_looking_never_takes_more_than_its_share(took: float, quiet_for: float) -> None:
-    waits = pause(took=took, quiet_for=quiet_for)
+    waits = pause_after(took=took, quiet_for=quiet_for)
     assert took / (took + waits.at_least) <= LOAD
     assert waits.at_least <= waits.at_most
 
@@ -52,9 +58,9 @@ def test_a_call_makes_the_node_look_and_so_does_stop(tmp_path: Path, monkeypatch
     machine: Machine = write_machine("hgx-h100", tmp_path / "root", serial="pace")
     claims, lists = tmp_path / "claims", Counted()
     region.allow(claims / "c", claim="c", allowance=Allowance(uuid=str(machine.gpus[0].uuid), limit=1))
-    monkeypatch.setattr(poll_interval, "QUIET", 3600.0)
-    monkeypatch.setattr(poll_interval, "BRISK", 0.001)
-    monkeypatch.setattr(poll_interval, "BRISK_FOR", -1.0)
+    monkeypatch.setattr(reconcile, "QUIET", 3600.0)
+    monkeypatch.setattr(reconcile, "BRISK", 0.001)
+    monkeypatch.setattr(reconcile, "BRISK_FOR", -1.0)
     reconciler = Reconciler(
         claims,
         contexts=Contexts(tmp_path / "contexts.json", machine=lambda: machine),

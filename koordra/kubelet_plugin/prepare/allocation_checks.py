@@ -1,32 +1,43 @@
-"""The node's last check: the prepared claims and the new one together fit the published capacity.
+"""The node's own checks of an allocation, before a container gets the devices.
 
-The API server does not check this (a second share of 70Gi on an 80Gi card is accepted), and the allocator may
-be wrong or have lost a race. So the node sums, per device, over every claim it holds, also over claims whose
-objects are gone:
+**Capacity.** The prepared claims and the new one together fit the published capacity. The API server does not check this (a
+second share of 70Gi on an 80Gi card is accepted), and the allocator may be wrong or have lost a race. So the node sums, per
+device, over every claim it holds, also over claims whose objects are gone:
 
 - a result without a share id has the device exclusively;
-- results with share ids sum up, capacity by capacity, to at most the published value. A capacity that a
-  result does not name counts with the request policy's default, or in full if there is none, as in upstream's
-  allocator;
-- a card excludes its MIG instances, a NIC its virtual functions, and vice versa. Their names tell what is
-  part of what, so this also holds for a part that is no longer published or has gone since;
-- no device is given out whose device number is open to another device's holder: after a part was destroyed
-  and another created, or a driver was reloaded, the kernel may reuse the number, and the old container may
-  still open it;
+- results with share ids sum up, capacity by capacity, to at most the published value. A capacity that a result does not
+  name counts with the request policy's default, or in full if there is none, as in upstream's allocator;
+- a card excludes its MIG instances, a NIC its virtual functions, and vice versa. Their names tell what is part of what, so
+  this also holds for a part that is no longer published or has gone since;
+- no device is given out whose device number is open to another device's holder: after a part was destroyed and another
+  created, or a driver was reloaded, the kernel may reuse the number, and the old container may still open it;
 - results with adminAccess use nothing.
+
+**Scope.** The devices meet each Required JointAllocation. The allocator guarantees it; the node verifies it against its own
+topology, since in native mode kube-scheduler allocates and knows nothing of scopes. Only GPUs and NICs count, each once,
+however many shares of it the claim has (as in `koordra.allocator.joint_allocation`):
+
+    PerDevice   every GPU has a NIC of its own in scope    no scope with more GPUs than NICs
+    PerGroup    every GPU has some NIC in scope            no scope with GPUs and without NIC
+    Together    all devices are in one scope
+
+A device of unknown place (no switch above it, NUMA node unknown) shares a scope with no other. If the claim has only one
+kind of device there is nothing to check: the other kind may be in another claim of the pod, which the node does not see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.devices import Capacity, Device
+from koordra.api.opaque.parameters import JointAllocation, Pairing
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.quantity import canonical, parse
+from koordra.topology.scopes import scope_key, together
 
 _PARTS: Final = {names.TYPE_MIG: "-mig-", names.TYPE_VF: "-vf-"}
 """What joins the name of a part to that of its card (topology: `mig_name`, `Nic.name`)."""
@@ -151,3 +162,37 @@ def _used(device: DeviceRecord, name: str, capacity: Capacity) -> Decimal:
 
 def _claims(claims: Iterable[ClaimRecord]) -> str:
     return ", ".join(dict.fromkeys(f"{claim.ref.namespace}/{claim.ref.name}" for claim in claims))
+
+
+Placed = tuple[str, Mapping[str, Any]]
+"""A device's name and its published attributes as plain values."""
+
+
+def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:
+    """Why these devices do not meet the scope; None if they do, or if there is nothing to compare."""
+    if wanted.pairing is Pairing.TOGETHER:
+        if together((attributes for _, attributes in devices), wanted.scope):
+            return None
+        where = ", ".join(
+            f"{name} in {scope_key(attributes, wanted.scope) or 'an unknown place'}"
+            for name, attributes in devices
+        )
+        return f"the devices are not in one {wanted.scope}: {where}"
+    # Two shares of one GPU or NIC count once.
+    gpus = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.GPU_TYPES)
+    nics = dict(device for device in devices if device[1].get(names.ATTR_TYPE) in names.NIC_TYPES)
+    if not gpus or not nics:
+        return None
+    served: dict[str, int] = {}
+    for gpu, attributes in gpus.items():
+        near = [name for name, nic in nics.items() if together((attributes, nic), wanted.scope)]
+        if not near:
+            return f"{gpu} has no NIC of the claim in its {wanted.scope}"
+        place = scope_key(attributes, wanted.scope) or ""
+        served[place] = served.get(place, 0) + 1
+        if wanted.pairing is Pairing.PER_DEVICE and served[place] > len(near):
+            return (
+                f"{gpu} has no NIC of its own in its {wanted.scope}: "
+                f"{served[place]} GPUs of the claim and {len(near)} of its NICs are there"
+            )
+    return None
