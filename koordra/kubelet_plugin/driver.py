@@ -70,8 +70,8 @@ from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkKind
 from koordra.process import spawn
 from koordra.topology import overlay
 from koordra.watch import WatchCache

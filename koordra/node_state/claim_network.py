@@ -1,9 +1,20 @@
 """The network of a claim's pod: what Prepare decided, and what was done in the pod's sandbox.
 
+What is done to a NIC once the network namespace of its pod exists:
+
+    Move      the network interface, and with it the RDMA link where RDMA devices belong to network namespaces,
+              moves into the pod and back: a virtual function, or a NIC that the claim has exclusively
+    Macvlan   the pod gets a macvlan interface on top of the NIC: a share of a RoCE NIC, whose own interface is
+              shared
+    Attach    a CNI plugin does it, as a NetworkAttachmentDefinition says
+
+The kubelet plugin decides in Prepare (kubelet_plugin/network/network_decision.py); pod_network.py carries it out
+when the sandbox is created.
+
 network/<claim uid>.json, written by Prepare:
 
     {"schema": "koordra.io/network/v1", "claim": {"namespace": "...", "name": "...", "uid": "..."}, "pods": ["<pod uid>"],
-     "devices": [{"device": "...", "plan": {<network_plan.py>}}]}
+     "devices": [{"device": "...", "plan": {<NetworkPlan>}}]}
 
 network/attached/<claim uid>.json, written by the process that moves NICs (`koordra nri --pod-network`):
 
@@ -16,19 +27,82 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from koordra.errors import CheckpointError
 from koordra.node_state import layout, strict_json
-from koordra.node_state.claim_ref import ClaimRef
+from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkPlan, plan_from_dict, plan_to_dict
+from koordra.node_state.strict_json import (
+    BOOLEAN,
+    INTEGER,
+    PAIR,
+    STRING,
+    TEXT,
+    listed,
+    mapping,
+    optional,
+    plain,
+    record,
+    word,
+)
 
 SCHEMA: Final = "koordra.io/network/v1"
 ATTACHED_SCHEMA: Final = "koordra.io/network-attached/v1"
 
 _T = TypeVar("_T")
+
+
+class NetworkKind(StrEnum):
+    MOVE = "Move"
+    MACVLAN = "Macvlan"
+    ATTACH = "Attach"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPlan:
+    """`host_interface` is the NIC's on the host, `interface` its name in the pod. `cni` is the configuration
+    of the CNI plugin as JSON text. `routes` are pairs of destination and gateway, which is empty for a route
+    on the link."""
+
+    kind: NetworkKind
+    bus_id: str
+    host_interface: str
+    interface: str
+    ib_device: str | None = None
+    addresses: tuple[str, ...] = ()
+    routes: tuple[tuple[str, str], ...] = ()
+    mtu: int | None = None
+    vlan: int | None = None
+    pkey: int | None = None
+    guid: str | None = None
+    cni: str | None = None
+
+
+NETWORK_PLAN: Final = record(
+    NetworkPlan,
+    {
+        "kind": word(NetworkKind),
+        "busID": STRING,
+        "hostInterface": STRING,
+        "interface": STRING,
+        "ibDevice": optional(STRING),
+        "addresses": listed(STRING),
+        "routes": listed(PAIR),
+        "mtu": optional(INTEGER),
+        "vlan": optional(INTEGER),
+        "pkey": optional(INTEGER),
+        "guid": optional(STRING),
+        "cni": optional(STRING),
+    },
+)
+
+
+class PlannedDevice(NamedTuple):
+    device: str
+    plan: NetworkPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +111,7 @@ class ClaimNetwork:
 
     ref: ClaimRef
     pods: tuple[str, ...]
-    plans: tuple[tuple[str, NetworkPlan], ...]
+    plans: tuple[PlannedDevice, ...]
 
     @property
     def uid(self) -> str:
@@ -74,94 +148,40 @@ class AttachedNetwork:
     devices: tuple[AttachedDevice, ...] = ()
 
 
-def encode(network: ClaimNetwork) -> bytes:
-    ref = network.ref
-    return strict_json.encode(
-        {
-            "schema": SCHEMA,
-            "claim": {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid},
-            "pods": list(network.pods),
-            "devices": [{"device": device, "plan": plan_to_dict(plan)} for device, plan in network.plans],
-        }
-    )
-
-
-def decode(data: bytes) -> ClaimNetwork:
-    """Raises ValueError naming the field that is not as described above."""
-    record = strict_json.fields(strict_json.load(data), "record", "schema claim pods devices")
-    strict_json.same(record["schema"], SCHEMA, "schema")
-    claim = strict_json.fields(record["claim"], "claim", "namespace name uid")
-    return ClaimNetwork(
-        ref=ClaimRef(**{name: strict_json.text(value, f"claim.{name}") for name, value in claim.items()}),
-        pods=strict_json.texts(record["pods"], "pods"),
-        plans=tuple(
-            _planned(item, f"devices[{n}]")
-            for n, item in enumerate(strict_json.items(record["devices"], "devices"))
-        ),
-    )
-
-
-def _planned(item: Any, where: str) -> tuple[str, NetworkPlan]:
-    entry = strict_json.fields(item, where, "device plan")
-    try:
-        plan = plan_from_dict(strict_json.typed(entry["plan"], dict, f"{where}.plan"))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{where}.plan is malformed: {error!r}") from error
-    return strict_json.text(entry["device"], f"{where}.device"), plan
-
-
-def encode_attached(network: AttachedNetwork) -> bytes:
-    return strict_json.encode(
-        {
-            "schema": ATTACHED_SCHEMA,
-            "uid": network.uid,
-            "pod": network.pod,
-            "sandbox": network.sandbox,
-            "netns": network.netns,
-            "devices": [
+encode, decode = strict_json.document(
+    ClaimNetwork,
+    SCHEMA,
+    {
+        "claim": ("ref", CLAIM_REF),
+        "pods": listed(TEXT),
+        "devices": ("plans", listed(record(PlannedDevice, {"device": TEXT, "plan": NETWORK_PLAN}))),
+    },
+)
+encode_attached, decode_attached = strict_json.document(
+    AttachedNetwork,
+    ATTACHED_SCHEMA,
+    {
+        "uid": TEXT,
+        "pod": TEXT,
+        "sandbox": STRING,
+        "netns": STRING,
+        "devices": listed(
+            record(
+                AttachedDevice,
                 {
-                    "device": device.device,
-                    "interface": device.interface,
-                    "addresses": list(device.addresses),
-                    "mac": device.mac,
-                    "rdmaMoved": device.rdma_moved,
-                    "gidReady": device.gid_ready,
-                    "before": dict(device.before),
-                }
-                for device in network.devices
-            ],
-        }
-    )
-
-
-def decode_attached(data: bytes) -> AttachedNetwork:
-    """Raises ValueError naming the field that is not as described above."""
-    record = strict_json.fields(strict_json.load(data), "record", "schema uid pod sandbox netns devices")
-    strict_json.same(record["schema"], ATTACHED_SCHEMA, "schema")
-    return AttachedNetwork(
-        uid=strict_json.text(record["uid"], "uid"),
-        pod=strict_json.text(record["pod"], "pod"),
-        sandbox=strict_json.typed(record["sandbox"], str, "sandbox"),
-        netns=strict_json.typed(record["netns"], str, "netns"),
-        devices=tuple(
-            _attached(item, f"devices[{n}]")
-            for n, item in enumerate(strict_json.items(record["devices"], "devices"))
+                    "device": TEXT,
+                    "interface": TEXT,
+                    "addresses": listed(TEXT),
+                    "mac": STRING,
+                    "rdmaMoved": BOOLEAN,
+                    "gidReady": optional(BOOLEAN),
+                    "before": mapping(plain(object)),
+                },
+            )
         ),
-    )
-
-
-def _attached(item: Any, where: str) -> AttachedDevice:
-    entry = strict_json.fields(item, where, "device interface addresses mac rdmaMoved gidReady before")
-    before = strict_json.typed(entry["before"], dict, f"{where}.before")
-    return AttachedDevice(
-        device=strict_json.text(entry["device"], f"{where}.device"),
-        interface=strict_json.text(entry["interface"], f"{where}.interface"),
-        addresses=strict_json.texts(entry["addresses"], f"{where}.addresses"),
-        mac=strict_json.typed(entry["mac"], str, f"{where}.mac"),
-        rdma_moved=strict_json.typed(entry["rdmaMoved"], bool, f"{where}.rdmaMoved"),
-        gid_ready=strict_json.optional(entry["gidReady"], bool, f"{where}.gidReady"),
-        before=tuple(sorted(before.items())),
-    )
+    },
+)
+"""Decoders raise ValueError naming the field that is not as described above."""
 
 
 def read_networks(state: Path, disk: Disk, *, uid: str | None = None) -> tuple[ClaimNetwork, ...]:

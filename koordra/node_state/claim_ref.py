@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra.errors import PrepareError
+from koordra.node_state.strict_json import TEXT, record
 
 MARKER_PREFIX: Final = "KOORDRA_CLAIM_"
 
@@ -28,10 +29,19 @@ class ClaimRef:
     def valid(self) -> bool:
         return bool(self.namespace and self.name and is_claim_uid(self.uid))
 
+    @property
+    def marker(self) -> str:
+        """The environment variable by which the claim's CDI edits are recognised."""
+        return marker_of(self.uid)
+
     def require_valid(self) -> None:
         """Raises PrepareError unless namespace, name and uid can be a claim's."""
         if not self.valid:
             raise PrepareError(f"{self}: uid {self.uid[:80]!r}, name or namespace cannot be a claim's")
+
+
+CLAIM_REF: Final = record(ClaimRef, {"namespace": TEXT, "name": TEXT, "uid": TEXT})
+"""`{"namespace", "name", "uid"}`."""
 
 
 def is_claim_uid(text: str) -> bool:
@@ -44,7 +54,6 @@ def environment_name(text: str) -> str:
 
 
 def marker_of(uid: str) -> str:
-    """The environment variable by which a claim's CDI edits are recognised."""
     return MARKER_PREFIX + environment_name(uid)
 
 

@@ -12,11 +12,10 @@ from typing import Final
 
 from koordra.api import names
 from koordra.node_state import strict_json
+from koordra.node_state.strict_json import DEVICE_NODES, TEXT, listed, one_of, record
 from koordra.topology.machine import DeviceNode
 
 SCHEMA: Final = "koordra.io/guarded/v1"
-
-_TYPES: Final = frozenset({names.TYPE_GPU, names.TYPE_NIC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +41,22 @@ class DeviceGuard:
         return (*self.control, *(node for device in self.devices for node in device.nodes))
 
 
-def encode(guard: DeviceGuard) -> bytes:
-    return strict_json.encode(
-        {
-            "schema": SCHEMA,
-            "node": guard.node,
-            "devices": [
+encode, decode = strict_json.document(
+    DeviceGuard,
+    SCHEMA,
+    {
+        "node": TEXT,
+        "devices": listed(
+            record(
+                GuardedDevice,
                 {
-                    "name": device.name,
-                    "type": device.type,
-                    "nodes": [node.to_dict() for node in device.nodes],
-                }
-                for device in guard.devices
-            ],
-            "control": [node.to_dict() for node in guard.control],
-        }
-    )
-
-
-def decode(data: bytes) -> DeviceGuard:
-    """Raises ValueError naming the field that is not as described above."""
-    record = strict_json.fields(strict_json.load(data), "record", "schema node devices control")
-    strict_json.same(record["schema"], SCHEMA, "schema")
-    devices = []
-    for n, item in enumerate(strict_json.items(record["devices"], "devices")):
-        where = f"devices[{n}]"
-        entry = strict_json.fields(item, where, "name type nodes")
-        devices.append(
-            GuardedDevice(
-                name=strict_json.text(entry["name"], f"{where}.name"),
-                type=strict_json.one_of(entry["type"], _TYPES, f"{where}.type"),
-                nodes=strict_json.device_nodes(entry["nodes"], f"{where}.nodes"),
+                    "name": TEXT,
+                    "type": one_of(frozenset({names.TYPE_GPU, names.TYPE_NIC})),
+                    "nodes": DEVICE_NODES,
+                },
             )
-        )
-    return DeviceGuard(
-        node=strict_json.text(record["node"], "node"),
-        devices=tuple(devices),
-        control=strict_json.device_nodes(record["control"], "control"),
-    )
+        ),
+        "control": DEVICE_NODES,
+    },
+)
+"""`decode` raises ValueError naming the field that is not as described above."""

@@ -24,7 +24,20 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.node_state import strict_json
-from koordra.node_state.claim_ref import marker_of
+from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
+from koordra.node_state.strict_json import (
+    BOOLEAN,
+    DEVICE_NODES,
+    INTEGER,
+    STRING,
+    TEXT,
+    Kind,
+    listed,
+    mapping,
+    one_of,
+    optional,
+    record,
+)
 from koordra.topology.machine import DeviceNode
 
 SCHEMA: Final = "koordra.io/prepared/v1"
@@ -58,90 +71,57 @@ class PreparedDevice:
 class PreparedClaim:
     """A claim that the kubelet plugin has prepared. Only the node and the claim's CDI file know `nonce`."""
 
-    namespace: str
-    name: str
-    uid: str
+    ref: ClaimRef
     nonce: str
     marker: str
     devices: tuple[PreparedDevice, ...]
     memlock: bool
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return f"{self.ref.namespace}/{self.ref.name}"
 
 
-def encode(claim: PreparedClaim) -> bytes:
-    return strict_json.encode(
-        {
-            "schema": SCHEMA,
-            "claim": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
-            "nonce": claim.nonce,
-            "marker": claim.marker,
-            "memlock": claim.memlock,
-            "devices": [
+def _nonce(item: Any, where: str) -> str:
+    if not _NONCE.fullmatch(TEXT.read(item, where)):
+        raise ValueError(f"{where}: not 32 hexadecimal digits")
+    return str(item)
+
+
+_encode, _decode = strict_json.document(
+    PreparedClaim,
+    SCHEMA,
+    {
+        "claim": ("ref", CLAIM_REF),
+        "nonce": Kind(_nonce),
+        "marker": TEXT,
+        "memlock": BOOLEAN,
+        "devices": listed(
+            record(
+                PreparedDevice,
                 {
-                    "request": device.request,
-                    "device": device.device,
-                    "type": device.type,
-                    "shareID": device.share_id,
-                    "cdiDevices": list(device.cdi_devices),
-                    "uuid": device.uuid,
-                    "ibDevice": device.ib_device,
-                    "netdev": device.netdev,
-                    "numaNode": device.numa_node,
-                    "cpus": device.cpus,
-                    "deviceNodes": [node.to_dict() for node in device.nodes],
-                    "env": dict(device.env),
-                }
-                for device in claim.devices
-            ],
-        }
-    )
+                    "request": TEXT,
+                    "device": TEXT,
+                    "type": one_of(names.GPU_TYPES | names.NIC_TYPES),
+                    "shareID": optional(STRING),
+                    "cdiDevices": listed(TEXT),
+                    "uuid": optional(STRING),
+                    "ibDevice": optional(STRING),
+                    "netdev": optional(STRING),
+                    "numaNode": optional(INTEGER),
+                    "cpus": optional(STRING),
+                    "deviceNodes": ("nodes", DEVICE_NODES),
+                    "env": mapping(STRING),
+                },
+            )
+        ),
+    },
+)
+encode = _encode
 
 
 def decode(data: bytes) -> PreparedClaim:
     """Raises ValueError naming the field that is not as described above."""
-    record = strict_json.fields(strict_json.load(data), "record", "schema claim nonce marker devices memlock")
-    strict_json.same(record["schema"], SCHEMA, "schema")
-    claim = strict_json.fields(record["claim"], "claim", "namespace name uid")
-    uid = strict_json.text(claim["uid"], "claim.uid")
-    nonce = strict_json.text(record["nonce"], "nonce")
-    if not _NONCE.fullmatch(nonce):
-        raise ValueError("nonce: not 32 hexadecimal digits")
-    strict_json.same(record["marker"], marker_of(uid), "marker")
-    devices = enumerate(strict_json.items(record["devices"], "devices"))
-    return PreparedClaim(
-        namespace=strict_json.text(claim["namespace"], "claim.namespace"),
-        name=strict_json.text(claim["name"], "claim.name"),
-        uid=uid,
-        nonce=nonce,
-        marker=marker_of(uid),
-        devices=tuple(_device(item, f"devices[{n}]") for n, item in devices),
-        memlock=strict_json.typed(record["memlock"], bool, "memlock"),
-    )
-
-
-_DEVICE_FIELDS: Final = (
-    "request device type shareID cdiDevices uuid ibDevice netdev numaNode cpus deviceNodes env"
-)
-
-
-def _device(item: Any, where: str) -> PreparedDevice:
-    entry = strict_json.fields(item, where, _DEVICE_FIELDS)
-    env = strict_json.typed(entry["env"], dict, f"{where}.env")
-    return PreparedDevice(
-        request=strict_json.text(entry["request"], f"{where}.request"),
-        device=strict_json.text(entry["device"], f"{where}.device"),
-        type=strict_json.one_of(entry["type"], names.GPU_TYPES | names.NIC_TYPES, f"{where}.type"),
-        share_id=strict_json.optional(entry["shareID"], str, f"{where}.shareID"),
-        cdi_devices=strict_json.texts(entry["cdiDevices"], f"{where}.cdiDevices"),
-        uuid=strict_json.optional(entry["uuid"], str, f"{where}.uuid"),
-        ib_device=strict_json.optional(entry["ibDevice"], str, f"{where}.ibDevice"),
-        netdev=strict_json.optional(entry["netdev"], str, f"{where}.netdev"),
-        numa_node=strict_json.optional(entry["numaNode"], int, f"{where}.numaNode"),
-        cpus=strict_json.optional(entry["cpus"], str, f"{where}.cpus"),
-        nodes=strict_json.device_nodes(entry["deviceNodes"], f"{where}.deviceNodes"),
-        env=tuple(
-            (name, strict_json.typed(value, str, f"{where}.env[{name}]")) for name, value in env.items()
-        ),
-    )
+    claim = _decode(data)
+    if claim.marker != claim.ref.marker:
+        raise ValueError(f"marker: {claim.marker!r}, expected {claim.ref.marker!r}")
+    return claim

@@ -43,9 +43,9 @@ class StateReader:
         if uid is None:
             return None
         claim = self._read(layout.prepared_file(self._state_dir, uid), prepared_claim.decode)
-        if claim is not None and (claim.uid != uid or claim.marker != marker):
+        if claim is not None and (claim.ref.uid != uid or claim.marker != marker):
             raise CheckpointError(
-                f"prepared/{uid}.json is about claim {claim.uid} with marker {claim.marker}"
+                f"prepared/{uid}.json is about claim {claim.ref.uid} with marker {claim.marker}"
             )
         return claim
 

@@ -1,19 +1,144 @@
-"""Decoding of JSON documents with exactly the known fields. Every function raises ValueError naming the
-field."""
+"""Frozen dataclasses as JSON documents, read strictly: exactly the known fields, each of its kind.
+
+A `Kind` reads and writes one sort of value. `record` makes the kind of a dataclass from a table of its fields, by their
+names in the document; a field is the attribute of that name (`shareID` is `share_id`), unless the table names another.
+Reading raises ValueError naming the field: `devices[0].uuid: expected str, found int`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Generic, TypeVar
 
 from koordra.topology.machine import DeviceNode
 
-Value = TypeVar("Value")
+T = TypeVar("T")
+Word = TypeVar("Word", bound=StrEnum)
 
 
-def encode(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=1).encode() + b"\n"
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """`read` gets the JSON value and where it stands in the document."""
+
+    read: Callable[[Any, str], T]
+    write: Callable[[T], Any] = lambda value: value
+
+
+Table = Mapping[str, Kind[Any] | tuple[str, Kind[Any]]]
+"""Name in the document -> the field's kind, with the attribute where that has another name."""
+
+
+def typed(item: Any, kind: type[T], where: str) -> T:
+    if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
+        raise ValueError(f"{where}: expected {kind.__name__}, found {type(item).__name__}")
+    return item
+
+
+def plain(kind: type[T], valid: Callable[[T], bool] = lambda _: True, otherwise: str = "") -> Kind[T]:
+    """JSON's own type; a value that is not valid is refused with the text `otherwise`."""
+
+    def read(item: Any, where: str) -> T:
+        if not valid(typed(item, kind, where)):
+            raise ValueError(f"{where}: {otherwise.format(item)}")
+        return item  # type: ignore[no-any-return]
+
+    return Kind(read)
+
+
+STRING: Final = plain(str)
+TEXT: Final = plain(str, bool, "empty")
+BOOLEAN: Final = plain(bool)
+INTEGER: Final = plain(int)
+
+
+def one_of(words: frozenset[str]) -> Kind[str]:
+    return plain(str, words.__contains__, f"{{!r}} is none of {', '.join(sorted(words))}")
+
+
+def word(kind: type[Word]) -> Kind[Word]:
+    words = one_of(frozenset(kind))
+    return Kind(lambda item, where: kind(words.read(item, where)), lambda value: value.value)
+
+
+def optional(kind: Kind[T]) -> Kind[T | None]:
+    return Kind(
+        lambda item, where: None if item is None else kind.read(item, where),
+        lambda value: None if value is None else kind.write(value),
+    )
+
+
+def listed(kind: Kind[T]) -> Kind[tuple[T, ...]]:
+    return Kind(
+        lambda item, where: tuple(
+            kind.read(each, f"{where}[{index}]") for index, each in enumerate(typed(item, list, where))
+        ),
+        lambda values: [kind.write(value) for value in values],
+    )
+
+
+def _pair(item: Any, where: str) -> tuple[str, str]:
+    first, second = listed(STRING).read(item, where)
+    return first, second
+
+
+PAIR: Final = Kind(_pair, list)
+
+
+def mapping(kind: Kind[T]) -> Kind[tuple[tuple[str, T], ...]]:
+    """An object of any names; a tuple of pairs in Python."""
+    return Kind(
+        lambda item, where: tuple(
+            (name, kind.read(value, f"{where}[{name}]")) for name, value in typed(item, dict, where).items()
+        ),
+        lambda pairs: {name: kind.write(value) for name, value in pairs},
+    )
+
+
+def record(made: Callable[..., T], table: Table, *, schema: str | None = None) -> Kind[T]:
+    """The kind of a dataclass. A document's own record has its schema as the first field."""
+    fields = {
+        name: kind if isinstance(kind, tuple) else (_attribute(name), kind) for name, kind in table.items()
+    }
+    head = {} if schema is None else {"schema": schema}
+
+    def read(item: Any, where: str) -> T:
+        found = typed(item, dict, where or "record")
+        for name in sorted(found.keys() ^ {*head, *fields}):
+            problem = "not a field of this schema" if name in found else "missing"
+            raise ValueError(f"{where or 'record'}.{name}: {problem}")
+        if head and found["schema"] != schema:
+            raise ValueError(f"schema: {found['schema']!r}, expected {schema!r}")
+        place = f"{where}." if where else ""
+        return made(
+            **{attribute: kind.read(found[name], place + name) for name, (attribute, kind) in fields.items()}
+        )
+
+    return Kind(
+        read,
+        lambda value: (
+            head | {name: kind.write(getattr(value, attribute)) for name, (attribute, kind) in fields.items()}
+        ),
+    )
+
+
+def _attribute(name: str) -> str:
+    return re.sub(r"[A-Z]+", lambda capitals: f"_{capitals[0].lower()}", name)
+
+
+def document(
+    made: Callable[..., T], schema: str, table: Table
+) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
+    """The encoder and the decoder of a file that holds one record."""
+    kind = record(made, table, schema=schema)
+    return lambda value: encode(kind.write(value)), lambda data: kind.read(load(data), "")
+
+
+def encode(item: Mapping[str, Any]) -> bytes:
+    return json.dumps(item, indent=1).encode() + b"\n"
 
 
 def load(data: bytes) -> Any:
@@ -23,67 +148,14 @@ def load(data: bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def fields(item: Any, where: str, expected: str) -> Mapping[str, Any]:
-    """A JSON object with exactly the expected fields (their names, separated by blanks)."""
-    found: dict[str, Any] = typed(item, dict, where)
-    for name in sorted(found.keys() ^ set(expected.split())):
-        raise ValueError(f"{where}.{name}: {'not a field of this schema' if name in found else 'missing'}")
-    return found
-
-
-def typed(item: Any, kind: type[Value], where: str) -> Value:
-    if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
-        raise ValueError(f"{where}: expected {kind.__name__}, found {type(item).__name__}")
-    return item
-
-
-def text(item: Any, where: str) -> str:
-    """Text that is not empty."""
-    if not typed(item, str, where):
-        raise ValueError(f"{where}: empty")
-    return str(item)
-
-
-def optional(item: Any, kind: type[Value], where: str) -> Value | None:
-    return None if item is None else typed(item, kind, where)
-
-
-def items(item: Any, where: str) -> list[Any]:
-    return typed(item, list, where)
-
-
-def texts(item: Any, where: str) -> tuple[str, ...]:
-    return tuple(text(each, where) for each in items(item, where))
-
-
-def one_of(item: Any, allowed: frozenset[str], where: str) -> str:
-    if typed(item, str, where) not in allowed:
-        raise ValueError(f"{where}: {item!r} is none of {', '.join(sorted(allowed))}")
-    return str(item)
-
-
-def same(item: Any, expected: str, where: str) -> None:
-    if item != expected:
-        raise ValueError(f"{where}: {item!r}, expected {expected!r}")
-
-
-_NODE_TYPES = frozenset({"c", "b"})
-
-
-def device_nodes(item: Any, where: str) -> tuple[DeviceNode, ...]:
-    """A list of `{"path", "type", "major", "minor"}` with absolute paths."""
-    nodes = []
-    for each in items(item, where):
-        entry = fields(each, where, "path type major minor")
-        path = text(entry["path"], f"{where}.path")
-        if not path.startswith("/"):
-            raise ValueError(f"{where}.path: {path!r} is not absolute")
-        nodes.append(
-            DeviceNode(
-                path=path,
-                major=typed(entry["major"], int, f"{where}.major"),
-                minor=typed(entry["minor"], int, f"{where}.minor"),
-                type=one_of(entry["type"], _NODE_TYPES, f"{where}.type"),
-            )
-        )
-    return tuple(nodes)
+DEVICE_NODES: Final = listed(
+    record(
+        DeviceNode,
+        {
+            "path": plain(str, lambda path: path.startswith("/"), "{!r} is not absolute"),
+            "type": one_of(frozenset({"c", "b"})),
+            "major": INTEGER,
+            "minor": INTEGER,
+        },
+    )
+)

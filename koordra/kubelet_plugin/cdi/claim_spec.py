@@ -72,14 +72,15 @@ def spec(record: ClaimRecord, *, root: Path) -> dict[str, Any]:
             {
                 "name": record.cdi_name(index),
                 "containerEdits": _edits(
-                    device.edits + ContainerEdits(env=((f"{record.marker}_{index}", record.nonce),)),
+                    device.edits + ContainerEdits(env=((f"{record.ref.marker}_{index}", record.nonce),)),
                     root=root,
                 ),
             }
             for index, device in enumerate(record.devices)
         ],
         "containerEdits": _edits(
-            ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", "void"), (record.marker, record.nonce))), root=root
+            ContainerEdits(env=(("NVIDIA_VISIBLE_DEVICES", "void"), (record.ref.marker, record.nonce))),
+            root=root,
         ),
     }
     document["cdiVersion"] = validation.minimum_version(document)

@@ -51,7 +51,6 @@ from koordra.kubelet_plugin.claims.claim_record import (
     claim_to_dict,
 )
 from koordra.node_state import prepared_claim
-from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 
 VERSIONS: Final[Mapping[str, int]] = {"v2": CURRENT, "v1": OLDER}
@@ -261,7 +260,7 @@ def recover_record(uid: str, data: bytes, *, pool: str, boot_id: str) -> ClaimRe
     except ValueError:
         return None
     record = ClaimRecord(
-        ref=ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid),
+        ref=claim.ref,
         pool=pool,
         nonce=claim.nonce,
         boot_id=boot_id,
@@ -284,4 +283,4 @@ def recover_record(uid: str, data: bytes, *, pool: str, boot_id: str) -> ClaimRe
         ),
         memlock=claim.memlock,
     )
-    return record if claim.uid == uid and record.ref.valid and record.devices else None
+    return record if claim.ref.uid == uid and record.ref.valid and record.devices else None

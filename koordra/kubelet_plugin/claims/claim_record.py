@@ -12,16 +12,32 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits, Hook, Mount
-from koordra.node_state.claim_ref import ClaimRef, marker_of
-from koordra.node_state.network_plan import NetworkPlan, plan_from_dict, plan_to_dict
+from koordra.node_state.claim_network import NETWORK_PLAN, NetworkPlan
+from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
+from koordra.node_state.strict_json import (
+    BOOLEAN,
+    INTEGER,
+    PAIR,
+    STRING,
+    Kind,
+    Table,
+    listed,
+    mapping,
+    optional,
+    record,
+    typed,
+    word,
+)
 from koordra.topology.machine import DeviceNode
+
+T = TypeVar("T")
 
 NO_BOOT: Final = ""
 """`boot_id` of a record that was rolled back: remembered, but not prepared in any boot."""
@@ -96,11 +112,6 @@ class ClaimRecord:
         """Whether Prepare planned a network interface for the claim's pod."""
         return any(device.network is not None for device in self.devices)
 
-    @property
-    def marker(self) -> str:
-        """Environment variable by which the claim's CDI edits are recognised."""
-        return marker_of(self.ref.uid)
-
     def cdi_name(self, index: int) -> str:
         """CDI device name of devices[index]: unique in the claim, and never used by another claim."""
         device = self.devices[index]
@@ -124,142 +135,87 @@ OLDER: Final = 1
 CURRENT: Final = 2
 
 
-def claim_to_dict(record: ClaimRecord, *, version: int = CURRENT) -> dict[str, Any]:
+def _strings(
+    made: Callable[[str, str, tuple[str, ...]], T], write: Callable[[T], list[str]]
+) -> Kind[tuple[T, ...]]:
+    """Values of two strings and a tuple of strings, each as one list."""
+
+    def read(item: Any, where: str) -> T:
+        first, second, *rest = listed(STRING).read(item, where)
+        return made(first, second, tuple(rest))
+
+    return listed(Kind(read, write))
+
+
+_NODES: Final = listed(
+    record(DeviceNode, {"path": STRING, "type": STRING, "major": INTEGER, "minor": INTEGER})
+)
+_EDITS: Final[Table] = {
+    "env": listed(PAIR),
+    "deviceNodes": _NODES,
+    "mounts": _strings(Mount, lambda mount: [mount.host_path, mount.container_path, *mount.options]),
+}
+_DEVICE: Final[Table] = {
+    "request": STRING,
+    "device": STRING,
+    "type": STRING,
+    "identity": STRING,
+    "shareID": optional(STRING),
+    "adminAccess": BOOLEAN,
+    "consumed": mapping(STRING),
+    "isolation": optional(STRING),
+    "uuid": optional(STRING),
+    "ibDevice": optional(STRING),
+    "netdev": optional(STRING),
+    "numaNode": optional(INTEGER),
+    "cpus": optional(STRING),
+    "nodes": _NODES,
+}
+_CLAIM: Final[Table] = {
+    "pool": STRING,
+    "nonce": STRING,
+    "bootID": STRING,
+    "state": word(State),
+    "memlock": BOOLEAN,
+}
+_OLDER_DEVICE: Final = record(DeviceRecord, {**_DEVICE, "edits": record(ContainerEdits, _EDITS)})
+_DEVICE_NOW: Final = record(
+    DeviceRecord,
+    {
+        **_DEVICE,
+        "edits": record(
+            ContainerEdits,
+            {**_EDITS, "hooks": _strings(Hook, lambda hook: [hook.name, hook.path, *hook.arguments])},
+        ),
+        "network": optional(NETWORK_PLAN),
+    },
+)
+_FORMS: Final[Mapping[int, Kind[Any]]] = {
+    OLDER: record(dict, {**_CLAIM, "devices": listed(_OLDER_DEVICE)}),
+    CURRENT: record(
+        dict,
+        {**_CLAIM, "devices": listed(_DEVICE_NOW), "pods": listed(STRING), "podClaim": optional(STRING)},
+    ),
+}
+_REF: Final = ("namespace", "name", "uid")
+
+
+def claim_to_dict(claim: ClaimRecord, *, version: int = CURRENT) -> dict[str, Any]:
     """The record in one version of its form. A version that lacks a field writes the record without it."""
-    found = {
-        "namespace": record.ref.namespace,
-        "name": record.ref.name,
-        "uid": record.ref.uid,
-        "pool": record.pool,
-        "nonce": record.nonce,
-        "bootID": record.boot_id,
+    if version < CURRENT and claim.state is State.RECOVERED:
         # Version 1 knows no recovered claims; to it they are prepared, which holds their devices as well.
-        "state": (
-            State.COMPLETED if version < CURRENT and record.state is State.RECOVERED else record.state
-        ).value,
-        "memlock": record.memlock,
-        "devices": [_device_to_dict(device, version=version) for device in record.devices],
-    }
-    return found if version < CURRENT else {**found, "pods": list(record.pods), "podClaim": record.pod_claim}
-
-
-def _device_to_dict(device: DeviceRecord, *, version: int) -> dict[str, Any]:
-    found = {
-        "request": device.request,
-        "device": device.device,
-        "type": device.type,
-        "identity": device.identity,
-        "shareID": device.share_id,
-        "adminAccess": device.admin_access,
-        "consumed": dict(device.consumed),
-        "isolation": device.isolation,
-        "uuid": device.uuid,
-        "ibDevice": device.ib_device,
-        "netdev": device.netdev,
-        "numaNode": device.numa_node,
-        "cpus": device.cpus,
-        "nodes": [node.to_dict() for node in device.nodes],
-        "edits": _edits_to_dict(device.edits, version=version),
-    }
-    if version < CURRENT:
-        return found
-    return {**found, "network": None if device.network is None else plan_to_dict(device.network)}
-
-
-def _edits_to_dict(edits: ContainerEdits, *, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "env": [list(variable) for variable in edits.env],
-        "deviceNodes": [node.to_dict() for node in edits.device_nodes],
-        "mounts": [[mount.host_path, mount.container_path, *mount.options] for mount in edits.mounts],
-    }
-    if version < CURRENT:
-        return found
-    return {**found, "hooks": [[hook.name, hook.path, *hook.arguments] for hook in edits.hooks]}
+        claim = claim.completed()
+    return {**CLAIM_REF.write(claim.ref), **_FORMS[version].write(claim)}
 
 
 def claim_from_dict(raw: object, *, version: int = CURRENT) -> ClaimRecord:
     """Raises CheckpointError for anything that `claim_to_dict` does not write in that version."""
     try:
-        record = _claim(_object(raw), version=version)
-    except (KeyError, TypeError, ValueError) as error:
+        found = typed(raw, dict, "claim")
+        ref = CLAIM_REF.read({name: found[name] for name in _REF if name in found}, "")
+        fields = _FORMS[version].read({name: found[name] for name in found.keys() - _REF}, "")
+        if not ref.valid:
+            raise ValueError(f"uid {ref.uid!r}")
+    except ValueError as error:
         raise CheckpointError(f"a claim in it is malformed: {error!r}") from error
-    if claim_to_dict(record, version=version) != raw:
-        raise CheckpointError(f"claim {record.ref.uid} in it has fields that this version does not know")
-    return record
-
-
-def _claim(data: Mapping[str, Any], *, version: int) -> ClaimRecord:
-    ref = ClaimRef(namespace=_text(data["namespace"]), name=_text(data["name"]), uid=_text(data["uid"]))
-    if not ref.valid:
-        raise ValueError(f"uid {ref.uid!r}")
-    return ClaimRecord(
-        ref=ref,
-        pool=_text(data["pool"]),
-        nonce=_text(data["nonce"]),
-        boot_id=_text(data["bootID"]),
-        state=State(data["state"]),
-        memlock=bool(data["memlock"]),
-        devices=tuple(_device(_object(device), version=version) for device in data["devices"]),
-        pods=tuple(_text(uid) for uid in data["pods"]) if version >= CURRENT else (),
-        pod_claim=data["podClaim"] if version >= CURRENT else None,
-    )
-
-
-def _device(data: Mapping[str, Any], *, version: int) -> DeviceRecord:
-    edits = _object(data["edits"])
-    network = data["network"] if version >= CURRENT else None
-    return DeviceRecord(
-        request=_text(data["request"]),
-        device=_text(data["device"]),
-        type=_text(data["type"]),
-        identity=_text(data["identity"]),
-        share_id=data["shareID"],
-        admin_access=bool(data["adminAccess"]),
-        consumed=tuple(
-            sorted((_text(name), _text(amount)) for name, amount in _object(data["consumed"]).items())
-        ),
-        isolation=data["isolation"],
-        uuid=data["uuid"],
-        ib_device=data["ibDevice"],
-        netdev=data["netdev"],
-        numa_node=data["numaNode"],
-        cpus=data["cpus"],
-        nodes=_nodes(data["nodes"]),
-        edits=ContainerEdits(
-            env=tuple((_text(name), _text(value)) for name, value in edits["env"]),
-            device_nodes=_nodes(edits["deviceNodes"]),
-            mounts=tuple(
-                Mount(_text(host), _text(container), tuple(_text(option) for option in options))
-                for host, container, *options in edits["mounts"]
-            ),
-            hooks=tuple(
-                Hook(_text(name), _text(path), tuple(_text(argument) for argument in arguments))
-                for name, path, *arguments in (edits["hooks"] if version >= CURRENT else ())
-            ),
-        ),
-        network=None if network is None else plan_from_dict(_object(network)),
-    )
-
-
-def _nodes(raw: Any) -> tuple[DeviceNode, ...]:
-    return tuple(
-        DeviceNode(
-            path=_text(node["path"]),
-            type=_text(node["type"]),
-            major=int(node["major"]),
-            minor=int(node["minor"]),
-        )
-        for node in raw
-    )
-
-
-def _object(raw: object) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise TypeError(f"{type(raw).__name__} where an object was expected")
-    return raw
-
-
-def _text(raw: object) -> str:
-    if not isinstance(raw, str):
-        raise TypeError(f"{type(raw).__name__} where text was expected")
-    return raw
+    return ClaimRecord(ref=ref, **fields)

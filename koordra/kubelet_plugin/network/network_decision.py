@@ -27,7 +27,7 @@ from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.configuration import Configuration
 from koordra.kubelet_plugin.publish.inventory import Inventory
-from koordra.node_state.network_plan import NetworkKind, NetworkPlan
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.topology.machine import Nic
 
 _ETHERNET = "Ethernet"

@@ -42,12 +42,13 @@ from koordra.node_state.claim_network import (
     AttachedDevice,
     AttachedNetwork,
     ClaimNetwork,
+    NetworkKind,
+    NetworkPlan,
     encode_attached,
     read_attached,
     read_networks,
 )
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 
 log = get_logger(__name__)
 

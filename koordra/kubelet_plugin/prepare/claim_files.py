@@ -23,7 +23,7 @@ from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state import claim_network, layout, prepared_claim
-from koordra.node_state.claim_network import ClaimNetwork
+from koordra.node_state.claim_network import ClaimNetwork, PlannedDevice
 from koordra.node_state.claim_ref import is_claim_uid
 from koordra.node_state.disk import TEMPORARY, Disk
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
@@ -36,11 +36,9 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
     name of a file, and what one claim's file does not say NCCL finds out by itself."""
     ids = claim_spec.device_ids(record)
     return PreparedClaim(
-        namespace=record.ref.namespace,
-        name=record.ref.name,
-        uid=record.ref.uid,
+        ref=record.ref,
         nonce=record.nonce,
-        marker=record.marker,
+        marker=record.ref.marker,
         memlock=record.memlock,
         devices=tuple(
             PreparedDevice(
@@ -70,7 +68,9 @@ def network_of(record: ClaimRecord) -> ClaimNetwork:
     """What is done to the network of the claim's pod."""
     planned = ((device.device, device.network) for device in record.devices)
     return ClaimNetwork(
-        record.ref, record.pods, tuple((name, plan) for name, plan in planned if plan is not None)
+        record.ref,
+        record.pods,
+        tuple(PlannedDevice(name, plan) for name, plan in planned if plan is not None),
     )
 
 

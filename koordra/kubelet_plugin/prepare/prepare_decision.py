@@ -39,8 +39,8 @@ from koordra.kubelet_plugin.network.network_decision import Consumers, network_p
 from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, unmet
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
-from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.node_state.prepared_claim import NUMA_AFFINITY
 from koordra.quantity import canonical, parse
 from koordra.topology.machine import DeviceNode, Gpu, Nic

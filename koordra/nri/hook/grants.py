@@ -69,7 +69,7 @@ class Grants:
     @property
     def claims(self) -> frozenset[str]:
         """The uids of the claims."""
-        return frozenset(grant.claim.uid for grant in self.held)
+        return frozenset(grant.claim.ref.uid for grant in self.held)
 
     @property
     def nodes(self) -> frozenset[DeviceNode]:
@@ -102,7 +102,7 @@ def grants_of(
             return Refusal(
                 "UnknownClaim", _not_ours(container, name, "no such claim is prepared on this node")
             )
-        if claim.namespace != container.namespace:
+        if claim.ref.namespace != container.namespace:
             return Refusal("ForgedMarker", _not_ours(container, name, "the claim is of another namespace"))
         if value != claim.nonce or (index is not None and index >= len(claim.devices)):
             return Refusal("ForgedMarker", _not_ours(container, name, "its value was not set by this node"))

@@ -52,9 +52,9 @@ def granted_devices(grants: Grants) -> tuple[GrantedDevice, ...]:
     """The devices of these grants."""
     return tuple(
         GrantedDevice(
-            grant.claim.namespace,
-            grant.claim.name,
-            grant.claim.uid,
+            grant.claim.ref.namespace,
+            grant.claim.ref.name,
+            grant.claim.ref.uid,
             grant.device.device,
             grant.device.type,
             grant.device.share_id,

@@ -214,7 +214,7 @@ class Hook(Plugin):
         for marker in markers:
             try:
                 claim = self._state.claim(marker)
-                network = None if claim is None else self._state.attached(claim.uid)
+                network = None if claim is None else self._state.attached(claim.ref.uid)
             except CheckpointError as error:
                 unreadable[marker] = str(error)
                 continue

@@ -205,7 +205,7 @@ class Verification:
             guarded,
             private=self._private,
             unlimited=unlimited,
-            interfaces=self._interfaces(running, with_claim or {claim.uid for claim in claims.values()}),
+            interfaces=self._interfaces(running, with_claim or {claim.ref.uid for claim in claims.values()}),
         )
 
     def _interfaces(self, running: Running, claims: Iterable[str]) -> Interfaces | None:

@@ -12,8 +12,8 @@ import pytest
 from koordra.kubelet_plugin.claims.checkpoint import recover_record
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.node_state import claim_network, device_guard, layout, prepared_claim
+from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkKind
 from koordra.node_state.reader import StateReader
 
 UID = "11111111-2222-3333-4444-555555555555"

@@ -37,6 +37,7 @@ from koordra.api import kinds, names
 from koordra.api.objects import Object
 from koordra.errors import InvalidQuantity, KoordraError, NotFound
 from koordra.kube import KubeClient
+from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.device_guard import DeviceGuard
 from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
 from koordra.nri.hook.adjust import VISIBLE_DEVICES, Annotated
@@ -133,9 +134,7 @@ def granted_by_annotation(
     if not devices:
         return None
     claim = PreparedClaim(
-        namespace=container.namespace,
-        name="",
-        uid=container.pod_uid,
+        ref=ClaimRef(namespace=container.namespace, name="", uid=container.pod_uid),
         nonce="",
         marker="",
         devices=tuple(_with_env(device, env if n == 0 else ()) for n, device in enumerate(devices)),

@@ -25,9 +25,9 @@ from koordra.kubelet_plugin.claims.checkpoint import (
 )
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Hook, Mount
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from koordra.topology.machine import DeviceNode
 from tests.fakes.disks import FailingDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, GPU_2, claim, gpu, uid

@@ -20,9 +20,9 @@ from koordra.kubelet_plugin.network.pod_network import PodNetworks, Sandbox
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma, attribute, attributes
 from koordra.kubelet_plugin.prepare.claim_files import network_of
 from koordra.node_state import claim_network, layout
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
-from koordra.node_state.network_plan import NetworkKind, NetworkPlan
 from tests.fakes.node_claims import uid
 from tests.fakes.pod_links import HOST, FakeLinks, FakeRdma
 
