@@ -1,8 +1,9 @@
-"""The vocabulary: what Kubernetes DRA and koordra call things, as frozen values from and to plain dicts.
+"""The objects of Kubernetes DRA and of koordra, as frozen values from and to plain dicts.
 
 `names`            every name koordra writes into or reads from the API (driver, attributes, taints, gates, finalizers)
 `kinds`            the API resources koordra talks about, with their paths; `versions` of resource.k8s.io, and the way to v1
 `objects`          small accessors over plain Kubernetes dicts (name, key, uid, owner)
+`reader`           typed fields of an object, with errors that name object, field and remedy
 `devices`          Device, Attribute, Capacity, RequestPolicy, Taint, counters: what a ResourceSlice holds
 `slices`           ResourceSlice and pools
 `claims`           ResourceClaim requests, constraints, tolerations, configuration; DeviceClass
@@ -12,5 +13,5 @@
 `classic`          older manifests (v1alpha1 to v1beta2) to v1
 `elastic`          Elastic GPU's classes, claims and pods
 
-Values are read from dicts once, at the border, by `from_dict` functions that raise InvalidManifest naming object and field.
+Values are read from dicts once, at the border, by functions that raise InvalidManifest naming object and field.
 """

@@ -8,7 +8,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.devices import DeviceID, Reader
+from koordra.api.devices import DeviceID
+from koordra.api.reader import Reader
 
 FROM_CLASS: Final = "FromClass"
 FROM_CLAIM: Final = "FromClaim"
@@ -54,23 +55,18 @@ class DeviceResult:
         return found
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any], read: Reader) -> DeviceResult:
+    def read(cls, read: Reader) -> DeviceResult:
         """One entry of `devices.results`. Raises InvalidManifest."""
-        consumed = read.at("consumedCapacity").mapping(raw.get("consumedCapacity"))
-        admin = raw.get("adminAccess")
+        admin = read.data.get("adminAccess")
         return cls(
-            request=read.text_of(raw, "request"),
-            device=DeviceID(
-                read.text_of(raw, "driver"),
-                read.text_of(raw, "pool"),
-                read.text_of(raw, "device", required=True),
-            ),
-            share_id=read.text_of(raw, "shareID") or None,
-            consumed={
-                name: read.at(f"consumedCapacity[{name}]").amount(value) for name, value in consumed.items()
+            request=read.text("request"),
+            device=DeviceID(read.text("driver"), read.text("pool"), read.text("device", required=True)),
+            share_id=read.text("shareID") or None,
+            consumed=read.amounts("consumedCapacity"),
+            consumed_spelled={
+                name: str(value) for name, value in read.inner("consumedCapacity").data.items()
             },
-            consumed_spelled={name: str(value) for name, value in consumed.items()},
-            admin_access=None if admin is None else read.at("adminAccess").flag(admin),
+            admin_access=None if admin is None else read.flag("adminAccess"),
         )
 
 
@@ -97,18 +93,13 @@ class Allocation:
     @classmethod
     def of_claim(cls, claim: Mapping[str, Any]) -> Allocation | None:
         """The allocation in a claim's status, None for a claim that has none. Raises InvalidManifest."""
-        raw = objects.status_of(claim).get("allocation")
-        if raw is None:
+        found = objects.status_of(claim).get("allocation")
+        if found is None:
             return None
-        read = Reader(object=f"ResourceClaim {objects.key(claim)}", field="status.allocation")
-        data = read.mapping(raw)
-        devices = read.at("devices").mapping(data.get("devices"))
-        selector = data.get("nodeSelector")
+        read = Reader(found, object=f"ResourceClaim {objects.key(claim)}", field="status.allocation")
+        devices = read.inner("devices")
         return cls(
-            results=tuple(
-                DeviceResult.from_dict(read.mapping(entry), read.at(f"devices.results[{index}]"))
-                for index, entry in enumerate(read.at("devices.results").sequence(devices.get("results")))
-            ),
-            config=tuple(read.at("devices.config").sequence(devices.get("config"))),
-            node_selector=None if selector is None else read.at("nodeSelector").mapping(selector),
+            results=tuple(DeviceResult.read(each) for each in devices.each("results")),
+            config=tuple(devices.sequence("config")),
+            node_selector=None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data,
         )

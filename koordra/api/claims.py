@@ -13,7 +13,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Reader, Taint
+from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
+from koordra.api.reader import Reader
 
 EXACT_COUNT: Final = "ExactCount"
 ALL: Final = "All"
@@ -104,13 +105,8 @@ class DeviceClass:
     @classmethod
     def from_dict(cls, obj: Mapping[str, Any]) -> DeviceClass:
         """Raises InvalidManifest naming class and field."""
-        read = Reader(object=objects.describe(obj), field="spec")
-        spec = read.mapping(obj.get("spec"))
-        return cls(
-            name=objects.name(obj),
-            selectors=_selectors(spec.get("selectors"), read.at("selectors")),
-            config=_config(spec.get("config"), read.at("config")),
-        )
+        read = Reader.of(obj).inner("spec")
+        return cls(name=objects.name(obj), selectors=_selectors(read), config=_config(read))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,140 +132,94 @@ class ResourceClaim:
     @classmethod
     def from_dict(cls, obj: Mapping[str, Any]) -> ResourceClaim:
         """Raises InvalidManifest naming claim and field."""
-        read = Reader(object=f"ResourceClaim {objects.key(obj)}", field="spec.devices")
-        spec = Reader(object=read.object, field="spec").mapping(obj.get("spec"))
-        devices = read.mapping(spec.get("devices"))
-        requests = tuple(
-            _request(request, read.at(f"requests[{index}]"))
-            for index, request in enumerate(read.at("requests").sequence(devices.get("requests")))
-        )
+        spec = Reader(obj, object=f"ResourceClaim {objects.key(obj)}").inner("spec")
+        devices = spec.inner("devices")
         return cls(
             namespace=objects.namespace(obj),
             name=objects.name(obj),
             uid=objects.uid(obj),
-            requests=requests,
+            requests=tuple(_request(request) for request in devices.each("requests")),
             constraints=tuple(
-                _constraint(constraint, read.at(f"constraints[{index}]"))
-                for index, constraint in enumerate(
-                    read.at("constraints").sequence(devices.get("constraints"))
+                Constraint(
+                    each.texts("requests"), each.text("matchAttribute"), each.text("distinctAttribute")
                 )
+                for each in devices.each("constraints")
             ),
-            config=_config(devices.get("config"), read.at("config")),
-            immediate=_is_immediate(obj, spec),
+            config=_config(devices),
+            immediate=_is_immediate(obj, spec.data),
             created=str(objects.metadata(obj).get("creationTimestamp") or ""),
         )
 
 
 def _is_immediate(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:
     """Classic DRA's `allocationMode: Immediate`, as the field it was or as an annotation."""
-    mark = objects.annotations_of(obj).get("koordra.io/allocation-mode", spec.get("allocationMode"))
-    return mark == "Immediate"
+    mode = objects.annotations_of(obj).get("koordra.io/allocation-mode", spec.get("allocationMode"))
+    return mode == "Immediate"
 
 
-def _request(raw: object, read: Reader) -> DeviceRequest:
-    data = read.mapping(raw)
-    name = read.at("name").text(data.get("name"), required=True)
-    alternatives = read.at("firstAvailable").sequence(data.get("firstAvailable"))
-    if alternatives:
-        if data.get("exactly") is not None:
+def _request(read: Reader) -> DeviceRequest:
+    name = read.text("name", required=True)
+    if read.sequence("firstAvailable"):
+        if read.data.get("exactly") is not None:
             raise read.wrong("has both exactly and firstAvailable", "keep one of them")
-        return DeviceRequest(
-            name=name,
-            alternatives=tuple(
-                _alternative(entry, read.at(f"firstAvailable[{index}]"), name="")
-                for index, entry in enumerate(alternatives)
-            ),
-            prioritized=True,
+        alternatives = (
+            _alternative(each, each.text("name", required=True)) for each in read.each("firstAvailable")
         )
-    exact = data.get("exactly")
-    body = data if exact is None else read.at("exactly").mapping(exact)
-    return DeviceRequest(
-        name, (_alternative(body, read.at("exactly") if exact is not None else read, name=name),)
-    )
+        return DeviceRequest(name, tuple(alternatives), prioritized=True)
+    body = read if read.data.get("exactly") is None else read.inner("exactly")
+    return DeviceRequest(name, (_alternative(body, name),))
 
 
-def _alternative(raw: object, read: Reader, *, name: str) -> Alternative:
-    data = read.mapping(raw)
-    capacity = data.get("capacity")
-    asked = (
-        None
-        if capacity is None
-        else read.at("capacity.requests").mapping(read.mapping(capacity).get("requests"))
-    )
+def _alternative(read: Reader, name: str) -> Alternative:
+    capacity = None if read.data.get("capacity") is None else read.inner("capacity")
     return Alternative(
-        name=name or read.at("name").text(data.get("name"), required=True),
-        device_class=read.at("deviceClassName").text(data.get("deviceClassName")),
-        mode=read.at("allocationMode").text(data.get("allocationMode")) or EXACT_COUNT,
-        count=_count(data, read),
-        selectors=_selectors(data.get("selectors"), read.at("selectors")),
-        admin_access=read.at("adminAccess").flag(data.get("adminAccess")),
-        tolerations=tuple(
-            _toleration(entry, read.at(f"tolerations[{index}]"))
-            for index, entry in enumerate(read.at("tolerations").sequence(data.get("tolerations")))
-        ),
-        capacity=None
-        if asked is None
-        else {key: read.at(f"capacity.requests[{key}]").amount(value) for key, value in asked.items()},
-        capacity_spelled={} if asked is None else {key: str(value) for key, value in asked.items()},
+        name=name,
+        device_class=read.text("deviceClassName"),
+        mode=read.text("allocationMode") or EXACT_COUNT,
+        count=_count(read),
+        selectors=_selectors(read),
+        admin_access=read.flag("adminAccess"),
+        tolerations=tuple(_toleration(each) for each in read.each("tolerations")),
+        capacity=None if capacity is None else capacity.amounts("requests"),
+        capacity_spelled={}
+        if capacity is None
+        else {key: str(value) for key, value in capacity.inner("requests").data.items()},
     )
 
 
-def _count(data: Mapping[str, Any], read: Reader) -> int:
+def _count(read: Reader) -> int:
     """An absent count, and 0 under ExactCount, is the API's default of one; below zero cannot be meant."""
-    count = read.at("count").whole(data.get("count"))
+    count = read.whole("count")
     if count < 0:
-        raise read.at("count").wrong(f"{count} devices cannot be asked for", "use a count of 1 or more")
+        raise read.wrong(f"{count} devices cannot be asked for", "use a count of 1 or more", at="count")
     return count or 1
 
 
-def _selectors(raw: object, read: Reader) -> tuple[str, ...]:
+def _selectors(read: Reader) -> tuple[str, ...]:
     """CEL expressions; an entry that is not CEL becomes "", which the allocator refuses as upstream does."""
-    found = []
-    for index, entry in enumerate(read.sequence(raw)):
-        inner = read.at(f"[{index}]")
-        found.append(inner.text(inner.mapping(inner.mapping(entry).get("cel")).get("expression")))
-    return tuple(found)
+    return tuple(each.inner("cel").text("expression") for each in read.each("selectors"))
 
 
-def _toleration(raw: object, read: Reader) -> Toleration:
-    data = read.mapping(raw)
-    operator = read.at("operator").text(data.get("operator"))
-    if operator not in ("", "Exists", "Equal"):
-        raise read.at("operator").wrong(f"{operator!r} is not an operator", "use Exists or Equal")
-    effect = read.at("effect").text(data.get("effect"))
-    if effect not in ("", "None", NO_SCHEDULE, NO_EXECUTE):
-        raise read.at("effect").wrong(f"{effect!r} is not an effect", f"use {NO_SCHEDULE} or {NO_EXECUTE}")
+def _toleration(read: Reader) -> Toleration:
     return Toleration(
-        key=read.at("key").text(data.get("key")),
-        operator=operator,
-        value=read.at("value").text(data.get("value")),
-        effect=effect,
-        raw=dict(data),
+        key=read.text("key"),
+        operator=read.choice(
+            "operator", ("Exists", "Equal"), problem="is not an operator", remedy="use Exists or Equal"
+        ),
+        value=read.text("value"),
+        effect=read.choice("effect", (NO_SCHEDULE, NO_EXECUTE, "None"), problem="is not an effect"),
+        raw=dict(read.data),
     )
 
 
-def _constraint(raw: object, read: Reader) -> Constraint:
-    data = read.mapping(raw)
-    return Constraint(
-        requests=read.at("requests").texts(data.get("requests")),
-        match_attribute=read.at("matchAttribute").text(data.get("matchAttribute")),
-        distinct_attribute=read.at("distinctAttribute").text(data.get("distinctAttribute")),
-    )
-
-
-def _config(raw: object, read: Reader) -> tuple[Configuration, ...]:
-    found = []
-    for index, entry in enumerate(read.sequence(raw)):
-        inner = read.at(f"[{index}]")
-        data = inner.mapping(entry)
-        opaque = inner.at("opaque").mapping(data.get("opaque"))
-        found.append(
-            Configuration(
-                requests=inner.at("requests").texts(data.get("requests")),
-                raw={key: value for key, value in data.items() if key != "requests"},
-                driver=inner.at("opaque.driver").text(opaque.get("driver")),
-                parameters=opaque.get("parameters"),
-                where=inner.field,
-            )
+def _config(read: Reader) -> tuple[Configuration, ...]:
+    return tuple(
+        Configuration(
+            requests=each.texts("requests"),
+            raw={key: value for key, value in each.data.items() if key != "requests"},
+            driver=each.inner("opaque").text("driver"),
+            parameters=each.inner("opaque").data.get("parameters"),
+            where=each.field,
         )
-    return tuple(found)
+        for each in read.each("config")
+    )

@@ -1,7 +1,7 @@
 """What a ResourceSlice says about one device: attributes, capacities with their request policies, taints, counters.
 
-All values are frozen and exact (`Decimal` amounts). Reading is strict about the fields koordra acts on and deaf to the
-ones it does not know, since a newer API server may send more; an attribute of a type that is not known stays in the
+All values are frozen and exact (`Decimal` amounts). Reading is strict about the fields koordra acts on and ignores
+those it does not know, since a newer API server may send more; an attribute of a type that is not known stays in the
 value as `Attribute("", None)`, because that alone does not make the device unusable, only the selectors that read it.
 
 Source: resource.k8s.io/v1 ResourceSlice (KEP 4381, 4815 counters, 5055 taints, 5075 consumable capacity, 5491 lists).
@@ -10,13 +10,12 @@ Source: resource.k8s.io/v1 ResourceSlice (KEP 4381, 4815 counters, 5055 taints, 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.errors import InvalidManifest, InvalidQuantity
-from koordra.quantity import parse
+from koordra.api.reader import Reader
 
 SCALARS: Final = {"int": int, "bool": bool, "string": str, "version": str}
 LISTS: Final = {"ints": "int", "bools": "bool", "strings": "string", "versions": "version"}
@@ -102,7 +101,7 @@ class NodeSelection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """Devices that are published alike are one value (`device_from_dict`), so that what is made of it can be kept by identity."""
+    """Devices that are published alike are one value (`read_device`), so that what is made of it can be kept by identity."""
 
     name: str
     attributes: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
@@ -116,205 +115,101 @@ class Device:
     allow_multiple_allocations: bool = False
 
 
-class Reader:
-    """Reads typed fields of one object and names object and field when they are wrong."""
-
-    __slots__ = ("field", "object")
-
-    def __init__(self, *, object: str, field: str = "") -> None:
-        self.object = object
-        self.field = field
-
-    def at(self, part: str) -> Reader:
-        """A reader one field further in."""
-        dot = "." if self.field and not part.startswith("[") else ""
-        return Reader(object=self.object, field=f"{self.field}{dot}{part}")
-
-    def wrong(self, problem: str, remedy: str = "") -> InvalidManifest:
-        return InvalidManifest(problem, object=self.object, field=self.field, remedy=remedy)
-
-    def mapping(self, value: object) -> Mapping[str, Any]:
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise self.wrong("is not an object")
-        return value
-
-    def sequence(self, value: object) -> Sequence[Any]:
-        if value is None:
-            return ()
-        if not isinstance(value, list | tuple):
-            raise self.wrong("is not a list")
-        return value
-
-    def text(self, value: object, *, required: bool = False) -> str:
-        if value is None or value == "":
-            if required:
-                raise self.wrong("is missing", "write a name")
-            return ""
-        if not isinstance(value, str):
-            raise self.wrong(f"{value!r} is not text", "quote it")
-        return value
-
-    def text_of(self, fields: Mapping[str, Any], name: str, *, required: bool = False) -> str:
-        """A text one field further in; where it is well, as nearly always, nothing is made for its message."""
-        value = fields.get(name)
-        return value if value and type(value) is str else self.at(name).text(value, required=required)
-
-    def texts(self, value: object) -> tuple[str, ...]:
-        return tuple(self.text(item, required=True) for item in self.sequence(value))
-
-    def whole(self, value: object, *, default: int = 0) -> int:
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(f"{value!r} is not a whole number")
-        return value
-
-    def flag(self, value: object) -> bool:
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise self.wrong(f"{value!r} is neither true nor false")
-        return value
-
-    def amount(self, value: object) -> Decimal:
-        try:
-            return parse(value)
-        except InvalidQuantity as error:
-            raise self.wrong(error.problem, error.remedy) from error
-
-
 _MOST_KEPT: Final = 1 << 12
 _kept: dict[bytes, Device] = {}
 """Devices by what was read: machines of one type publish the same."""
 
 
-def device_from_dict(raw: object, read: Reader) -> Device:
-    """One entry of `spec.devices`. `read` names the slice and the entry. Raises InvalidManifest."""
+def read_device(read: Reader) -> Device:
+    """One entry of `spec.devices`. Raises InvalidManifest."""
     try:
-        content = marshal.dumps(raw, 0)  # type: ignore[arg-type]
+        content = marshal.dumps(read.data, 0)  # type: ignore[arg-type]
     except ValueError:
-        return _device(raw, read)
+        return _device(read)
     found = _kept.get(content)
     if found is None:
-        found = _device(raw, read)
+        found = _device(read)
         if len(_kept) >= _MOST_KEPT:
             _kept.clear()
         _kept[content] = found
     return found
 
 
-def _device(raw: object, read: Reader) -> Device:
-    data = read.mapping(raw)
-    # v1beta1 keeps the body under `basic`.
-    body = {**data, **read.at("basic").mapping(data.get("basic"))} if "basic" in data else data
-    counters = {}
-    for entry in read.at("consumesCounters").sequence(body.get("consumesCounters")):
-        inner = read.at("consumesCounters").mapping(entry)
-        counters[str(inner.get("counterSet", ""))] = counters_from_dict(
-            inner.get("counters"), read.at("consumesCounters")
-        )
+def _device(read: Reader) -> Device:
+    name = read.text("name", required=True)
+    if "basic" in read.data:  # where v1beta1 keeps the body
+        body = {**read.data, **read.inner("basic").data}
+        read = Reader(body, object=read.object, field=read.field)
     return Device(
-        name=read.at("name").text(data.get("name"), required=True),
-        attributes={
-            name: attribute_from_dict(value, read.at(f"attributes[{name}]"))
-            for name, value in read.at("attributes").mapping(body.get("attributes")).items()
+        name=name,
+        attributes={key: read_attribute(each) for key, each in read.entries("attributes")},
+        capacity={key: read_capacity(each) for key, each in read.entries("capacity")},
+        consumes_counters={
+            str(each.data.get("counterSet", "")): read_counters(each)
+            for each in read.each("consumesCounters")
         },
-        capacity={
-            name: capacity_from_dict(value, read.at(f"capacity[{name}]"))
-            for name, value in read.at("capacity").mapping(body.get("capacity")).items()
-        },
-        consumes_counters=counters,
-        selection=selection_from_dict(body, read),
-        taints=tuple(
-            taint_from_dict(taint, read.at("taints")) for taint in read.sequence(body.get("taints"))
-        ),
-        binds_to_node=read.at("bindsToNode").flag(body.get("bindsToNode")),
-        binding_conditions=read.at("bindingConditions").texts(body.get("bindingConditions")),
-        binding_failure_conditions=read.at("bindingFailureConditions").texts(
-            body.get("bindingFailureConditions")
-        ),
-        allow_multiple_allocations=read.at("allowMultipleAllocations").flag(
-            body.get("allowMultipleAllocations")
-        ),
+        selection=read_selection(read),
+        taints=tuple(read_taint(each) for each in read.each("taints")),
+        binds_to_node=read.flag("bindsToNode"),
+        binding_conditions=read.texts("bindingConditions"),
+        binding_failure_conditions=read.texts("bindingFailureConditions"),
+        allow_multiple_allocations=read.flag("allowMultipleAllocations"),
     )
 
 
-def attribute_from_dict(raw: object, read: Reader) -> Attribute:
-    data = read.mapping(raw)
+def read_attribute(read: Reader) -> Attribute:
     for kind, python in SCALARS.items():
-        value = data.get(kind)
+        value = read.data.get(kind)
         if value is not None:
             if not isinstance(value, python) or (python is int and isinstance(value, bool)):
                 raise read.wrong(f"{value!r} is not of type {kind}")
             return Attribute(kind, value)
     for kind, scalar in LISTS.items():
-        if data.get(kind):
-            items = read.at(kind).sequence(data[kind])
+        if items := read.sequence(kind):
             if not all(isinstance(item, SCALARS[scalar]) for item in items):
                 raise read.wrong(f"{kind} holds something that is not {scalar}")
             return Attribute(kind, tuple(items))
     return Attribute("", None)
 
 
-def capacity_from_dict(raw: object, read: Reader) -> Capacity:
-    data = read.mapping(raw)
-    value = data.get("value")
-    policy = data.get("requestPolicy")
-    return Capacity(
-        value=read.at("value").amount(value),
-        spelled=str(value),
-        policy=None if policy is None else policy_from_dict(policy, read.at("requestPolicy")),
-    )
+def read_capacity(read: Reader) -> Capacity:
+    policy = None if read.data.get("requestPolicy") is None else _policy(read.inner("requestPolicy"))
+    return Capacity(value=read.amount("value"), spelled=str(read.data.get("value")), policy=policy)
 
 
-def policy_from_dict(raw: object, read: Reader) -> RequestPolicy:
-    data = read.mapping(raw)
-    valid_range = data.get("validRange")
-    bounds = read.at("validRange").mapping(valid_range)
-
-    def amount(value: object) -> Decimal | None:
-        return None if value is None else read.amount(value)
-
-    step = amount(bounds.get("step"))
+def _policy(read: Reader) -> RequestPolicy:
+    bounds = read.inner("validRange")
+    step = bounds.amount_or_none("step")
     if step is not None and step <= 0:
-        raise read.at("validRange.step").wrong(f"{bounds.get('step')} is not above zero")
+        raise bounds.wrong(f"{bounds.data['step']} is not above zero", at="step")
+    valid = {
+        value: read.quantity(value, at=f"validValues[{index}]")
+        for index, value in enumerate(read.sequence("validValues"))
+    }
+    spelled = {name: bounds.data.get(name) for name in ("min", "max", "step")}
+    spelled["default"] = read.data.get("default")
     return RequestPolicy(
-        default=amount(data.get("default")),
-        valid_values=tuple(read.amount(value) for value in read.sequence(data.get("validValues"))),
-        minimum=amount(bounds.get("min")),
-        maximum=amount(bounds.get("max")),
+        default=read.amount_or_none("default"),
+        valid_values=tuple(valid.values()),
+        minimum=bounds.amount_or_none("min"),
+        maximum=bounds.amount_or_none("max"),
         step=step,
-        has_range=valid_range is not None,
+        has_range=read.data.get("validRange") is not None,
         spelled={
-            **{name: str(bounds[name]) for name in ("min", "max", "step") if bounds.get(name) is not None},
-            **({"default": str(data["default"])} if data.get("default") is not None else {}),
-            **{str(read.amount(value)): str(value) for value in data.get("validValues") or ()},
+            **{name: str(value) for name, value in spelled.items() if value is not None},
+            **{str(amount): str(value) for value, amount in valid.items()},
         },
     )
 
 
-def taint_from_dict(raw: object, read: Reader) -> Taint:
-    data = read.mapping(raw)
-    return Taint(
-        key=read.at("key").text(data.get("key"), required=True),
-        value=read.at("value").text(data.get("value")),
-        effect=read.at("effect").text(data.get("effect"), required=True),
-    )
+def read_taint(read: Reader) -> Taint:
+    return Taint(read.text("key", required=True), read.text("value"), read.text("effect", required=True))
 
 
-def counters_from_dict(raw: object, read: Reader) -> dict[str, Decimal]:
-    return {
-        name: read.at(f"counters[{name}]").amount(read.mapping(value).get("value"))
-        for name, value in read.at("counters").mapping(raw).items()
-    }
+def read_counters(read: Reader) -> dict[str, Decimal]:
+    return {name: each.amount("value") for name, each in read.entries("counters")}
 
 
-def selection_from_dict(data: Mapping[str, Any], read: Reader) -> NodeSelection:
-    selector = data.get("nodeSelector")
-    return NodeSelection(
-        node_name=read.at("nodeName").text(data.get("nodeName")),
-        all_nodes=read.at("allNodes").flag(data.get("allNodes")),
-        selector=None if selector is None else read.at("nodeSelector").mapping(selector),
-    )
+def read_selection(read: Reader) -> NodeSelection:
+    selector = None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data
+    return NodeSelection(read.text("nodeName"), read.flag("allNodes"), selector)

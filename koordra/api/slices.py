@@ -11,13 +11,13 @@ from koordra.api import objects
 from koordra.api.devices import (
     Device,
     NodeSelection,
-    Reader,
     Taint,
-    counters_from_dict,
-    device_from_dict,
-    selection_from_dict,
-    taint_from_dict,
+    read_counters,
+    read_device,
+    read_selection,
+    read_taint,
 )
+from koordra.api.reader import Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +38,24 @@ class ResourceSlice:
     @classmethod
     def from_dict(cls, obj: Mapping[str, Any]) -> ResourceSlice:
         """Raises InvalidManifest naming slice and field."""
-        read = Reader(object=objects.describe(obj), field="spec")
-        spec = read.mapping(obj.get("spec"))
-        pool = read.at("pool").mapping(spec.get("pool"))
+        read = Reader.of(obj).inner("spec")
+        pool = read.inner("pool")
         sets: dict[str, Mapping[str, Decimal]] = {}
         twice: list[str] = []
-        for index, entry in enumerate(read.at("sharedCounters").sequence(spec.get("sharedCounters"))):
-            inner = read.at(f"sharedCounters[{index}]")
-            name = inner.at("name").text(inner.mapping(entry).get("name"), required=True)
+        for each in read.each("sharedCounters"):
+            name = each.text("name", required=True)
             if name in sets:
                 twice.append(name)
-            sets[name] = counters_from_dict(entry.get("counters"), inner)
+            sets[name] = read_counters(each)
         return cls(
             name=objects.name(obj),
-            driver=read.at("driver").text(spec.get("driver")),
-            pool=read.at("pool.name").text(pool.get("name"), required=True),
-            generation=read.at("pool.generation").whole(pool.get("generation")),
-            slice_count=read.at("pool.resourceSliceCount").whole(pool.get("resourceSliceCount"), default=1),
-            selection=selection_from_dict(spec, read),
-            per_device_selection=read.at("perDeviceNodeSelection").flag(spec.get("perDeviceNodeSelection")),
-            devices=tuple(
-                device_from_dict(device, read.at(f"devices[{index}]"))
-                for index, device in enumerate(read.at("devices").sequence(spec.get("devices")))
-            ),
+            driver=read.text("driver"),
+            pool=pool.text("name", required=True),
+            generation=pool.whole("generation"),
+            slice_count=pool.whole("resourceSliceCount", default=1),
+            selection=read_selection(read),
+            per_device_selection=read.flag("perDeviceNodeSelection"),
+            devices=tuple(read_device(device) for device in read.each("devices")),
             shared_counters=sets,
             duplicate_counter_sets=tuple(twice),
         )
@@ -78,14 +73,13 @@ class DeviceTaintRule:
     @classmethod
     def from_dict(cls, obj: Mapping[str, Any]) -> DeviceTaintRule:
         """Raises InvalidManifest naming rule and field."""
-        read = Reader(object=objects.describe(obj), field="spec")
-        spec = read.mapping(obj.get("spec"))
-        selector = read.at("deviceSelector").mapping(spec.get("deviceSelector"))
+        read = Reader.of(obj).inner("spec")
+        selector = read.inner("deviceSelector")
         return cls(
-            taint=taint_from_dict(spec.get("taint"), read.at("taint")),
-            driver=read.at("deviceSelector.driver").text(selector.get("driver")),
-            pool=read.at("deviceSelector.pool").text(selector.get("pool")),
-            device=read.at("deviceSelector.device").text(selector.get("device")),
+            taint=read_taint(read.inner("taint")),
+            driver=selector.text("driver"),
+            pool=selector.text("pool"),
+            device=selector.text("device"),
         )
 
     def selects(self, *, driver: str, pool: str, device: str) -> bool:

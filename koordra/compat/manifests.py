@@ -5,10 +5,6 @@ its templates after it. A pod that stands in the status of an API object loses t
 
 Things beside pods that count devices by their legacy names (ResourceQuota, LimitRange, fields of other kinds) cannot be
 converted; they are reported, since what they meant is lost.
-
-A Pod is one pod; a workload carries pod templates: at `spec.template` (Deployment, StatefulSet, DaemonSet, ReplicaSet, Job),
-deeper (CronJob), or several of them (a Volcano Job's tasks, a training operator's replica specs, a JobSet). Wherever a field
-inside an object holds a `spec` with a list of containers, that is a pod template; nothing needs a list of kinds.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
+from koordra.api.pods import Path, at, pods_in, replaced, spelled
 from koordra.compat import detection
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.rewrite import rewrite, speaks
@@ -42,7 +39,7 @@ class LegacyPods:
 
     def speaks(self, obj: Object) -> bool:
         pods = pods_in(obj)
-        return any(speaks(_pod_at(obj, path), self.settings) for path in pods) or bool(
+        return any(speaks(at(obj, path), self.settings) for path in pods) or bool(
             next(_counted(obj, self.settings, (), pods=pods), "")
         )
 
@@ -52,7 +49,7 @@ class LegacyPods:
         namespace = objects.metadata(obj).get("namespace")
         pods = pods_in(obj)
         for path in pods:
-            pod = _pod_at(obj, path)
+            pod = at(obj, path)
             found = rewrite(pod, self.settings, notes, namespace=namespace, where=spelled(path))
             if found.template is None:
                 continue
@@ -79,11 +76,6 @@ def _tell_count(place: str, notes: Notes) -> None:
             "counts devices by a name that claims do not use",
             "count gpu.koordra.io.deviceclass.resource.k8s.io/devices in a ResourceQuota",
         )
-
-
-def _pod_at(obj: Object, path: Path) -> Object:
-    found: Object = at(obj, path)
-    return found
 
 
 def _fresh(obj: Object) -> Object:
@@ -118,60 +110,3 @@ def _counted(value: Any, settings: Settings, path: Path, *, pods: Sequence[Path]
 def _is_legacy(name: str, settings: Settings) -> bool:
     bare = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
     return any(detection.has_resource(dialect, bare, settings) for dialect in DIALECTS)
-
-
-Path = tuple[str | int, ...]
-
-
-def pods_in(obj: Object) -> list[Path]:
-    """Where the pods are: `()` for a Pod, paths to pod templates otherwise."""
-    if obj.get("kind") == "Pod" and obj.get("apiVersion", "v1") == "v1":
-        return [()]
-    return list(_templates(obj, (), depth=0))
-
-
-def _templates(value: Any, path: Path, *, depth: int) -> Iterator[Path]:
-    if depth > 12:
-        return
-    if isinstance(value, Mapping):
-        for key, entry in value.items():
-            if key in ("metadata", "status"):
-                continue
-            if _is_pod(entry):
-                yield (*path, str(key))
-            else:
-                yield from _templates(entry, (*path, str(key)), depth=depth + 1)
-    elif isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _templates(entry, (*path, index), depth=depth + 1)
-
-
-def _is_pod(value: Any) -> bool:
-    spec = value.get("spec") if isinstance(value, Mapping) else None
-    return isinstance(spec, Mapping) and isinstance(spec.get("containers"), list)
-
-
-def at(obj: Object, path: Path) -> Any:
-    found: Any = obj
-    for part in path:
-        found = found[part]
-    return found
-
-
-def replaced(value: Any, path: Path, new: Any) -> Any:
-    """A copy with another value at the path; everything else is the very same."""
-    if not path:
-        return new
-    if isinstance(value, list):
-        return [
-            replaced(entry, path[1:], new) if index == path[0] else entry for index, entry in enumerate(value)
-        ]
-    return {key: replaced(entry, path[1:], new) if key == path[0] else entry for key, entry in value.items()}
-
-
-def spelled(path: Path) -> str:
-    """`spec.tasks[0].template.`, ready for a field's name; "" for a Pod."""
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return f"{text}." if text else ""

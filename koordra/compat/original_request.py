@@ -14,19 +14,18 @@ which nobody can change.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
+from koordra.api.pods import SIDES, amounts, containers, with_containers
 from koordra.compat.rewrite import Rewritten, rewrite
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidInput
 
 ANNOTATION: Final = names.DOMAIN + "asked"
-_GROUPS: Final = ("initContainers", "containers")
-_SIDES: Final = ("limits", "requests")
 
 
 def carrying(before: Object, found: Rewritten) -> Object:
@@ -70,48 +69,29 @@ def _read(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _difference(before: Object, after: Object) -> Object:
-    containers = {}
-    old = dict(_containers(before))
-    for name, now in _containers(after):
-        gone = {side: _gone(old.get(name, {}), now, side) for side in _SIDES}
+    taken = {}
+    old = {raw.get("name"): raw for raw in containers(before)}
+    for now in containers(after):
+        gone = {side: _gone(old.get(now.get("name"), {}), now, side) for side in SIDES}
         if any(gone.values()):
-            containers[name] = {side: found for side, found in gone.items() if found}
-    found: Object = {"containers": containers}
+            taken[str(now.get("name"))] = {side: found for side, found in gone.items() if found}
+    found: Object = {"containers": taken}
     scheduler = objects.spec_of(before).get("schedulerName")
     if scheduler and scheduler != objects.spec_of(after).get("schedulerName"):
         found["schedulerName"] = scheduler
     return found
 
 
-def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for group in _GROUPS:
-        listed = objects.spec_of(pod).get(group)
-        for raw in listed if isinstance(listed, list) else ():
-            if isinstance(raw, (dict, Mapping)):
-                yield str(raw.get("name")), raw
-
-
 def _gone(old: Mapping[str, Any], now: Mapping[str, Any], side: str) -> dict[str, str]:
-    kept = _side(now, side)
-    return {name: str(value) for name, value in _side(old, side).items() if name not in kept}
-
-
-def _side(container: Mapping[str, Any], side: str) -> Mapping[str, Any]:
-    resources = container.get("resources")
-    found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
-    return found if isinstance(found, (dict, Mapping)) else {}
+    kept = amounts(now, side)
+    return {name: str(value) for name, value in amounts(old, side).items() if name not in kept}
 
 
 def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
     """The pod as it was before the entry was added."""
-    spec = dict(objects.spec_of(pod))
-    asked = said.get("containers")
-    for group in _GROUPS:
-        if isinstance(spec.get(group), list):
-            spec[group] = [
-                _container(raw, entry, asked if isinstance(asked, (dict, Mapping)) else {})
-                for raw in spec[group]
-            ]
+    taken = said.get("containers")
+    words = taken if isinstance(taken, (dict, Mapping)) else {}
+    spec = with_containers(objects.spec_of(pod), lambda raw: _container(raw, entry, words))
     spec["resourceClaims"] = [one for one in spec.get("resourceClaims") or () if one.get("name") != entry]
     if said.get("schedulerName"):
         spec["schedulerName"] = said["schedulerName"]
@@ -122,7 +102,7 @@ def _container(raw: Object, entry: str, asked: Mapping[str, Any]) -> Object:
     resources = dict(raw.get("resources") or {})
     resources["claims"] = [one for one in resources.get("claims") or () if one.get("name") != entry]
     words = asked.get(str(raw.get("name")))
-    for side in _SIDES:
+    for side in SIDES:
         found = words.get(side) if isinstance(words, (dict, Mapping)) else None
         if isinstance(found, (dict, Mapping)):
             resources[side] = {**(resources.get(side) or {}), **found}

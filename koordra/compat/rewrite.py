@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,13 +23,14 @@ from koordra.api import names
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_EFFECT
-from koordra.compat import detection, foreign_names
+from koordra.api.pods import containers, resource_names, with_containers
+from koordra.compat import detection
 from koordra.compat.claims import Asked, asked_by
 from koordra.compat.dialect import Dialect, PodView, tell_environment
 from koordra.compat.dialect.containers import Container, containers_of, without
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
-from koordra.compat.foreign_names import foreign
+from koordra.compat.foreign_names import foreign, is_like_one, strange, tell_annotations, tell_resources
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
 
@@ -60,36 +61,21 @@ class Rewritten:
 
 def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
-    spec = pod.get("spec")
-    if not isinstance(spec, (dict, Mapping)):
-        return False
-    if detection.asks_by_annotation(_texts(pod, "annotations"), DIALECTS):
-        return True
-    return any(
-        bool(foreign([name]))
-        or any(detection.has_resource(dialect, name, settings) for dialect in DIALECTS)
-        or foreign_names.strange(name, DIALECTS, settings)
-        for name in _asked_names(spec)
+    return speaks_a_dialect(pod, settings) or any(
+        bool(foreign([name])) or strange(name, DIALECTS, settings)
+        for container in containers(pod)
+        for name in resource_names(container)
     )
 
 
 def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
-    """Whether some container asks under a name that a dialect has; names of other vendors and slips of the pen do not count."""
-    spec = pod.get("spec")
-    if not isinstance(spec, (dict, Mapping)):
-        return False
+    """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones do not count."""
     return detection.asks_by_annotation(_texts(pod, "annotations"), DIALECTS) or any(
-        detection.has_resource(dialect, name, settings) for name in _asked_names(spec) for dialect in DIALECTS
+        detection.has_resource(dialect, name, settings)
+        for container in containers(pod)
+        for name in resource_names(container)
+        for dialect in DIALECTS
     )
-
-
-def _asked_names(spec: Mapping[str, Any]) -> Iterator[str]:
-    for group in ("initContainers", "containers"):
-        for container in spec.get(group) or ():
-            resources = container.get("resources") if isinstance(container, (dict, Mapping)) else None
-            for side in ("limits", "requests"):
-                found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
-                yield from (str(name) for name in found) if isinstance(found, (dict, Mapping)) else ()
 
 
 def rewrite(
@@ -109,7 +95,7 @@ def rewrite(
             f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
             "leave this pod to that vendor's device plugin and scheduler",
         )
-    foreign_names.tell_resources(view, DIALECTS, settings, notes)
+    tell_resources(view, DIALECTS, settings, notes)
     if not detection.asks(view, DIALECTS, settings):
         return Rewritten(pod)
     for each in DIALECTS:
@@ -123,7 +109,7 @@ def rewrite(
     normalized = dialect.parse(view, settings, notes)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
-    foreign_names.tell_annotations(view, DIALECTS, notes)
+    tell_annotations(view, DIALECTS, notes)
     tell_environment(view, normalized, dialect.vocabulary, notes)
     _tell_pod(view, normalized, dialect, settings, notes)
     fields = {container.name: container.where for container in view.containers}
@@ -167,7 +153,7 @@ def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
 
 def is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
-    return foreign_names.is_like_one(key, DIALECTS) or any(
+    return is_like_one(key, DIALECTS) or any(
         dialect.vocabulary.covering(key, place)
         for dialect in DIALECTS
         for place in (Place.ANNOTATION, Place.LABEL)
@@ -281,10 +267,7 @@ def _with_claims(
     refers: Object,
     settings: Settings,
 ) -> Object:
-    spec = dict(pod["spec"])
-    for group in ("initContainers", "containers"):
-        if isinstance(spec.get(group), list):
-            spec[group] = [_container(raw, asked, normalized, str(refers["name"])) for raw in spec[group]]
+    spec = with_containers(pod["spec"], lambda raw: _container(raw, asked, normalized, str(refers["name"])))
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), refers]
     if spec.get("schedulerName") in _gone(settings):
         del spec["schedulerName"]
@@ -311,7 +294,7 @@ def _free_name(taken: set[str]) -> str:
 
 def _container(raw: Object, asked: Asked, normalized: NormalizedRequest, entry: str) -> Object:
     requests = asked.used.get(str(raw.get("name") or ""), ())
-    found = {name for name in _asked_names({"containers": [raw]}) if name in normalized.names}
+    found = {name for name in resource_names(raw) if name in normalized.names}
     if not requests and not found:
         return raw
     changed = without(raw, frozenset(found))

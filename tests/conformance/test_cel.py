@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from koordra.api.devices import Reader, attribute_from_dict, capacity_from_dict
+from koordra.api.devices import read_attribute, read_capacity
+from koordra.api.reader import Reader
 from koordra.cel.selectors import DeviceFacts, compile_error, matches
 from koordra.cel.syntax import parse
 from koordra.errors import SelectorError
@@ -30,7 +31,7 @@ def outcome(case: dict[str, Any]) -> bool | str:
 
 
 def facts(case: dict[str, Any]) -> DeviceFacts:
-    read = Reader(object=case["name"])
+    read = Reader(case, object=case["name"])
 
     def qualified(name: str) -> str:
         return name if "/" in name else f"{case['driver']}/{name}"
@@ -38,14 +39,8 @@ def facts(case: dict[str, Any]) -> DeviceFacts:
     return DeviceFacts(
         case["driver"],
         case.get("allowMultipleAllocations", False),
-        {
-            qualified(name): attribute_from_dict(value, read)
-            for name, value in case.get("attributes", {}).items()
-        },
-        {
-            qualified(name): capacity_from_dict(value, read)
-            for name, value in case.get("capacity", {}).items()
-        },
+        {qualified(name): read_attribute(each) for name, each in read.entries("attributes")},
+        {qualified(name): read_capacity(each) for name, each in read.entries("capacity")},
     )
 
 

@@ -18,13 +18,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from koordra.api import objects
 from koordra.api.classic import suitable_nodes
-from koordra.api.classic.notes import Note, Notes, fresh_metadata
+from koordra.api.classic.notes import Note, Notes, fresh_metadata, is_made_anew
 from koordra.api.classic.sources import Sources
 from koordra.api.classic.v1alpha2 import V1
-from koordra.api.devices import Reader
 from koordra.api.objects import Object
+from koordra.api.reader import Reader
 
 _EXACT: Final = (
     "deviceClassName",
@@ -35,143 +34,106 @@ _EXACT: Final = (
     "tolerations",
     "capacity",
 )
-_DEVICE_BODY: Final = "basic"
 
 
-def claim(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    del sources
-    if any(owner.get("kind") == "Pod" for owner in objects.metadata(obj).get("ownerReferences") or ()):
-        notes.warn(
-            "metadata.ownerReferences", "was made for a pod and is left out", "the template makes it again"
-        )
+def claim(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
+    if is_made_anew(obj, notes):
         return []
-    if objects.status_of(obj).get("allocation"):
-        notes.warn("status.allocation", "is not carried over: the devices are allocated anew")
-    spec = _claim_spec(obj.get("spec"), Reader(object=notes.object, field="spec"), notes)
-    return [_made(obj, "ResourceClaim", spec)]
+    return [_made(obj, _claim_spec(_spec(obj, notes), notes))]
 
 
-def template(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    del sources
-    read = Reader(object=notes.object, field="spec")
-    outer = read.mapping(obj.get("spec"))
-    spec: Object = {}
-    if outer.get("metadata"):
-        spec["metadata"] = dict(read.at("metadata").mapping(outer["metadata"]))
-    spec["spec"] = _claim_spec(outer.get("spec"), read.at("spec"), notes)
-    return [_made(obj, "ResourceClaimTemplate", spec)]
+def template(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
+    outer = _spec(obj, notes)
+    metadata = dict(outer.inner("metadata").data)
+    spec: Object = {"metadata": metadata} if metadata else {}
+    spec["spec"] = _claim_spec(outer.inner("spec"), notes)
+    return [_made(obj, spec)]
 
 
-def _claim_spec(raw: object, read: Reader, notes: Notes) -> Object:
-    spec = dict(read.mapping(raw))
+def _spec(obj: Object, notes: Notes) -> Reader:
+    return Reader(obj.get("spec"), object=notes.object, field="spec")
+
+
+def _claim_spec(read: Reader, notes: Notes) -> Object:
+    spec = dict(read.data)
     if spec.pop("controller", None):
         notes.warn(
-            read.at("controller").field,
+            read.place("controller"),
             "control plane controllers are gone",
             "the claim is allocated from ResourceSlices",
         )
-    devices = dict(read.at("devices").mapping(spec.get("devices")))
-    at = read.at("devices.requests")
-    requests = [
-        _request(entry, at.at(f"[{index}]"))
-        for index, entry in enumerate(at.sequence(devices.get("requests")))
-    ]
-    if requests:
-        devices["requests"] = requests
-    return {**spec, "devices": devices}
+    devices = read.inner("devices")
+    requests = [_request(each) for each in devices.each("requests")]
+    return {**spec, "devices": {**devices.data, **({"requests": requests} if requests else {})}}
 
 
-def _request(raw: object, read: Reader) -> Object:
-    data = read.mapping(raw)
+def _request(read: Reader) -> Object:
+    data = read.data
     if "exactly" in data or (data.get("firstAvailable") and not any(name in data for name in _EXACT)):
         return dict(data)
     if data.get("firstAvailable"):
         raise read.wrong("has both firstAvailable and the fields of one request", "keep one of them")
-    read.at("deviceClassName").text(data.get("deviceClassName"), required=True)
+    read.text("deviceClassName", required=True)
+    read.only(*_EXACT, problem="is no field of a request", ignored=("name", "firstAvailable"))
     exactly = {name: data[name] for name in _EXACT if name in data}
-    unknown = sorted(str(name) for name in set(data) - set(_EXACT) - {"name", "firstAvailable"})
-    if unknown:
-        raise read.at(unknown[0]).wrong("is no field of a request", f"fields are {', '.join(_EXACT)}")
-    return {"name": read.at("name").text(data.get("name"), required=True), "exactly": exactly}
+    return {"name": read.text("name", required=True), "exactly": exactly}
 
 
-def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    del sources
-    read = Reader(object=notes.object, field="spec")
-    spec = dict(read.mapping(obj.get("spec")))
-    made = _made(obj, "DeviceClass", spec)
-    if spec.get("suitableNodes") is not None:
-        at = read.at("suitableNodes")
-        selector = suitable_nodes.checked(spec.pop("suitableNodes"), at)
-        annotations = {**made["metadata"].get("annotations", {})}
-        annotations[suitable_nodes.SUITABLE_NODES] = suitable_nodes.annotation(selector)
-        made["metadata"]["annotations"] = annotations
+def device_class(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
+    read = _spec(obj, notes)
+    spec = {name: value for name, value in read.data.items() if name != "suitableNodes"}
+    made = _made(obj, spec)
+    if read.data.get("suitableNodes") is not None:
+        selector = suitable_nodes.checked(read.inner("suitableNodes"))
+        annotations = made["metadata"].get("annotations", {})
+        made["metadata"]["annotations"] = {**annotations, **suitable_nodes.annotation(selector)}
         notes.warn(
-            at.field,
+            read.place("suitableNodes"),
             f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}",
             "koordra's controller obeys it for its own devices; other drivers' pods need node affinity",
         )
     return [made]
 
 
-def resource_slice(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    del sources
-    read = Reader(object=notes.object, field="spec")
-    spec = dict(read.mapping(obj.get("spec")))
-    at = read.at("devices")
-    devices = [
-        _device(entry, at.at(f"[{index}]")) for index, entry in enumerate(at.sequence(spec.get("devices")))
-    ]
-    if devices:
-        spec["devices"] = devices
-    return [_made(obj, "ResourceSlice", spec)]
+def resource_slice(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
+    read = _spec(obj, notes)
+    devices = [_device(each) for each in read.each("devices")]
+    return [_made(obj, {**read.data, **({"devices": devices} if devices else {})})]
 
 
-def _device(raw: object, read: Reader) -> Object:
-    data = read.mapping(raw)
-    device = {**data, **read.at(_DEVICE_BODY).mapping(data.get(_DEVICE_BODY))}
-    device.pop(_DEVICE_BODY, None)
-    at = read.at("capacity")
-    capacity = {
-        str(name): _capacity(value, at.at(f"[{name}]"))
-        for name, value in at.mapping(device.get("capacity")).items()
-    }
-    if capacity:
-        device["capacity"] = capacity
-    return device
+def _device(read: Reader) -> Object:
+    """The body stands under `basic`; a capacity of v1alpha3 is the bare quantity, later an object with `value`."""
+    device = {**read.data, **read.inner("basic").data}
+    device.pop("basic", None)
+    body = Reader(device, object=read.object, field=read.field)
+    capacity = {str(name): value for name, value in body.inner("capacity").data.items()}
+    for name, value in capacity.items():
+        if not isinstance(value, Mapping):
+            body.quantity(value, at=f"capacity[{name}]")
+            capacity[name] = {"value": str(value)}
+    return {**device, **({"capacity": capacity} if capacity else {})}
 
 
-def _capacity(value: object, read: Reader) -> Object:
-    """v1alpha3: the bare quantity; later an object with `value`."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    read.amount(value)
-    return {"value": str(value)}
-
-
-def taint_rule(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    del sources
-    read = Reader(object=notes.object, field="spec")
-    spec = dict(read.mapping(obj.get("spec")))
-    at = read.at("deviceSelector")
-    selector = at.mapping(spec.get("deviceSelector"))
+def taint_rule(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
+    read = _spec(obj, notes)
+    selector = read.inner("deviceSelector")
     for name in ("deviceClassName", "selectors"):
-        if selector.get(name):
-            raise notes.refuse(
-                at.at(name).field,
+        if selector.data.get(name):
+            raise selector.wrong(
                 "was removed in Kubernetes 1.35, and the rule without it would taint more devices",
                 "select by driver, pool and device",
+                at=name,
             )
     notes.warn(
         "apiVersion",
         "DeviceTaintRule is served as v1 from Kubernetes 1.37 on",
         "1.36 serves v1beta2 and v1alpha3",
     )
-    return [_made(obj, "DeviceTaintRule", spec)]
+    return [_made(obj, dict(read.data))]
 
 
-def _made(obj: Object, kind: str, spec: Object) -> Object:
-    return {"apiVersion": V1, "kind": kind, "metadata": fresh_metadata(obj), "spec": spec}
+def _made(obj: Object, spec: Object) -> Object:
+    return {"apiVersion": V1, "kind": obj.get("kind"), "metadata": fresh_metadata(obj), "spec": spec}
 
 
 _TABLE: Final = """

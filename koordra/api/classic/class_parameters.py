@@ -9,23 +9,33 @@
 The table has only fields whose meaning does not depend on the vendor: a count of devices, a quantity with a unit, the name
 of a scope. `spec` is looked into first, then the object itself. For koordra's driver the object cannot ride along, since
 koordra decodes its parameters strictly: a field that the table lacks is refused there.
+
+A classic selector reads `attributes.<type>["<name>"]`, where the name is a DNS subdomain of the driver's own choice. In v1 a device
+has typed attributes and capacities under a domain, so the type goes and the name finds a domain:
+
+    attributes.string["model"]               device.attributes["<driver>"].model
+    attributes.quantity["memory"]            device.capacity["<driver>"].memory         amounts are capacities now
+    attributes.version["driver.example.com"] device.attributes["example.com"].driver    the rest of the name is the domain
+    attributes.stringslice["modes"]          device.attributes["<driver>"].modes        list attributes: a gate that is off
+
+What cannot be named in v1 (a hyphen in the identifier, longer than 32) is refused. Text inside string literals stays.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
-from koordra.api.classic.selectors import rewritten
 from koordra.api.classic.sources import CLAIM_PARAMETERS, CLASS_PARAMETERS, GROUP, group_of
-from koordra.api.devices import Reader
 from koordra.api.objects import Object
 from koordra.api.opaque import parameters
-from koordra.errors import InvalidInput
+from koordra.api.reader import Reader
+from koordra.errors import InvalidInput, InvalidManifest
 from koordra.quantity import parse
 
 REQUEST: Final = "default"
@@ -48,8 +58,26 @@ _ALIGNMENT_FIELDS: Final = ("alignment", "requiredScope")
 _UNITS: Final = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E")
 
 
+_PLACES: Final = {
+    "quantity": "capacity",
+    "bool": "attributes",
+    "int": "attributes",
+    "string": "attributes",
+    "version": "attributes",
+    "intslice": "attributes",
+    "stringslice": "attributes",
+}
+_LISTS: Final = frozenset({"intslice", "stringslice"})
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+_TOKEN: Final = re.compile(
+    r"""(?P<read>(?<![\w.])attributes\s*\.\s*(?P<type>\w+)\s*\[\s*(?P<quote>["'])(?P<name>[^"']*)(?P=quote)\s*\])"""
+    r"""|(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')"""
+    r"""|(?P<bare>(?<![\w.])attributes(?!\w))"""
+)
+
+
 @dataclass(slots=True)
-class Wishes:
+class Requested:
     """`requests`: (name, fields of `exactly` besides the class); constraints and config as in v1."""
 
     requests: list[tuple[str, Object]] = field(default_factory=lambda: [(REQUEST, {})])
@@ -57,12 +85,12 @@ class Wishes:
     config: list[Object] = field(default_factory=list)
 
 
-def of_claim(found: Object, *, driver: str, notes: Notes) -> Wishes:
+def of_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
     """The requests that a claim's parameters object describes. Raises Refused or InvalidManifest."""
     if group_of(found) == GROUP and found.get("kind") == CLAIM_PARAMETERS:
         return _in_tree_claim(found, driver=driver, notes=notes)
     if found.get("apiVersion") == parameters.API_VERSION:
-        return Wishes(config=[_koordra(found, driver=driver, notes=notes)])
+        return Requested(config=[_koordra(found, driver=driver, notes=notes)])
     return _vendor(found, driver=driver, notes=notes)
 
 
@@ -78,22 +106,25 @@ def of_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object],
             f"{objects.describe(found)} means nothing to {driver}",
             f"refer to parameters of {parameters.API_VERSION}",
         )
-    return [], [opaque(driver, _embedded(found), notes=notes, field="parametersRef")]
+    return [], [opaque(driver, _embedded(found), object=notes.object, field="parametersRef")]
 
 
-def opaque(driver: str, body: object, *, notes: Notes, field: str) -> Object:
-    """One entry of `config`. Raises Refused where the API server would refuse the parameters."""
+def opaque(driver: str, body: object, *, object: str, field: str) -> Object:
+    """One entry of `config`. Raises InvalidInput where the API server would refuse the parameters."""
+
+    def wrong(problem: str, remedy: str) -> InvalidManifest:
+        return InvalidManifest(problem, object=object, field=field, remedy=remedy)
+
     if not isinstance(body, Mapping):
-        raise notes.refuse(field, "parameters are not an object", "write apiVersion, kind and the fields")
-    size = len(json.dumps(body, separators=(",", ":")))
+        raise wrong("parameters are not an object", "write apiVersion, kind and the fields")
+    try:
+        size = len(json.dumps(body, separators=(",", ":")).encode())
+    except (TypeError, ValueError) as error:
+        raise wrong(f"cannot be JSON: {error}", "quote dates and keys") from error
     if size > MOST_OPAQUE:
-        raise notes.refuse(
-            field,
-            f"parameters of {size} bytes do not fit into v1, which allows {MOST_OPAQUE}",
-            "shorten them",
-        )
+        raise wrong(f"parameters of {size} bytes do not fit: v1 allows {MOST_OPAQUE}", "shorten them")
     if driver == names.DRIVER:
-        parameters.decode(body, object=notes.object, field=field)
+        parameters.decode(body, object=object, field=field)
     return {"opaque": {"driver": driver, "parameters": dict(body)}}
 
 
@@ -111,82 +142,78 @@ def _koordra(found: Object, *, driver: str, notes: Notes) -> Object:
             "use a class of koordra.io",
         )
     body = {name: value for name, value in found.items() if name != "metadata"}
-    return opaque(driver, body, notes=notes, field="parametersRef")
+    return opaque(driver, body, object=notes.object, field="parametersRef")
 
 
-def _in_tree_claim(found: Object, *, driver: str, notes: Notes) -> Wishes:
-    read = Reader(object=objects.describe(found), field="driverRequests")
+def _in_tree_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
     if found.get("shareable") is False:
         notes.warn(
             "parametersRef", "shareable: false has no v1 form", "a v1 claim may be used by up to 256 pods"
         )
-    wishes, about = Wishes(requests=[]), notes.within(found)
-    for index, entry in enumerate(read.sequence(found.get("driverRequests"))):
-        inner = read.at(f"[{index}]")
-        data = inner.mapping(entry)
-        whose = inner.at("driverName").text(data.get("driverName")) or driver
+    requested, about = Requested(requests=[]), notes.within(found)
+    for entry in Reader(found, object=about.object).each("driverRequests"):
+        whose = entry.text("driverName") or driver
         if whose != driver:
-            raise about.refuse(
-                inner.field,
+            raise entry.wrong(
                 f"asks driver {whose}, the claim's class is of {driver}",
                 f"write a claim of its own with a class of {whose}",
             )
-        if data.get("vendorParameters") is not None:
-            place = f"{inner.field}.vendorParameters"
-            wishes.config.append(opaque(driver, data["vendorParameters"], notes=about, field=place))
-        for number, raw in enumerate(inner.at("requests").sequence(data.get("requests"))):
-            _in_tree_request(raw, inner.at(f"requests[{number}]"), driver=driver, wishes=wishes, notes=about)
-    if not wishes.requests:
+        requested.config += _vendor_parameters(entry, driver)
+        for request in entry.each("requests"):
+            name = f"request-{len(requested.requests)}"
+            requested.requests.append((name, _named_resources(request, driver=driver, notes=about)))
+            requested.config += [{"requests": [name], **each} for each in _vendor_parameters(request, driver)]
+    if not requested.requests:
         raise notes.refuse(
-            "parametersRef", f"{read.object} asks for no device", "add driverRequests[].requests"
+            "parametersRef",
+            f"{objects.describe(found)} asks for no device",
+            "add driverRequests[].requests",
         )
-    if len(wishes.requests) == 1:
-        notes.warn("spec", f"the request is called {wishes.requests[0][0]!r} in v1")
+    if len(requested.requests) == 1:
+        notes.warn("spec", f"the request is called {requested.requests[0][0]!r} in v1")
     else:
-        called = ", ".join(name for name, _ in wishes.requests)
+        called = ", ".join(name for name, _ in requested.requests)
         notes.warn(
             "spec",
             f"the requests are called {called} in v1",
             "containers may name them in resources.claims[].request",
         )
-    return wishes
+    return requested
 
 
-def _in_tree_request(raw: object, read: Reader, *, driver: str, wishes: Wishes, notes: Notes) -> None:
-    data = read.mapping(raw)
-    name = f"request-{len(wishes.requests)}"
-    named = read.at("namedResources").mapping(data.get("namedResources"))
-    expression = read.at("namedResources.selector").text(named.get("selector"))
-    exactly: Object = {}
-    if expression and expression != "true":
-        place = f"{read.field}.namedResources.selector"
-        exactly["selectors"] = [cel(rewritten(expression, driver=driver, notes=notes, field=place))]
-    wishes.requests.append((name, exactly))
-    if data.get("vendorParameters") is not None:
-        place = f"{read.field}.vendorParameters"
-        entry = opaque(driver, data["vendorParameters"], notes=notes, field=place)
-        wishes.config.append({"requests": [name], **entry})
+def _vendor_parameters(read: Reader, driver: str) -> list[Object]:
+    body = read.data.get("vendorParameters")
+    if body is None:
+        return []
+    return [opaque(driver, body, object=read.object, field=read.place("vendorParameters"))]
+
+
+def _named_resources(read: Reader, *, driver: str, notes: Notes) -> Object:
+    """The fields of `exactly` for a request by a classic selector."""
+    named = read.inner("namedResources")
+    expression = named.text("selector")
+    if expression in ("", "true"):
+        return {}
+    text = v1_selector(expression, driver=driver, notes=notes, field=named.place("selector"))
+    return {"selectors": [cel(text)]}
 
 
 def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object], list[Object]]:
-    notes = notes.within(found)
-    read = Reader(object=notes.object)
+    about = notes.within(found)
+    read = Reader(found, object=about.object)
     selectors, config = [], []
-    for index, entry in enumerate(read.at("filters").sequence(found.get("filters"))):
-        inner = read.at(f"filters[{index}]")
-        data = inner.mapping(entry)
-        if (data.get("driverName") or driver) != driver:
-            notes.warn(inner.field, f"is for driver {data['driverName']} and is left out")
+    for entry in read.each("filters"):
+        if (entry.data.get("driverName") or driver) != driver:
+            about.warn(entry.field, f"is for driver {entry.data['driverName']} and is left out")
             continue
-        named = inner.at("namedResources").mapping(data.get("namedResources"))
-        expression = inner.at("namedResources.selector").text(named.get("selector"), required=True)
-        place = f"{inner.field}.namedResources.selector"
-        selectors.append(cel(rewritten(expression, driver=driver, notes=notes, field=place)))
-    for index, entry in enumerate(read.at("vendorParameters").sequence(found.get("vendorParameters"))):
-        inner = read.at(f"vendorParameters[{index}]")
-        data = inner.mapping(entry)
-        whose = inner.at("driverName").text(data.get("driverName")) or driver
-        config.append(opaque(whose, data.get("parameters"), notes=notes, field=f"{inner.field}.parameters"))
+        named = entry.inner("namedResources")
+        expression = named.text("selector", required=True)
+        text = v1_selector(expression, driver=driver, notes=about, field=named.place("selector"))
+        selectors.append(cel(text))
+    for entry in read.each("vendorParameters"):
+        whose = entry.text("driverName") or driver
+        body = entry.data.get("parameters")
+        config.append(opaque(whose, body, object=about.object, field=entry.place("parameters")))
     return selectors, config
 
 
@@ -194,40 +221,38 @@ def cel(expression: str) -> Object:
     return {"cel": {"expression": expression}}
 
 
-def _vendor(found: Object, *, driver: str, notes: Notes) -> Wishes:
-    """A vendor's parameters object: the table's fields become standard ones, the rest rides along."""
+def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
+    """A vendor's parameters object: the table's fields become standard ones, the whole object is carried as opaque parameters."""
     spec = found.get("spec")
-    body: Mapping[str, Any] = (
-        spec
-        if isinstance(spec, Mapping)
-        else {
-            name: value
-            for name, value in found.items()
-            if name not in ("apiVersion", "kind", "metadata", "status")
-        }
-    )
-    base = "spec." if isinstance(spec, Mapping) else ""
-    wishes = Wishes()
-    exactly: Object = {}
-    left = dict(body)
+    has_spec = isinstance(spec, Mapping)
+    base = "spec." if has_spec else ""
+    left: Object = dict(spec) if isinstance(spec, Mapping) else {**found}
+    for name in () if has_spec else ("apiVersion", "kind", "metadata", "status"):
+        left.pop(name, None)
     about = notes.within(found)
-    if COUNT in body:
+    exactly: Object = {}
+    if COUNT in left:
         exactly["count"] = _count(left.pop(COUNT), field=f"{base}{COUNT}", notes=about)
     requests = _capacities(left, base=base, driver=driver, notes=about)
     if requests:
         exactly["capacity"] = {"requests": requests}
-    _alignment(left, base=base, driver=driver, wishes=wishes, notes=about)
-    wishes.requests = [(REQUEST, exactly)]
-    if driver == names.DRIVER:
-        _refuse_rest(left, base=base, notes=about)
-    elif left:
-        wishes.config.append(opaque(driver, _embedded(found), notes=about, field=base.rstrip(".")))
+    requested = Requested(requests=[(REQUEST, exactly)])
+    _alignment(left, base=base, driver=driver, requested=requested, notes=about)
+    if left and driver == names.DRIVER:
+        known = ", ".join((COUNT, *CAPACITIES, *_ALIGNMENT_FIELDS))
+        raise about.refuse(
+            f"{base}{min(left)}",
+            f"has no meaning for driver {names.DRIVER}",
+            f"known are {known}, or parameters of {parameters.API_VERSION}",
+        )
+    if left:
+        requested.config.append(opaque(driver, _embedded(found), object=about.object, field=base.rstrip(".")))
         about.warn(
             base.rstrip("."),
             f"{', '.join(sorted(left))}: carried as opaque parameters of {driver}",
             "check that the driver still reads this kind",
         )
-    return wishes
+    return requested
 
 
 def _count(value: object, *, field: str, notes: Notes) -> int:
@@ -264,7 +289,7 @@ def _capacities(left: Object, *, base: str, driver: str, notes: Notes) -> Object
     return requests
 
 
-def _alignment(left: Object, *, base: str, driver: str, wishes: Wishes, notes: Notes) -> None:
+def _alignment(left: Object, *, base: str, driver: str, requested: Requested, notes: Notes) -> None:
     for name in _ALIGNMENT_FIELDS:
         if name not in left:
             continue
@@ -274,7 +299,7 @@ def _alignment(left: Object, *, base: str, driver: str, wishes: Wishes, notes: N
                 f"{base}{name}", f"{left[name]!r} has no v1 constraint", f"use one of {', '.join(ALIGNMENTS)}"
             )
         left.pop(name)
-        wishes.constraints.append({"requests": [REQUEST], "matchAttribute": attribute})
+        requested.constraints.append({"requests": [REQUEST], "matchAttribute": attribute})
         if driver != names.DRIVER:
             notes.warn(
                 f"{base}{name}",
@@ -283,10 +308,45 @@ def _alignment(left: Object, *, base: str, driver: str, wishes: Wishes, notes: N
             )
 
 
-def _refuse_rest(left: Object, *, base: str, notes: Notes) -> None:
-    for name in sorted(left):
+def v1_selector(expression: str, *, driver: str, notes: Notes, field: str) -> str:
+    """The v1 form of a classic selector. Raises Refused, naming what has no v1 form."""
+
+    def replace(found: re.Match[str]) -> str:
+        if found["text"]:
+            return found["text"]
+        if found["bare"]:
+            raise notes.refuse(
+                field,
+                f"attributes is read as a whole in {expression!r}",
+                'read single attributes: attributes.string["name"]',
+            )
+        return _read(found["type"], found["name"], driver=driver, notes=notes, field=field)
+
+    return _TOKEN.sub(replace, expression)
+
+
+def _read(kind: str, name: str, *, driver: str, notes: Notes, field: str) -> str:
+    place = _PLACES.get(kind)
+    if place is None:
+        raise notes.refuse(field, f"attributes.{kind} is no type", f"types are {', '.join(_PLACES)}")
+    identifier, _, rest = name.partition(".")
+    if not _IDENTIFIER.fullmatch(identifier):
         raise notes.refuse(
-            f"{base}{name}",
-            f"has no meaning for driver {names.DRIVER}",
-            f"known are {', '.join((COUNT, *CAPACITIES, *_ALIGNMENT_FIELDS))}, or parameters of {parameters.API_VERSION}",
+            field,
+            f"attribute {name!r} has no name in v1",
+            "find the name the driver publishes now: a C identifier of at most 32 characters",
         )
+    if kind in _LISTS:
+        notes.warn(
+            field,
+            f"attribute {name!r} is a list",
+            "list attributes need the feature gate DRAListTypeAttributes; else read a scalar the driver publishes",
+        )
+    domain = rest or driver
+    if rest:
+        notes.warn(
+            field,
+            f"attribute {name!r} is taken for {identifier!r} in the domain {rest!r}",
+            "check it against the driver's ResourceSlices",
+        )
+    return f'device.{place}["{domain}"].{identifier}'

@@ -158,7 +158,7 @@ def _converter(obj: Object, notes: Notes) -> Converter:
         if converter is None:
             raise notes.refuse("kind", f"{GROUP}/{version} has no such kind", f"kinds are {', '.join(kinds)}")
         return converter
-    return pod_claims.convert if pod_claims.is_workload(obj) else _unchanged
+    return pod_claims.convert
 
 
 def _unchanged(obj: Object, _sources: Sources, _notes: Notes) -> list[Object]:

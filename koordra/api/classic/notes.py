@@ -95,3 +95,15 @@ def fresh_metadata(obj: Object) -> Object:
     else:
         kept.pop("annotations", None)
     return kept
+
+
+def is_made_anew(claim: Object, notes: Notes) -> bool:
+    """Whether a template makes the claim again; what is lost of one that is converted is a warning."""
+    if any(owner.get("kind") == "Pod" for owner in objects.metadata(claim).get("ownerReferences") or ()):
+        notes.warn(
+            "metadata.ownerReferences", "was made for a pod and is left out", "the template makes it again"
+        )
+        return True
+    if objects.status_of(claim).get("allocation"):
+        notes.warn("status.allocation", "is not carried over: the devices are allocated anew")
+    return False

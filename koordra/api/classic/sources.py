@@ -1,6 +1,6 @@
 """The objects that a conversion was given, found by what refers to them.
 
-A classic claim says little by itself: its driver stands in the ResourceClass, its wishes in a parameters object. Both are
+A classic claim says little by itself: its driver stands in the ResourceClass, what it requests in a parameters object. Both are
 looked up among the objects of the same conversion, never in a cluster.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.devices import Reader
 from koordra.api.objects import Object
+from koordra.api.reader import Reader
 
 GROUP: Final = "resource.k8s.io"
 CLAIM_PARAMETERS: Final = "ResourceClaimParameters"
@@ -48,7 +48,7 @@ class Sources:
         else:
             self.parameters[reference_to(obj)] = obj
         if kind in (CLAIM_PARAMETERS, CLASS_PARAMETERS) and isinstance(obj.get("generatedFrom"), Mapping):
-            source = reference_in(obj["generatedFrom"], namespace=_place(obj))
+            source = reference_in(obj["generatedFrom"], namespace=objects.namespace(obj))
             self.generated[(kind, source)] = obj
 
     def parameters_object(self, reference: Reference, *, generated: str) -> Object | None:
@@ -81,23 +81,23 @@ def group_of(obj: Mapping[str, Any]) -> str:
 
 
 def reference_to(obj: Object) -> Reference:
-    return group_of(obj), str(obj.get("kind")), _place(obj), objects.name(obj)
+    return group_of(obj), str(obj.get("kind")), objects.namespace(obj), objects.name(obj)
 
 
 def reference_in(raw: Mapping[str, Any], *, namespace: str) -> Reference:
     return str(raw.get("apiGroup") or ""), str(raw.get("kind") or ""), namespace, str(raw.get("name") or "")
 
 
-def read_reference(raw: object, read: Reader, *, namespace: str) -> Reference | None:
-    """A parametersRef, strictly. Raises InvalidManifest."""
-    if raw is None:
+def read_reference(read: Reader, *, namespace: str) -> Reference | None:
+    """The parametersRef of an object, None where it has none. Raises InvalidManifest."""
+    if read.data.get("parametersRef") is None:
         return None
-    data = read.mapping(raw)
+    found = read.inner("parametersRef")
     return (
-        read.at("apiGroup").text(data.get("apiGroup")),
-        read.at("kind").text(data.get("kind"), required=True),
+        found.text("apiGroup"),
+        found.text("kind", required=True),
         namespace,
-        read.at("name").text(data.get("name"), required=True),
+        found.text("name", required=True),
     )
 
 
@@ -105,8 +105,3 @@ def spelled(reference: Reference) -> str:
     """`ResourceClaimParameters.resource.k8s.io team-a/big` for messages."""
     group, kind, namespace, name = reference
     return f"{kind}.{group} {namespace}/{name}".replace(". ", " ").replace(" /", " ")
-
-
-def _place(obj: Object) -> str:
-    """The namespace as written; parameters objects of a class may stand in none."""
-    return str(objects.metadata(obj).get("namespace") or "default")

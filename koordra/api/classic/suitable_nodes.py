@@ -14,53 +14,45 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import objects
-from koordra.api.devices import Reader
 from koordra.api.objects import Object
+from koordra.api.reader import Reader
 from koordra.errors import InvalidManifest
 
 SUITABLE_NODES: Final = "koordra.io/suitable-nodes"
 """Annotation on a DeviceClass: a NodeSelector as JSON. Only nodes that it selects serve the class."""
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_PARTS: Final = ("matchExpressions", "matchFields")
 
 
-def checked(raw: object, read: Reader) -> Object:
+def checked(read: Reader) -> Object:
     """A NodeSelector as the API server would accept it. Raises InvalidManifest."""
-    data = read.mapping(raw)
-    terms = read.at("nodeSelectorTerms").sequence(data.get("nodeSelectorTerms"))
+    terms = list(read.each("nodeSelectorTerms"))
     if not terms:
-        raise read.at("nodeSelectorTerms").wrong(
-            "is empty and selects no node", "write a term, or leave it out"
+        raise read.wrong(
+            "is empty and selects no node", "write a term, or leave it out", at="nodeSelectorTerms"
         )
-    for index, term in enumerate(terms):
-        inner = read.at(f"nodeSelectorTerms[{index}]")
-        data_of_term = inner.mapping(term)
-        for part in ("matchExpressions", "matchFields"):
-            for number, entry in enumerate(inner.at(part).sequence(data_of_term.get(part))):
-                _check_expression(entry, inner.at(f"{part}[{number}]"))
-        unknown = sorted(set(data_of_term) - {"matchExpressions", "matchFields"})
-        if unknown:
-            raise inner.at(unknown[0]).wrong("is no field of a term", "use matchExpressions or matchFields")
-    return {"nodeSelectorTerms": [dict(term) for term in terms]}
+    for term in terms:
+        for expression in (each for part in _PARTS for each in term.each(part)):
+            _check_expression(expression)
+        term.only(*_PARTS, problem="is no field of a term")
+    return {"nodeSelectorTerms": [dict(term.data) for term in terms]}
 
 
-def _check_expression(raw: object, read: Reader) -> None:
-    data = read.mapping(raw)
-    read.at("key").text(data.get("key"), required=True)
-    operator = read.at("operator").text(data.get("operator"), required=True)
-    if operator not in _OPERATORS:
-        raise read.at("operator").wrong(f"{operator!r} is no operator", f"use one of {', '.join(_OPERATORS)}")
-    values = read.at("values").texts(data.get("values"))
+def _check_expression(read: Reader) -> None:
+    read.text("key", required=True)
+    read.text("operator", required=True)
+    operator = read.choice("operator", _OPERATORS, problem="is no operator")
+    values = read.texts("values")
     wants = operator not in ("Exists", "DoesNotExist")
     if wants != bool(values):
-        raise read.at("values").wrong(
-            f"{operator} with {len(values)} values", "add values" if wants else "leave the values out"
-        )
+        remedy = "add values" if wants else "leave the values out"
+        raise read.wrong(f"{operator} with {len(values)} values", remedy, at="values")
 
 
-def annotation(selector: Mapping[str, Any]) -> str:
-    """The text of the annotation; the same selector is always the same text."""
-    return json.dumps(selector, sort_keys=True, separators=(",", ":"))
+def annotation(selector: Mapping[str, Any]) -> dict[str, str]:
+    """The annotation; the same selector is always the same text."""
+    return {SUITABLE_NODES: json.dumps(selector, sort_keys=True, separators=(",", ":"))}
 
 
 def of_device_class(device_class: Mapping[str, Any]) -> Object | None:
@@ -68,14 +60,13 @@ def of_device_class(device_class: Mapping[str, Any]) -> Object | None:
     text = objects.annotations_of(device_class).get(SUITABLE_NODES)
     if text is None:
         return None
-    read = Reader(object=objects.describe(device_class), field=f"metadata.annotations[{SUITABLE_NODES}]")
+    about, field = objects.describe(device_class), f"metadata.annotations[{SUITABLE_NODES}]"
     try:
         found = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise read.wrong(
-            "is not JSON", "write a NodeSelector, or make the class by a ResourceClass"
-        ) from error
-    return checked(found, read)
+        remedy = "write a NodeSelector, or make the class by a ResourceClass"
+        raise InvalidManifest("is not JSON", object=about, field=field, remedy=remedy) from error
+    return checked(Reader(found, object=about, field=field))
 
 
 def both(selectors: Sequence[Mapping[str, Any]]) -> Object:
@@ -83,7 +74,7 @@ def both(selectors: Sequence[Mapping[str, Any]]) -> Object:
     terms = []
     for combination in itertools.product(*(selector["nodeSelectorTerms"] for selector in selectors)):
         term: Object = {}
-        for part in ("matchExpressions", "matchFields"):
+        for part in _PARTS:
             entries = [entry for one in combination for entry in one.get(part) or ()]
             unique = [entry for number, entry in enumerate(entries) if entry not in entries[:number]]
             if unique:

@@ -10,60 +10,57 @@ PodSchedulingContext, ResourceSlice of named resources, status: nothing; they ar
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic import class_parameters, suitable_nodes
-from koordra.api.classic.class_parameters import Wishes, cel
-from koordra.api.classic.notes import Notes, fresh_metadata
+from koordra.api.classic.class_parameters import Requested, cel
+from koordra.api.classic.notes import Notes, fresh_metadata, is_made_anew
 from koordra.api.classic.sources import (
     CLAIM_PARAMETERS,
     CLASS_PARAMETERS,
+    Reference,
     Sources,
     read_reference,
     spelled,
 )
-from koordra.api.devices import Reader
 from koordra.api.objects import Object
+from koordra.api.reader import Reader
 
 V1: Final = "resource.k8s.io/v1"
 MODE: Final = "koordra.io/allocation-mode"
 """Annotation on a claim: `Immediate` as classic DRA meant it."""
-_MODES: Final = ("", "WaitForFirstConsumer", "Immediate")
+_CLASS_FIELDS: Final = ("driverName", "parametersRef", "structuredParameters", "suitableNodes")
+_ALWAYS: Final = ("apiVersion", "kind", "metadata", "status")
 
 
 def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     """A ResourceClass."""
-    read = Reader(object=notes.object)
-    driver = read.at("driverName").text(obj.get("driverName"), required=True)
-    unknown_fields(
-        obj, {"driverName", "parametersRef", "suitableNodes", "structuredParameters"}, read=read, notes=notes
-    )
+    read = Reader(obj, object=notes.object)
+    driver = read.text("driverName", required=True)
+    read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=_ALWAYS)
     selectors = [cel(driver_selector(driver))]
     config: list[Object] = []
-    at = read.at("parametersRef")
-    place = at.mapping(obj.get("parametersRef")).get("namespace")
-    reference = read_reference(obj.get("parametersRef"), at, namespace=str(place or "default"))
+    place = read.inner("parametersRef").data.get("namespace")
+    reference = read_reference(read, namespace=str(place or "default"))
     if reference is not None:
-        found = sources.parameters_object(reference, generated=CLASS_PARAMETERS)
-        if found is None:
-            raise notes.refuse(
-                "parametersRef", f"{spelled(reference)} is not among the files", "add it with -f"
-            )
+        found = _parameters_object(reference, CLASS_PARAMETERS, read, sources)
         more, config = class_parameters.of_class(found, driver=driver, notes=notes)
         selectors += more
     metadata = fresh_metadata(obj)
     if obj.get("suitableNodes") is not None:
-        selector = suitable_nodes.checked(obj["suitableNodes"], read.at("suitableNodes"))
-        metadata["annotations"] = {
-            **metadata.get("annotations", {}),
-            suitable_nodes.SUITABLE_NODES: suitable_nodes.annotation(selector),
-        }
+        selector = suitable_nodes.checked(read.inner("suitableNodes"))
+        metadata["annotations"] = {**metadata.get("annotations", {}), **suitable_nodes.annotation(selector)}
         notes.warn("suitableNodes", *_suitable_nodes_told(driver))
-    spec: Object = {"selectors": selectors}
-    if config:
-        spec["config"] = config
+    spec: Object = {"selectors": selectors, **({"config": config} if config else {})}
     return [{"apiVersion": V1, "kind": "DeviceClass", "metadata": metadata, "spec": spec}]
+
+
+def _parameters_object(reference: Reference, generated: str, read: Reader, sources: Sources) -> Object:
+    found = sources.parameters_object(reference, generated=generated)
+    if found is None:
+        raise read.wrong(f"{spelled(reference)} is not among the files", "add it with -f", at="parametersRef")
+    return found
 
 
 def _suitable_nodes_told(driver: str) -> tuple[str, str]:
@@ -88,27 +85,19 @@ def driver_selector(driver: str) -> str:
 
 def claim(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     """A ResourceClaim; one that was made from a template for a pod is left to be made again."""
-    if any(owner.get("kind") == "Pod" for owner in objects.metadata(obj).get("ownerReferences") or ()):
-        notes.warn(
-            "metadata.ownerReferences", "was made for a pod and is left out", "the template makes it again"
-        )
+    if is_made_anew(obj, notes):
         return []
-    if objects.status_of(obj).get("allocation"):
-        notes.warn("status.allocation", "is not carried over: the devices are allocated anew")
     metadata = fresh_metadata(obj)
-    spec = _claim_spec(obj.get("spec"), Reader(object=notes.object, field="spec"), metadata, sources, notes)
+    read = Reader(obj.get("spec"), object=notes.object, field="spec")
+    spec = _claim_spec(read, metadata, objects.namespace(obj), sources, notes)
     return [{"apiVersion": V1, "kind": "ResourceClaim", "metadata": metadata, "spec": spec}]
 
 
 def template(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     """A ResourceClaimTemplate: the spec stands one level deeper, under its own metadata."""
-    read = Reader(object=notes.object, field="spec")
-    outer = read.mapping(obj.get("spec"))
-    inner = dict(read.at("metadata").mapping(outer.get("metadata")))
-    inner["namespace"] = objects.namespace(obj)
-    spec = _claim_spec(outer.get("spec"), read.at("spec"), inner, sources, notes)
-    del inner["namespace"]
-    made: Object = {"spec": spec}
+    outer = Reader(obj.get("spec"), object=notes.object, field="spec")
+    inner = dict(outer.inner("metadata").data)
+    made: Object = {"spec": _claim_spec(outer.inner("spec"), inner, objects.namespace(obj), sources, notes)}
     if inner:
         made = {"metadata": inner, **made}
     return [
@@ -116,85 +105,65 @@ def template(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     ]
 
 
-def _claim_spec(raw: object, read: Reader, metadata: Object, sources: Sources, notes: Notes) -> Object:
+def _claim_spec(read: Reader, metadata: Object, namespace: str, sources: Sources, notes: Notes) -> Object:
     """The v1 spec; an Immediate claim's annotation is written into `metadata`."""
-    spec = read.mapping(raw)
-    name = read.at("resourceClassName").text(spec.get("resourceClassName"), required=True)
-    unknown_fields(
-        spec, {"resourceClassName", "parametersRef", "allocationMode"}, read=read, notes=notes, top=False
-    )
+    name = read.text("resourceClassName", required=True)
+    read.only("resourceClassName", "parametersRef", "allocationMode", problem="is no field of this kind")
     driver = sources.driver_of_class(name)
-    _allocation_mode(spec, read, metadata, driver=driver, notes=notes)
-    namespace = str(metadata.get("namespace") or "default")
-    reference = read_reference(spec.get("parametersRef"), read.at("parametersRef"), namespace=namespace)
+    _allocation_mode(read, metadata, driver=driver, notes=notes)
+    reference = read_reference(read, namespace=namespace)
     if reference is None:
-        wishes = Wishes()
-    else:
-        found = sources.parameters_object(reference, generated=CLAIM_PARAMETERS)
-        at = read.at("parametersRef").field
-        if found is None:
-            raise notes.refuse(at, f"{spelled(reference)} is not among the files", "add it with -f")
-        if not driver:
-            raise notes.refuse(
-                at,
-                f"whose driver reads these parameters is not known: ResourceClass {name} is not among the files",
-                "add it with -f",
-            )
-        wishes = class_parameters.of_claim(found, driver=driver, notes=notes)
-    return {"devices": _devices(name, wishes)}
+        return {"devices": _devices(name, Requested())}
+    found = _parameters_object(reference, CLAIM_PARAMETERS, read, sources)
+    if not driver:
+        raise read.wrong(
+            f"whose driver reads these parameters is not known: ResourceClass {name} is not among the files",
+            "add it with -f",
+            at="parametersRef",
+        )
+    return {"devices": _devices(name, class_parameters.of_claim(found, driver=driver, notes=notes))}
 
 
-def _devices(class_name: str, wishes: Wishes) -> Object:
+def _devices(class_name: str, requested: Requested) -> Object:
     devices: Object = {
         "requests": [
             {"name": name, "exactly": {"deviceClassName": class_name, **exactly}}
-            for name, exactly in wishes.requests
+            for name, exactly in requested.requests
         ]
     }
-    if wishes.constraints:
-        devices["constraints"] = wishes.constraints
-    if wishes.config:
-        devices["config"] = wishes.config
+    if requested.constraints:
+        devices["constraints"] = requested.constraints
+    if requested.config:
+        devices["config"] = requested.config
     return devices
 
 
-def _allocation_mode(spec: Any, read: Reader, metadata: Object, *, driver: str, notes: Notes) -> None:
-    at = read.at("allocationMode")
-    mode = at.text(spec.get("allocationMode"))
-    if mode not in _MODES:
-        raise notes.refuse(at.field, f"{mode!r} is no mode", "write WaitForFirstConsumer or Immediate")
+def _allocation_mode(read: Reader, metadata: Object, *, driver: str, notes: Notes) -> None:
+    mode = read.choice(
+        "allocationMode",
+        ("WaitForFirstConsumer", "Immediate"),
+        problem="is no mode",
+        remedy="write WaitForFirstConsumer or Immediate",
+    )
+    at = read.place("allocationMode")
     if mode != "Immediate":
         return
     if driver == names.DRIVER:
         metadata["annotations"] = {**metadata.get("annotations", {}), MODE: mode}
         notes.warn(
-            at.field,
-            f"v1 has no such field; it is kept as annotation {MODE}, which koordra's controller obeys",
+            at, f"v1 has no such field; it is kept as annotation {MODE}, which koordra's controller obeys"
         )
     else:
-        notes.warn(
-            at.field, "v1 allocates when a pod needs the claim", "nothing else can be had from this driver"
-        )
+        notes.warn(at, "v1 allocates when a pod needs the claim", "nothing else can be had from this driver")
 
 
-def parameters(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+def parameters(_obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
     """ResourceClaimParameters or ResourceClassParameters: gone into what refers to them, or not needed."""
-    del obj, sources
     notes.warn("", "nothing in the files refers to it; v1 has no such object", "it is left out")
     return []
 
 
-def left_out(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+def left_out(_obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
     """Objects that controllers and drivers make anew."""
-    del obj, sources
     notes.warn("", "v1 has no such object; what is needed is made anew", "it is left out")
     return []
-
-
-def unknown_fields(spec: Any, known: set[str], *, read: Reader, notes: Notes, top: bool = True) -> None:
-    """A field that classic DRA never had is refused by name rather than lost."""
-    always = {"apiVersion", "kind", "metadata", "status"} if top else set()
-    for name in sorted(str(name) for name in set(spec) - known - always):
-        raise notes.refuse(
-            read.at(name).field, "is no field of this kind", f"fields are {', '.join(sorted(known))}"
-        )

@@ -20,18 +20,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final
 
 from koordra.api import names, objects, resource_class
 from koordra.api.claims import MAX_RESULTS
-from koordra.api.devices import Reader
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import API_VERSION, NO_ISOLATION
+from koordra.api.reader import Reader
 from koordra.api.resource_class import ClassRefused
-from koordra.errors import InvalidInput, InvalidManifest, InvalidQuantity
-from koordra.quantity import canonical, parse
+from koordra.errors import InvalidInput
+from koordra.quantity import canonical
 
 GROUP: Final = "elasticgpu.io"
 VERSION: Final = "v1alpha1"
@@ -61,20 +60,12 @@ _GPU_PARAMETERS: Final = ("isolation", "coresPolicy")
 _PLACEMENT_PARAMETERS: Final = {"nodePolicy": "node", "devicePolicy": "device"}
 PARAMETERS: Final = ("memoryUnit", *_GPU_PARAMETERS, *_PLACEMENT_PARAMETERS)
 
+_CLASS_FIELDS: Final = ("elasticGPUClassName", "egpuClassName")
+
 DELETE: Final = "Delete"
 RETAIN: Final = "Retain"
 IMMEDIATE: Final = "Immediate"
 WAIT: Final = "WaitForFirstConsumer"
-
-
-class ElasticRefused(InvalidManifest):
-    """A class or claim that cannot be served; `reason` is the condition's."""
-
-    def __init__(
-        self, reason: str, problem: str, *, object: str = "", field: str = "", remedy: str = ""
-    ) -> None:
-        self.reason = reason
-        super().__init__(problem, object=object, field=field, remedy=remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,49 +81,46 @@ class ElasticClass:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """What a claim asks for: `cards` whole ones, or (0) a share of `cores` percent and `memory` bytes. `told`: what is lost."""
+    """What a claim asks for: `cards` whole ones, or (0) a share of `cores` percent and `memory` bytes. `lost`: in words, what does not count."""
 
     cards: int
     cores: int
     memory: int
-    told: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 def read_class(obj: Object) -> ElasticClass:
-    """Raises ElasticRefused."""
-    read = Reader(object=objects.describe(obj))
+    """Raises ClassRefused."""
+    read = Reader.of(obj)
     try:
-        provisioner = read.at("provisioner").text(obj.get("provisioner"), required=True)
+        provisioner = read.text("provisioner", required=True)
         if provisioner not in PROVISIONERS:
-            raise ElasticRefused(
+            raise ClassRefused(
                 "ForeignProvisioner",
                 f"{provisioner} is not koordra's; the class is left to it",
                 object=read.object,
                 field="provisioner",
                 remedy=f"koordra serves {', '.join(PROVISIONERS)}",
             )
-        parameters = _parameters(obj, read)
+        parameters = read.inner("parameters")
+        unit = parameters.choice("memoryUnit", UNITS, problem="is unknown") or "MiB"
         return ElasticClass(
             name=objects.name(obj),
-            retain=_choice(obj, read, "reclaimPolicy", (DELETE, RETAIN)) == RETAIN,
-            immediate=_choice(obj, read, "egpuBindingMode", (WAIT, IMMEDIATE)) == IMMEDIATE,
-            unit=UNITS[_one_of(read.at("parameters.memoryUnit"), parameters.get("memoryUnit", "MiB"), UNITS)],
-            ignored=tuple(sorted(set(parameters) - set(PARAMETERS))),
+            retain=read.choice("reclaimPolicy", (DELETE, RETAIN), problem="is unknown") == RETAIN,
+            immediate=read.choice("egpuBindingMode", (WAIT, IMMEDIATE), problem="is unknown") == IMMEDIATE,
+            unit=UNITS[unit],
+            ignored=tuple(sorted(set(_parameters(obj)) - set(PARAMETERS))),
         )
-    except ElasticRefused:
-        raise
     except InvalidInput as error:
-        raise _refused("InvalidClass", error) from error
+        raise ClassRefused.because("InvalidClass", error) from None
 
 
 def device_class(obj: Object) -> Object:
-    """The DeviceClass that an ElasticGPUClass means. Raises ElasticRefused."""
+    """The DeviceClass that an ElasticGPUClass means. Raises ClassRefused."""
     read_class(obj)
-    parameters = _parameters(obj, Reader(object=objects.describe(obj)))
+    parameters = _parameters(obj)
     gpu = {key: parameters[key] for key in _GPU_PARAMETERS if key in parameters}
-    placement = {
-        _PLACEMENT_PARAMETERS[key]: parameters[key] for key in _PLACEMENT_PARAMETERS if key in parameters
-    }
+    placement = {name: parameters[key] for key, name in _PLACEMENT_PARAMETERS.items() if key in parameters}
     policy = {name: fields for name, fields in (("gpu", gpu), ("placement", placement)) if fields}
     meant = {
         "kind": ELASTIC_CLASSES.kind,
@@ -140,60 +128,37 @@ def device_class(obj: Object) -> Object:
         "deviceType": names.TYPE_GPU,
         **({"policy": policy} if policy else {}),
     }
-    try:
-        found = resource_class.device_class(meant, lookup=lambda *_: None, own_namespace="")
-    except ClassRefused as error:
-        raise _refused("InvalidClass", error) from error
-    found["metadata"]["ownerReferences"] = [owner_reference(obj, ELASTIC_CLASSES)]
+    found = resource_class.device_class(meant, lookup=lambda *_: None, own_namespace="")
+    found["metadata"]["ownerReferences"] = [resource_class.owner_reference(obj, ELASTIC_CLASSES)]
     return found
 
 
-def owner_reference(obj: Object, kind: Kind) -> Object:
-    return {
-        "apiVersion": kind.api_version,
-        "kind": kind.kind,
-        "name": objects.name(obj),
-        "uid": objects.uid(obj),
-        "controller": True,
-    }
+def _parameters(obj: Object) -> dict[str, str]:
+    read = Reader.of(obj).inner("parameters")
+    return {str(key): read.text(key) for key in read.data}
 
 
 def class_name(claim: Object) -> str:
-    """The class a claim names, in either spelling. Raises ElasticRefused."""
-    read = Reader(object=objects.describe(claim), field="spec")
-    spec = read.mapping(claim.get("spec"))
-    found = [str(spec[key]) for key in ("elasticGPUClassName", "egpuClassName") if spec.get(key)]
+    """The class a claim names, in either spelling. Raises ClassRefused."""
+    spec = Reader.of(claim).inner("spec")
+    found = [str(spec.data[key]) for key in _CLASS_FIELDS if spec.data.get(key)]
     if not found:
-        raise ElasticRefused(
-            "NoClass",
-            "names no class",
-            object=read.object,
-            field="spec.elasticGPUClassName",
-            remedy="name an ElasticGPUClass",
-        )
+        error = spec.wrong("names no class", "name an ElasticGPUClass", at=_CLASS_FIELDS[0])
+        raise ClassRefused.because("NoClass", error)
     if len(set(found)) > 1:
-        raise ElasticRefused(
-            "InvalidClaim",
-            f"elasticGPUClassName {found[0]} and egpuClassName {found[1]} are two classes",
-            object=read.object,
-            field="spec",
-            remedy="leave one out",
-        )
+        problem = f"elasticGPUClassName {found[0]} and egpuClassName {found[1]} are two classes"
+        raise ClassRefused.because("InvalidClaim", spec.wrong(problem, "leave one out"))
     return found[0]
 
 
-def asked(claim: Object, cls: ElasticClass) -> Amount:
-    """Requests, and limits where a name is in no request. Raises ElasticRefused."""
-    read = Reader(object=objects.describe(claim), field="spec.resources")
+def requested(claim: Object, cls: ElasticClass) -> Amount:
+    """Requests, and limits where a name is in no request. Raises ClassRefused."""
     try:
-        resources = read.mapping(objects.spec_of(claim).get("resources"))
-        limits = read.at("limits").mapping(resources.get("limits"))
-        requests = read.at("requests").mapping(resources.get("requests"))
-        return _amount({**limits, **requests}, cls, read)
-    except ElasticRefused:
-        raise
+        resources = Reader.of(claim).inner("spec").inner("resources")
+        either = {**resources.inner("limits").data, **resources.inner("requests").data}
+        return _amount(Reader(either, object=resources.object, field=resources.field), cls)
     except InvalidInput as error:
-        raise _refused("InvalidClaim", error) from error
+        raise ClassRefused.because("InvalidClaim", error) from None
 
 
 def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
@@ -218,84 +183,59 @@ def digest(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _amount(resources: Mapping[str, Any], cls: ElasticClass, read: Reader) -> Amount:
+def _amount(resources: Reader, cls: ElasticClass) -> Amount:
     found: dict[str, tuple[str, int]] = {}
-    for name in sorted(resources):
+    for name in sorted(resources.data):
         domain, _, what = name.partition("/")
-        at = read.at(f"[{name}]")
+        at = f"[{name}]"
         if (what == "gpu-core" and domain in DOMAINS) or name == f"{QGPU}/qgpu-core":
-            kind, amount = "compute", _whole(at, resources[name])
+            kind, amount = "compute", _whole(resources, name)
         elif what == "gpu-memory" and domain in DOMAINS:
-            kind, amount = "memory", _bytes(at, resources[name], cls.unit)
+            kind, amount = "memory", _bytes(resources, name, cls.unit)
         elif name == f"{QGPU}/qgpu-memory":
-            kind, amount = "memory", _bytes(at, resources[name], GIB)
+            kind, amount = "memory", _bytes(resources, name, GIB)
         else:
-            raise at.wrong("is no amount of a GPU", f"ask for {CORE} and {MEMORY}")
+            raise resources.wrong("is no amount of a GPU", f"ask for {CORE} and {MEMORY}", at=at)
         other, before = found.setdefault(kind, (name, amount))
         if before != amount:
-            raise at.wrong(f"asks for another amount of {kind} than {other}", "leave one of the two out")
+            problem = f"asks for another amount of {kind} than {other}"
+            raise resources.wrong(problem, "leave one of the two out", at=at)
     cores, memory = (found.get(kind, ("", 0))[1] for kind in ("compute", "memory"))
-    told = []
+    lost = []
     if not cores and not memory:
-        raise read.wrong("asks for nothing", f"ask for {CORE} and {MEMORY}")
+        raise resources.wrong("asks for nothing", f"ask for {CORE} and {MEMORY}")
     if cores >= 100:
         if cores // 100 > MAX_RESULTS:
-            raise read.wrong(f"asks for {cores // 100} cards, a claim holds {MAX_RESULTS}")
+            raise resources.wrong(f"asks for {cores // 100} cards, a claim holds {MAX_RESULTS}")
         if cores % 100:
-            told.append(f"{cores} percent is {cores // 100} whole cards, the rest does not count")
+            lost.append(f"{cores} percent is {cores // 100} whole cards, the rest does not count")
         if memory:
-            told.append("memory does not count: a whole card comes with all of it")
-        return Amount(cores // 100, 0, 0, tuple(told))
+            lost.append("memory does not count: a whole card comes with all of it")
+        return Amount(cores // 100, 0, 0, tuple(lost))
     if not memory:
-        told.append("compute without memory is charged the least there is, 1Mi")
+        lost.append("compute without memory is charged the least there is, 1Mi")
     if cores:
-        told.append(f"{cores}% of compute is accounting only: reserved and counted, not enforced")
-    return Amount(0, cores, memory or MIB, tuple(told))
+        lost.append(f"{cores}% of compute is accounting only: reserved and counted, not enforced")
+    return Amount(0, cores, memory or MIB, tuple(lost))
 
 
-def _number(at: Reader, value: object) -> Decimal:
-    try:
-        return parse(value)
-    except InvalidQuantity as error:
-        raise at.wrong(error.problem, error.remedy) from error
-
-
-def _whole(at: Reader, value: object) -> int:
-    number = _number(at, value)
+def _whole(resources: Reader, name: str) -> int:
+    value = resources.data[name]
+    number = resources.quantity(value, at=f"[{name}]")
     if number < 0 or number != number.to_integral_value():
-        raise at.wrong(f"{value} is not a whole number of percent", "write for example 30")
+        raise resources.wrong(
+            f"{value} is not a whole number of percent", "write for example 30", at=f"[{name}]"
+        )
     return int(number)
 
 
-def _bytes(at: Reader, value: object, unit: int) -> int:
-    number = _number(at, value)
+def _bytes(resources: Reader, name: str, unit: int) -> int:
+    value, at = resources.data[name], f"[{name}]"
+    number = resources.quantity(value, at=at)
     if number < 0:
-        raise at.wrong(f"{value} is less than nothing")
-    plain = str(value).isdigit()
-    found = number * unit if plain else number
+        raise resources.wrong(f"{value} is less than nothing", at=at)
+    found = number * unit if str(value).isdigit() else number
     if found != found.to_integral_value() or (found and found < MIB) or found >= 2**63:
-        raise at.wrong(
-            f"{value} is no amount of memory", "write a whole number of MiB, or a quantity such as 4Gi"
-        )
+        remedy = "write a whole number of MiB, or a quantity such as 4Gi"
+        raise resources.wrong(f"{value} is no amount of memory", remedy, at=at)
     return -(-int(found) // MIB) * MIB
-
-
-def _parameters(obj: Object, read: Reader) -> dict[str, str]:
-    at = read.at("parameters")
-    found = at.mapping(obj.get("parameters"))
-    return {str(key): at.at(str(key)).text(value) for key, value in found.items()}
-
-
-def _choice(obj: Object, read: Reader, field: str, allowed: tuple[str, ...]) -> str:
-    at = read.at(field)
-    return _one_of(at, at.text(obj.get(field)) or allowed[0], allowed)
-
-
-def _one_of(at: Reader, value: str, allowed: Any) -> str:
-    if value not in allowed:
-        raise at.wrong(f"{value!r} is unknown", f"use one of {', '.join(allowed)}")
-    return value
-
-
-def _refused(reason: str, error: InvalidInput) -> ElasticRefused:
-    return ElasticRefused(reason, error.problem, object=error.object, field=error.field, remedy=error.remedy)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.api import objects
+from koordra.api import objects, pods
 from koordra.api.elastic.elastic_gpu import DOMAINS, QGPU
 from koordra.api.objects import Object
 from koordra.errors import InvalidInput, InvalidManifest
@@ -26,7 +26,6 @@ from koordra.errors import InvalidInput, InvalidManifest
 PREFIX: Final = "egpuc.elasticgpu.io/"
 ENTRY: Final = "egpuc-"
 _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-_GROUPS: Final = ("initContainers", "containers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def _container(
 
     if not _NAME.match(claim) or len(claim) > 253:
         return refuse(f"{claim!r} is no name of an ElasticGPUClaim", "write the claim's name")
-    containers = {str(container.get("name")): container for container in _containers(pod)}
+    containers = {str(container.get("name")): container for container in pods.containers(pod)}
     apps = [str(entry.get("name")) for entry in objects.spec_of(pod).get("containers") or ()]
     if suffix not in containers:
         lone = sum(entry.startswith(PREFIX) for entry in objects.annotations_of(pod)) == 1
@@ -110,23 +109,12 @@ def _container(
             )
         warnings.append(f"{field}: there is no container {suffix}; taken for the only one, {apps[0]}")
         suffix = apps[0]
-    own = sorted(name for name in _asked(containers[suffix]) if _is_elastic(name))
+    own = sorted(name for name in pods.resource_names(containers[suffix]) if _is_elastic(name))
     if own:
         return refuse(
             f"container {suffix} names a claim and asks for {own[0]} itself", "leave one of the two out"
         )
     return suffix
-
-
-def _containers(pod: Object) -> Iterator[Mapping[str, Any]]:
-    for group in _GROUPS:
-        yield from (entry for entry in objects.spec_of(pod).get(group) or () if isinstance(entry, Mapping))
-
-
-def _asked(container: Mapping[str, Any]) -> set[str]:
-    resources = container.get("resources")
-    sides = [resources.get(side) for side in ("limits", "requests")] if isinstance(resources, Mapping) else []
-    return {str(name) for side in sides if isinstance(side, Mapping) for name in side}
 
 
 def _is_elastic(name: str) -> bool:
@@ -137,7 +125,7 @@ def _is_elastic(name: str) -> bool:
 
 
 def _with_claims(pod: Object, wanted: Mapping[str, str]) -> Object:
-    spec = dict(objects.spec_of(pod))
+    spec = objects.spec_of(pod)
     entries = list(spec.get("resourceClaims") or [])
     by_claim = {
         str(entry.get("resourceClaimName")): str(entry.get("name"))
@@ -148,11 +136,8 @@ def _with_claims(pod: Object, wanted: Mapping[str, str]) -> Object:
         if claim not in by_claim:
             by_claim[claim] = entry_name(claim)
             entries.append({"name": by_claim[claim], "resourceClaimName": claim})
-    spec["resourceClaims"] = entries
-    for group in _GROUPS:
-        if spec.get(group):
-            spec[group] = [_using(entry, wanted, by_claim) for entry in spec[group]]
-    changed = {**pod, "spec": spec}
+    spec = pods.with_containers(spec, lambda container: _using(container, wanted, by_claim))
+    changed = {**pod, "spec": {**spec, "resourceClaims": entries}}
     return pod if changed == pod else changed
 
 

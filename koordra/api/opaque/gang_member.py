@@ -20,22 +20,33 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLAIM
 from koordra.api.opaque.parameters import API_VERSION
+from koordra.api.reader import Reader
 from koordra.errors import InvalidParameters
 
 KIND: Final = "GangMember"
 MOST_BYTES: Final = 9 * 1024
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""Hosts are written with commas and colons between them, so neither can be in one."""
+"""Hosts are written with commas and colons between them, so neither can be in one. All names end up in files and variables of
+containers, line by line."""
 
-_NUMBERS: Final = ("rank", "size", "nodeRank", "nodes", "localRank", "localSize")
+_NUMBERS: Final = {
+    "rank": "rank",
+    "size": "size",
+    "nodeRank": "node_rank",
+    "nodes": "nodes",
+    "localRank": "local_rank",
+    "localSize": "local_size",
+}
+"""Field -> attribute."""
+_FIELDS: Final = ("apiVersion", "kind", "gang", *_NUMBERS, "domains", "rails", "leader", "hosts", "slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +70,10 @@ class GangMember:
             "apiVersion": API_VERSION,
             "kind": KIND,
             "gang": self.gang,
-            "rank": self.rank,
-            "size": self.size,
-            "nodeRank": self.node_rank,
-            "nodes": self.nodes,
-            "localRank": self.local_rank,
-            "localSize": self.local_size,
+            **{name: getattr(self, attribute) for name, attribute in _NUMBERS.items()},
         }
-        if self.domains:
-            found["domains"] = dict(self.domains)
-        if self.rails:
-            found["rails"] = list(self.rails)
-        if self.leader:
-            found["leader"] = self.leader
+        rest = {"domains": dict(self.domains), "rails": list(self.rails), "leader": self.leader}
+        found |= {name: value for name, value in rest.items() if value}
         if not self.hosts or sum(map(len, self.hosts)) > MOST_BYTES:
             return found
         with_hosts = {**found, "hosts": list(self.hosts), "slots": list(self.slots)}
@@ -88,66 +90,40 @@ def is_gang_member(parameters: object) -> bool:
 
 def decode_gang_member(parameters: Mapping[str, Any], *, object: str, field: str) -> GangMember:
     """Raises InvalidParameters for anything that `to_dict` does not write."""
-
-    def wrong(name: str, problem: str) -> InvalidParameters:
-        return InvalidParameters(problem, object=object, field=f"{field}.{name}")
-
-    if parameters.get("apiVersion") != API_VERSION:
-        raise wrong("apiVersion", f"is not {API_VERSION}")
-    known = {
-        "apiVersion",
-        "kind",
-        "gang",
-        *_NUMBERS,
-        "domains",
-        "rails",
-        "leader",
-        "hosts",
-        "slots",
-    }
-    for name in sorted(map(str, parameters)):
-        if name not in known:
-            raise wrong(name, f"{KIND} has no such field")
-    numbers = [parameters.get(name) for name in _NUMBERS]
-    for name, number in zip(_NUMBERS, numbers, strict=True):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise wrong(name, f"{number!r} is not a whole number")
-    domains, hosts, slots = parameters.get("domains") or {}, parameters.get("hosts"), parameters.get("slots")
-    if not isinstance(domains, Mapping) or not _texts([*domains, *domains.values()]):
-        raise wrong("domains", "is not a map of names")
-    if not isinstance(slots or [], list) or not all(
-        type(number) is int and number >= 0 for number in slots or ()
+    read = Reader(parameters, object=object, field=field, error=InvalidParameters)
+    if read.data.get("apiVersion") != API_VERSION:
+        raise read.wrong(f"is not {API_VERSION}", at="apiVersion")
+    read.only(*_FIELDS, problem=f"{KIND} has no such field")
+    numbers = {}
+    for name, attribute in _NUMBERS.items():
+        number = read.between(name, 0)
+        if number is None:
+            raise read.wrong("is missing", at=name)
+        numbers[attribute] = number
+    domains = read.inner("domains").data
+    rails, hosts, slots = read.texts("rails"), read.texts("hosts"), read.sequence("slots")
+    gang, leader = read.text("gang"), read.text("leader")
+    for name, found in (
+        ("domains", [*domains, *domains.values()]),
+        ("rails", rails),
+        ("gang", [gang]),
+        ("leader", [leader]),
     ):
-        raise wrong("slots", "is not a list of numbers")
-    for name in ("hosts", "rails"):
-        if not isinstance(parameters.get(name) or [], list) or not _texts(parameters.get(name) or []):
-            raise wrong(name, "is not a list of names")
-    for name in ("gang", "leader"):
-        if not _texts([parameters.get(name, "")]):
-            raise wrong(name, "is not a name")
-    if not all(map(_HOST.fullmatch, hosts or ())):
-        raise wrong("hosts", "is not a list of host names")
-    if parameters.get("leader") and not _HOST.fullmatch(parameters["leader"]):
-        raise wrong("leader", "is not a host name")
-    if len(slots or ()) != len(hosts or ()):
-        raise wrong("slots", "are not one for each host")
-    rank, size, node_rank, nodes, local_rank, local_size = (int(number or 0) for number in numbers)
+        if not all(isinstance(each, str) and each.isprintable() and " " not in each for each in found):
+            raise read.wrong("is not a name, or holds what is none", at=name)
+    for name, named in (("hosts", hosts), ("leader", (leader,) if leader else ())):
+        if not all(map(_HOST.fullmatch, named)):
+            raise read.wrong("is not a host name, or holds what is none", at=name)
+    if not all(type(number) is int and number >= 0 for number in slots):
+        raise read.wrong("is not a list of numbers", at="slots")
+    if len(slots) != len(hosts):
+        raise read.wrong("are not one for each host", at="slots")
     return GangMember(
-        gang=str(parameters.get("gang", "")),
-        rank=rank,
-        size=size,
-        node_rank=node_rank,
-        nodes=nodes,
-        local_rank=local_rank,
-        local_size=local_size,
+        gang=gang,
+        **numbers,
         domains=dict(domains),
-        rails=tuple(parameters.get("rails") or ()),
-        leader=str(parameters.get("leader") or ""),
-        hosts=tuple(hosts or ()),
-        slots=tuple(slots or ()),
+        rails=rails,
+        leader=leader,
+        hosts=hosts,
+        slots=tuple(slots),
     )
-
-
-def _texts(values: Sequence[object]) -> bool:
-    """Names end up in files and variables of containers, line by line."""
-    return all(isinstance(value, str) and value.isprintable() and " " not in value for value in values)

@@ -25,6 +25,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from koordra.api.opaque.rdma_network import RdmaNetwork, decode_network
+from koordra.api.reader import Reader
 from koordra.errors import InvalidParameters
 
 API_VERSION: Final = "koordra.io/v1alpha1"
@@ -232,59 +233,40 @@ def decode(parameters: object, *, object: str, field: str) -> Parameters:
         raise InvalidParameters(
             "parameters are not an object", object=object, field=field, remedy=_KINDS_REMEDY
         )
+    read = Reader(parameters, object=object, field=field, error=InvalidParameters)
     kind_name, version = parameters.get("kind"), parameters.get("apiVersion")
     kind = _KINDS.get(kind_name) if isinstance(kind_name, str) else None
     if version != API_VERSION:
-        raise InvalidParameters(
-            f"{version!r} is not a version koordra knows",
-            object=object,
-            field=f"{field}.apiVersion",
-            remedy=f"write {API_VERSION}",
-        )
+        problem = f"{version!r} is not a version koordra knows"
+        raise read.wrong(problem, f"write {API_VERSION}", at="apiVersion")
     if kind is None:
-        raise InvalidParameters(
-            f"there is no kind {kind_name!r}{_did_you_mean(kind_name, tuple(_KINDS))}",
-            object=object,
-            field=f"{field}.kind",
-            remedy=_KINDS_REMEDY,
-        )
+        problem = f"there is no kind {kind_name!r}{_did_you_mean(kind_name, tuple(_KINDS))}"
+        raise read.wrong(problem, _KINDS_REMEDY, at="kind")
     known = {entry.json: entry for entry in kind.fields}
-    for name in sorted(str(name) for name in parameters if name not in {"apiVersion", "kind"}):
-        if name not in known:
-            raise InvalidParameters(
-                f"{kind_name} has no field {name!r}{_did_you_mean(name, tuple(known))}",
-                object=object,
-                field=f"{field}.{name}",
-                remedy=f"fields are {', '.join(known)}",
-            )
-    values = {
-        entry.attribute: _value(entry, parameters[entry.json], object=object, field=f"{field}.{entry.json}")
-        for entry in kind.fields
-        if entry.json in parameters
-    }
-    for entry in kind.fields:
-        if entry.required and entry.json not in parameters:
-            raise InvalidParameters(
-                f"{kind_name} needs {entry.json}",
-                object=object,
-                field=f"{field}.{entry.json}",
-                remedy=f"use one of {', '.join(entry.allowed())}",
-            )
-    built = kind.build(**values)
+    for name in sorted(str(name) for name in parameters.keys() - known.keys() - {"apiVersion", "kind"}):
+        problem = f"{kind_name} has no field {name!r}{_did_you_mean(name, tuple(known))}"
+        raise read.wrong(problem, f"fields are {', '.join(known)}", at=name)
+    for name, entry in known.items():
+        if entry.required and name not in parameters:
+            remedy = f"use one of {', '.join(entry.allowed())}"
+            raise read.wrong(f"{kind_name} needs {name}", remedy, at=name)
+    built = kind.build(
+        **{
+            entry.attribute: _value(entry, parameters[name], read, name)
+            for name, entry in known.items()
+            if name in parameters
+        }
+    )
     if isinstance(built, GpuConfig):
-        _require_default_allowed(built, object=object, field=field)
+        _require_default_allowed(built, read)
     return built
 
 
-def _require_default_allowed(config: GpuConfig, *, object: str, field: str) -> None:
+def _require_default_allowed(config: GpuConfig, read: Reader) -> None:
     for name, word in (("defaultIsolation", config.default_isolation), ("isolation", config.isolation)):
         if word and config.allowed_isolation is not None and word not in config.allowed_isolation:
-            raise InvalidParameters(
-                f"{word} is not among {', '.join(config.allowed_isolation)}",
-                object=object,
-                field=f"{field}.{name}",
-                remedy="add it to allowedIsolation, or leave it out",
-            )
+            problem = f"{word} is not among {', '.join(config.allowed_isolation)}"
+            raise read.wrong(problem, "add it to allowedIsolation, or leave it out", at=name)
 
 
 OPERATORS_FIELDS: Final[Mapping[str, str]] = {
@@ -306,36 +288,26 @@ def require_claims_own(parameters: Parameters, *, object: str, field: str) -> No
             )
 
 
-def _value(entry: _Field, value: object, *, object: str, field: str) -> Any:
+def _value(entry: _Field, value: object, read: Reader, name: str) -> Any:
     if entry.network:
-        return decode_network(value, object=object, field=field)
+        return decode_network(value, object=read.object, field=read.place(name))
     if entry.several:
         if not isinstance(value, list) or not value:
-            raise InvalidParameters(
-                f"{value!r} is no list of words", object=object, field=field, remedy="write [limiter]"
-            )
+            raise read.wrong(f"{value!r} is no list of words", "write [limiter]", at=name)
         single = replace(entry, several=False)
-        return tuple(
-            _value(single, word, object=object, field=f"{field}[{index}]") for index, word in enumerate(value)
-        )
+        return tuple(_value(single, word, read, f"{name}[{index}]") for index, word in enumerate(value))
     if allowed := entry.allowed():
         if value not in allowed:
-            raise InvalidParameters(
-                f"{value!r} is not allowed{_did_you_mean(value, allowed)}",
-                object=object,
-                field=field,
-                remedy=f"use one of {', '.join(allowed)}",
-            )
+            problem = f"{value!r} is not allowed{_did_you_mean(value, allowed)}"
+            raise read.wrong(problem, f"use one of {', '.join(allowed)}", at=name)
         return entry.words(value) if entry.words else value
     if entry.whole is not None:
         low, high = entry.whole
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidParameters(
-                f"{value!r} is not a whole number from {low} to {high}", object=object, field=field
-            )
+            raise read.wrong(f"{value!r} is not a whole number from {low} to {high}", at=name)
         return value
     if not isinstance(value, bool):
-        raise InvalidParameters(f"{value!r} is neither true nor false", object=object, field=field)
+        raise read.wrong(f"{value!r} is neither true nor false", at=name)
     return value
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.templates import with_template_claims
-from koordra.compat.manifests import at, pods_in
+from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
 
 Manifest = Mapping[str, Any]

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
+from koordra.api.pods import CONTAINER_LISTS, SIDES, amounts, resource_names
 from koordra.compat.normalized_request import Phase
 from koordra.errors import InvalidQuantity
 from koordra.quantity import to_int
@@ -32,13 +33,11 @@ class Container:
 
     def asked(self, side: str) -> Mapping[str, Any]:
         """`limits` or `requests`."""
-        resources = self.raw.get("resources")
-        found = resources.get(side) if isinstance(resources, (dict, Mapping)) else None
-        return found if isinstance(found, (dict, Mapping)) else {}
+        return amounts(self.raw, side)
 
     def resources(self) -> list[str]:
         """Every name in limits and requests, each once."""
-        return [str(name) for name in dict.fromkeys([*self.asked("limits"), *self.asked("requests")])]
+        return resource_names(self.raw)
 
     def field(self, name: str) -> str:
         side = "limits" if name in self.asked("limits") else "requests"
@@ -82,7 +81,7 @@ def _texts(raw: object) -> Iterator[str]:
 def containers_of(spec: Mapping[str, Any], *, where: str, notes: Notes) -> tuple[Container, ...]:
     """Init containers and sidecars first, as in the pod. Raises Refused where the shape is wrong."""
     found: list[Container] = []
-    for group in ("initContainers", "containers"):
+    for group in CONTAINER_LISTS:
         entries = spec.get(group)
         for index, raw in enumerate(entries if isinstance(entries, list) else ()):
             here = f"{where}.{group}[{index}]"
@@ -105,7 +104,7 @@ def _check_shape(raw: Mapping[str, Any], here: str, notes: Notes) -> None:
         return
     if not isinstance(resources, (dict, Mapping)):
         raise notes.refuse(f"{here}.resources", "is not an object", "write limits and requests")
-    for side in ("limits", "requests"):
+    for side in SIDES:
         if resources.get(side) is not None and not isinstance(resources[side], Mapping):
             raise notes.refuse(f"{here}.resources.{side}", "is not an object", 'write it like {"cpu": "1"}')
     claims = resources.get("claims")
@@ -163,7 +162,7 @@ def _whole(value: object, field: str, notes: Notes) -> int:
 def without(container: Object, names: frozenset[str]) -> Object:
     """The container with these names out of limits and requests; empty halves go too."""
     resources = dict(container["resources"]) if isinstance(container.get("resources"), Mapping) else {}
-    for side in ("limits", "requests"):
+    for side in SIDES:
         if isinstance(resources.get(side), Mapping):
             kept = {key: value for key, value in resources[side].items() if key not in names}
             if len(kept) == len(resources[side]):

@@ -29,15 +29,13 @@ from koordra.api.elastic.elastic_gpu import (
     UNITS,
     WAIT,
     ElasticClass,
-    ElasticRefused,
-    asked,
     claim_spec,
     class_name,
     digest,
-    owner_reference,
+    requested,
 )
 from koordra.api.objects import Object
-from koordra.api.resource_class import MANAGED_BY
+from koordra.api.resource_class import MANAGED_BY, ClassRefused, owner_reference
 from koordra.controller import claims as claims_of
 from koordra.controller.elastic import labels
 
@@ -45,7 +43,7 @@ PENDING: Final = "Pending"
 BOUND: Final = "Bound"
 LOST: Final = "Lost"
 
-Classes = Mapping[str, ElasticClass | ElasticRefused]
+Classes = Mapping[str, ElasticClass | ClassRefused]
 """Every ElasticGPUClass by name, as it could be read."""
 Place = tuple[str, str]
 """Pool and device."""
@@ -77,9 +75,9 @@ def judge(claim: Object, *, classes: Classes, current: Object | None, published:
     ours = current is not None and labels.claim_uid(current) == objects.uid(claim)
     try:
         cls = _as_made(_class(claim, classes), current if ours else None)
-        amount = asked(claim, cls)
+        amount = requested(claim, cls)
         wanted = resource_claim(claim, cls, claim_spec(amount, cls))
-    except ElasticRefused as refused:
+    except ClassRefused as refused:
         if ours and current is not None and claims_of.is_allocated(current):
             return _bound(current, published, told=(str(refused),))
         return Verdict(PENDING, False, refused.reason, str(refused))
@@ -93,7 +91,7 @@ def judge(claim: Object, *, classes: Classes, current: Object | None, published:
     if objects.is_deleting(current):
         text = "its ResourceClaim was deleted; another is made once no pod uses it"
         return Verdict(PENDING, False, "BeingDeleted", text)
-    told = (*amount.told, *_ignored(cls))
+    told = (*amount.lost, *_ignored(cls))
     if objects.annotations_of(current).get(labels.SPEC) != objects.annotations_of(wanted)[labels.SPEC]:
         return _changed(current, published)
     correct = corrected(current, wanted)
@@ -210,7 +208,7 @@ def _class(claim: Object, classes: Classes) -> ElasticClass:
     about = objects.describe(claim)
     field = "spec.elasticGPUClassName"
     if found is None:
-        raise ElasticRefused(
+        raise ClassRefused(
             "NoSuchClass",
             f"there is no ElasticGPUClass {name}",
             object=about,
@@ -218,7 +216,7 @@ def _class(claim: Object, classes: Classes) -> ElasticClass:
             remedy="create it, or name another",
         )
     reason = found.reason if found.reason == "ForeignProvisioner" else "ClassNotReady"
-    raise ElasticRefused(reason, f"its class cannot be served: {found}", object=about, field=field)
+    raise ClassRefused(reason, f"its class cannot be served: {found}", object=about, field=field)
 
 
 def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict:

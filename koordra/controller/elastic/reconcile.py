@@ -25,10 +25,10 @@ from koordra.api.elastic.elastic_gpu import (
     ELASTIC_CLASSES,
     ELASTIC_GPUS,
     GPUS,
-    ElasticRefused,
 )
 from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
+from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.elastic import bindings, cards, labels
@@ -100,7 +100,7 @@ class ElasticReconciler:
                 )
                 text = f"DeviceClass {read.name} is as this class says{told}"
                 condition = ready("True", "Reconciled", cut(text))
-            except ElasticRefused as refused:
+            except ClassRefused as refused:
                 found[objects.name(obj)] = refused
                 condition = ready("False", refused.reason, cut(str(refused)))
             except (Conflict, NotFound) as error:
@@ -117,7 +117,7 @@ class ElasticReconciler:
             if current is None:
                 self.client.create(DEVICE_CLASSES, wanted)
             elif not owns(obj, current):
-                raise ElasticRefused(
+                raise ClassRefused(
                     NAME_TAKEN,
                     f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
                     object=objects.describe(obj),
@@ -127,7 +127,7 @@ class ElasticReconciler:
             elif (changed := merged(wanted, current)) is not None:
                 self.client.update(DEVICE_CLASSES, changed)
         except (Invalid, Forbidden) as error:
-            raise ElasticRefused(
+            raise ClassRefused(
                 "RefusedByServer",
                 f"the API server refuses the DeviceClass: {error.message}",
                 object=objects.describe(obj),

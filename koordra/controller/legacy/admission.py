@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
+from koordra.api.pods import containers, resource_names
 from koordra.compat.dialects import dialect_named
 from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
 from koordra.compat.settings import Settings
@@ -149,7 +150,8 @@ class Admission:
             found = rewrite(pod, self.settings, notes)
         except InvalidInput:
             return False
-        asked = {name for name in _asked(pod) if found.normalized and name in found.normalized.names}
+        own = found.normalized.names if found.normalized else ()
+        asked = {name for each in containers(pod) for name in resource_names(each) if name in own}
         dialect = dialect_named(found.dialect)
         standard = dialect is not None and dialect.extended_resources
         return standard and bool(asked) and asked <= served
@@ -166,14 +168,3 @@ def _forbidden(pod: Object, why: str) -> Answer:
     name = objects.name(pod) or str(objects.metadata(pod).get("generateName") or "")
     problem = InvalidManifest(f'pods "{name}" is forbidden: {why}')
     return Answer((problem,), code=403, reason="Forbidden")
-
-
-def _asked(pod: Mapping[str, Any]) -> set[str]:
-    spec = objects.spec_of(pod)
-    return {
-        str(name)
-        for group in ("initContainers", "containers")
-        for raw in spec.get(group) or ()
-        for side in ("limits", "requests")
-        for name in ((raw.get("resources") or {}).get(side) or {})
-    }

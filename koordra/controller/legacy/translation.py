@@ -30,6 +30,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.classic.notes import Note, Notes
 from koordra.api.objects import Object
+from koordra.api.pods import CONTAINER_LISTS, with_containers
 from koordra.compat import original_request
 from koordra.compat.rewrite import Rewritten, is_read, rewrite, template_name
 from koordra.compat.settings import Settings
@@ -57,15 +58,12 @@ def in_native_form(
 
 
 def _renamed(pod: Object, entry: str, template: str, known: list[str]) -> Object:
-    spec = dict(pod["spec"])
-    spec["resourceClaims"] = [
+    spec = with_containers(pod["spec"], lambda raw: _container(raw, entry, known))
+    entries = [
         {**one, "resourceClaimTemplateName": template} if one.get("name") == entry else one
         for one in spec["resourceClaims"]
     ]
-    for group in ("initContainers", "containers"):
-        if isinstance(spec.get(group), list):
-            spec[group] = [_container(raw, entry, known) for raw in spec[group]]
-    return {**pod, "spec": spec}
+    return {**pod, "spec": {**spec, "resourceClaims": entries}}
 
 
 def _container(raw: Object, entry: str, known: list[str]) -> Object:
@@ -93,7 +91,6 @@ MOST_TEXT: Final = 8 * 1024 * 1024
 LONGEST: Final = MOST_TEXT // 64
 """A pod that says more is worked out each time, so that one user cannot push everybody else out with a few."""
 _OF_PODS: Final = ("nodeName", "schedulerName", "runtimeClassName", "overhead", "resourceClaims")
-_GROUPS: Final = ("initContainers", "containers")
 _OF_CONTAINERS: Final = (
     "name",
     "resources",
@@ -209,7 +206,7 @@ def bare_of(pod: Object) -> Object | None:
     if not isinstance(spec, dict) or not isinstance(metadata, dict):
         return None
     bare: Object = {key: spec[key] for key in _OF_PODS if key in spec}
-    for group in _GROUPS:
+    for group in CONTAINER_LISTS:
         if group in spec:
             listed = spec[group]
             if not isinstance(listed, list) or not all(isinstance(raw, dict) for raw in listed):
@@ -240,7 +237,7 @@ def _put_on(pod: Object, made: _Made) -> Object:
     before, after = made.bare["spec"], made.found.pod["spec"]
     spec = {key: value for key, value in pod["spec"].items() if key not in before or key in after}
     for key, value in after.items():
-        if key in _GROUPS:
+        if key in CONTAINER_LISTS:
             spec[key] = [_whole(raw, now) for raw, now in zip(pod["spec"][key], value, strict=True)]
         else:
             spec[key] = value

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from koordra.api import names
-from koordra.api.devices import Device, Reader, device_from_dict
+from koordra.api.devices import Device, read_device
 from koordra.api.opaque.isolation import LIMITED, IsolationPolicy
+from koordra.api.reader import Reader
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.claims.container_edits import Mount
 from koordra.kubelet_plugin.discovery.gpu.driver_libraries import driver_files
@@ -144,9 +145,11 @@ def inventory_of(
     discovery: Discovery, *, offering: Offering | None = None, driver_files: tuple[Mount, ...] = ()
 ) -> Inventory:
     """The inventory of one reading."""
-    read = Reader(object="this node's ResourceSlice", field="spec.devices")
     offering = offering or Offering()
-    devices = (device_from_dict(raw, read) for raw in offering.devices(discovery.machine))
+    read = Reader(
+        {"devices": offering.devices(discovery.machine)}, object="this node's ResourceSlice", field="spec"
+    )
+    devices = map(read_device, read.each("devices"))
     return Inventory(
         machine=discovery.machine,
         published={device.name: device for device in devices},

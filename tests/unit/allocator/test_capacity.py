@@ -9,7 +9,8 @@ import pytest
 
 from koordra.allocator.devices.capacity import Demand, Unmet, demand_of, spell
 from koordra.api.claims import Alternative
-from koordra.api.devices import Device, Reader, device_from_dict
+from koordra.api.devices import Device, read_device
+from koordra.api.reader import Reader
 from koordra.quantity import parse
 
 RANGE = {"default": "2Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "512Mi"}}
@@ -19,8 +20,8 @@ FRACTION = {"default": "0.5", "validRange": {"min": "0.25", "step": "0.25"}}
 
 def device(name: str, value: str, policy: dict[str, Any] | None) -> Device:
     capacity = {name: {"value": value, **({"requestPolicy": policy} if policy else {})}}
-    return device_from_dict(
-        {"name": "d", "capacity": capacity, "allowMultipleAllocations": True}, Reader(object="s")
+    return read_device(
+        Reader({"name": "d", "capacity": capacity, "allowMultipleAllocations": True}, object="s")
     )
 
 

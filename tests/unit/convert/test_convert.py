@@ -109,9 +109,9 @@ SELECTORS = [
 
 @pytest.mark.parametrize(("before", "after"), SELECTORS)
 def test_selectors_read_the_same_device(before: str, after: str) -> None:
-    from koordra.api.classic.selectors import rewritten
+    from koordra.api.classic.class_parameters import v1_selector
 
-    assert rewritten(before, driver="d.io", notes=Notes("x"), field="f") == after
+    assert v1_selector(before, driver="d.io", notes=Notes("x"), field="f") == after
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_selectors_read_the_same_device(before: str, after: str) -> None:
     ],
 )
 def test_selectors_without_a_v1_form_are_refused(expression: str, words: str) -> None:
-    from koordra.api.classic.selectors import rewritten
+    from koordra.api.classic.class_parameters import v1_selector
 
     with pytest.raises(classic.Refused, match=words):
-        rewritten(expression, driver="d.io", notes=Notes("x"), field="f")
+        v1_selector(expression, driver="d.io", notes=Notes("x"), field="f")
 
 
 def parameters_of(size: int) -> list[dict[str, Any]]:

@@ -294,7 +294,7 @@ def test_an_attachment_is_read_in_prepare(roce: PluginNode) -> None:
     [
         ({"adresses": []}, "network.adresses: there is no such field"),
         ({"addresses": ["10.0.0.1"]}, "is not an address with prefix length"),
-        ({"addresses": "10.0.0.1/8"}, "it is not a list"),
+        ({"addresses": "10.0.0.1/8"}, "is not a list"),
         ({"routes": [{"destination": "10.0.0.1/8"}]}, "has host bits set"),
         ({"routes": [{"destination": "10.0.0.0/8", "gateway": "fe80::1"}]}, "of two kinds"),
         ({"mtu": 1}, "is not a whole number from 68"),

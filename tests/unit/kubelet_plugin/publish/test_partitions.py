@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.api.devices import Reader, device_from_dict
+from koordra.api.devices import read_device
+from koordra.api.reader import Reader
 from koordra.api.slices import ResourceSlice
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.partitions import gpu_counters, mig_devices
@@ -309,7 +310,7 @@ def test_virtual_functions_stand_behind_their_pf() -> None:
 def test_devices_are_read_back_as_they_were_written() -> None:
     machine = node(gpus=1, nics=1, vfs=2, instances=MIXED)
     for name, raw in published(machine, **POLICIES["everything"]).items():
-        device = device_from_dict(raw, Reader(object="slice"))
+        device = read_device(Reader(raw, object="slice"))
         assert device.name == name
         assert set(device.consumes_counters) <= {"gpu-0000-03-00-0", "nic-0000-04-00-0"}
 
