@@ -24,7 +24,7 @@ from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation import dlrm
 from koordra.simulation.first_fit import FirstFit
 from koordra.simulation.replay import Cluster, shuffled
-from koordra.topology.shapes import Shape, shape_of_machine
+from koordra.topology.machine_shape import MachineShape, shape_of_machine
 from tests.machines import catalogue
 
 NODES = 250
@@ -49,7 +49,7 @@ def main() -> None:
     print(text)
 
 
-def _mixed(shape: Shape) -> list[dict[str, Any]]:
+def _mixed(shape: MachineShape) -> list[dict[str, Any]]:
     # As much of the NICs as there is beside the GPUs, so that a careless choice leaves a GPU without one.
     percent = min(100, 100 * shape.nics // shape.gpus)
     mix = (
@@ -64,7 +64,7 @@ def _mixed(shape: Shape) -> list[dict[str, Any]]:
     return [_run(shape, mix, name, seed) for name in ("koordra", FLAT, BLIND) for seed in SEEDS]
 
 
-def _run(shape: Shape, mix: tuple[tuple[Request, int], ...], name: str, seed: int) -> dict[str, Any]:
+def _run(shape: MachineShape, mix: tuple[tuple[Request, int], ...], name: str, seed: int) -> dict[str, Any]:
     generator = np.random.default_rng(seed)
     cluster = dlrm.nodes_of(dlrm.flat(shape) if name == FLAT else shape, NODES)
     weights = np.array([weight for _, weight in mix], dtype=float)
@@ -87,7 +87,7 @@ def _policy(name: str, workload: Workload, cluster: Cluster) -> Any:
     return ExpectedLeftover(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
 
 
-def _dlrm(shape: Shape, trace: dlrm.Trace) -> list[dict[str, Any]]:
+def _dlrm(shape: MachineShape, trace: dlrm.Trace) -> list[dict[str, Any]]:
     found = []
     for name in ("koordra", FLAT, BLIND):
         generator = np.random.default_rng(42)

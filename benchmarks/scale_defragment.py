@@ -26,7 +26,7 @@ from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
-from koordra.topology.shapes import shape_of_machine
+from koordra.topology.machine_shape import shape_of_machine
 from tests.machines import catalogue
 
 SIZES = (8, 50, 200, 1000)

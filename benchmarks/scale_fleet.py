@@ -29,7 +29,7 @@ from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import policy_named
 from koordra.simulation.replay import Cluster, arrivals, cluster_of, run, shuffled
 from koordra.topology import presets
-from koordra.topology.shapes import shape_of_machine
+from koordra.topology.machine_shape import shape_of_machine
 
 
 def bytes_used(fleet: Fleet) -> int:

@@ -170,9 +170,6 @@ CYCLIC_MODULES = {
     "koordra.placement.policy.device_value",
     "koordra.topology.machine",
     "koordra.topology.partitions",
-    "koordra.topology.shape_search",
-    "koordra.topology.shape_tables",
-    "koordra.topology.shapes",
 }
 CYCLIC_PACKAGES = {
     "koordra.controller.legacy",
@@ -188,12 +185,10 @@ IMPORTS_INSIDE_FUNCTIONS = {
     "topology/graph.py",
     "topology/overlay.py",
     "topology/presets/facts.py",
-    "topology/shapes.py",
 }
 CROWDED_PACKAGES = {
     "koordra.controller",
     "koordra.placement.gang",
-    "koordra.topology",
 }
 MOST_ENTRIES = 15
 

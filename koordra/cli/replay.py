@@ -27,7 +27,7 @@ from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import NAMES
 from koordra.simulation.replay import Cluster, Experiment, cluster_of, shuffled
 from koordra.simulation.report import Reported
-from koordra.topology.shapes import shape_of_machine
+from koordra.topology.machine_shape import shape_of_machine
 
 _LEARNING_SEEDS = 200
 """Streams to learn from use seeds from here on, which no replay should be given."""

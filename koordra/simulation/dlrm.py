@@ -28,7 +28,7 @@ from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
 from koordra.simulation.replay import Clock, Cluster, Progress
 from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Group, Shape, pair_level
+from koordra.topology.machine_shape import NEAR, Group, MachineShape, pair_level
 
 _COLUMNS: Final = ("gpu_request", "rdma_request", "cpu_request", "memory_request")
 NEARLY_FULL: Final = 0.9
@@ -98,7 +98,7 @@ def _request(row: dict[str, Any]) -> Request:
     )
 
 
-def nodes_of(shape: Shape, count: int, *, cores: int = 16, gibibytes: int = 128) -> Cluster:
+def nodes_of(shape: MachineShape, count: int, *, cores: int = 16, gibibytes: int = 128) -> Cluster:
     """`count` nodes of one machine, with so many cores and so much memory per GPU."""
     state = State(
         kind=0,
@@ -110,10 +110,10 @@ def nodes_of(shape: Shape, count: int, *, cores: int = 16, gibibytes: int = 128)
     return Cluster((Kind("", shape.gpus, shape),), (state,) * count)
 
 
-def flat(shape: Shape) -> Shape:
+def flat(shape: MachineShape) -> MachineShape:
     """The same machine with everything near everything: what a placement blind to topology sees."""
     every = Group((1 << shape.gpus) - 1, (1 << shape.nics) - 1)
-    return Shape(shape.gpus, shape.nics, tuple((every,) for _ in NEAR), shape.nvlinks)
+    return MachineShape(shape.gpus, shape.nics, tuple((every,) for _ in NEAR), shape.nvlinks)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from koordra.placement.columns.arrays import INFEASIBLE, Classes, Ints, Keys, Slots, accepts, fits
 from koordra.placement.columns.state import Choice, Request, State
-from koordra.topology.shapes import pair_level
+from koordra.topology.machine_shape import pair_level
 
 NAME: Final = "first-fit"
 

@@ -6,7 +6,7 @@
 ``inferred``             NVLink domains and rails; ``nvlinks`` how NVLink is published
 ``products``, ``versions``  names and versions as they are published
 ``graph``                the machine as a networkx graph (imported only when one is built)
-``shapes``               which GPUs and NICs of a node serve a request best
+``machine_shape``        what nodes of one kind have in common: counts, classes of nearness, NVLink
 ``network_topology``     where a node stands between the others: zone, core, spine, block, NVLink domain
 ``pictures``             a machine or a placed job as text, matrix, document, SVG and Graphviz
 ``presets``              made-up machines, written so that discovery reads them like real ones

@@ -26,7 +26,7 @@ from koordra.placement.policy.workload_learning import Online, capacity_of
 from koordra.simulation.policies import policy_named
 from koordra.simulation.replay import Cluster
 from koordra.topology import presets
-from koordra.topology.shapes import shape_of_machine
+from koordra.topology.machine_shape import shape_of_machine
 from tests.long import mostly_long
 from tests.unit.placement import fleets
 from tests.unit.placement.fleets import mig_layout

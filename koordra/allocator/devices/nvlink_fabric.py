@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from koordra.api import names
 from koordra.topology.levels import attribute
-from koordra.topology.shapes import shape_of_devices
+from koordra.topology.machine_shape import shape_of_devices
 
 if TYPE_CHECKING:
     from koordra.allocator.devices.inventory import PublishedDevice

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from koordra.placement.columns.state import State
 from koordra.placement.mig.layout import Layout
 from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Shape
+from koordra.topology.machine_shape import NEAR, MachineShape
 
 _Positions = tuple[tuple[int, ...], tuple[int, ...]]
 """GPUs and NICs of a group, ascending."""
@@ -32,7 +32,7 @@ class Likeness:
     `layouts`: how each GPU may be cut. Codes of cut cards are put in place of those that have the same future.
     """
 
-    def __init__(self, shape: Shape, layouts: Sequence[Layout | None] = ()) -> None:
+    def __init__(self, shape: MachineShape, layouts: Sequence[Layout | None] = ()) -> None:
         self._layouts = tuple(layouts)
         self._blocks, self._inside, self._across = _blocks(shape, self._layouts)
         self._kept: dict[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], _Ordered] = {}
@@ -94,7 +94,7 @@ _MOST = 1 << 16
 _Blocks = tuple[list[tuple[_Positions, ...]], list[tuple[int, list[int]]], list[list[int]]]
 
 
-def _blocks(shape: Shape, layouts: Sequence[Layout | None]) -> _Blocks:
+def _blocks(shape: MachineShape, layouts: Sequence[Layout | None]) -> _Blocks:
     """Switch groups by NUMA node; groups of a node (by its number) that may be exchanged; nodes that may."""
     groups = shape.classes[NEAR.index(Level.PXB)]
     blocks = []
@@ -114,7 +114,7 @@ def _blocks(shape: Shape, layouts: Sequence[Layout | None]) -> _Blocks:
 
 
 def _alike(
-    shape: Shape, layouts: Sequence[Layout | None], parts: Sequence[Sequence[_Positions]]
+    shape: MachineShape, layouts: Sequence[Layout | None], parts: Sequence[Sequence[_Positions]]
 ) -> list[list[int]]:
     """Parts, by number, that may take each other's places; two or more together."""
     found: list[list[int]] = []
@@ -128,7 +128,7 @@ def _alike(
 
 
 def _exchangeable(
-    shape: Shape,
+    shape: MachineShape,
     layouts: Sequence[Layout | None],
     some: Sequence[_Positions],
     others: Sequence[_Positions],

@@ -26,7 +26,7 @@ from koordra.placement.columns.state import FULL, WHOLE, Kind, Spread, State
 from koordra.placement.mig.profiles import NO_PROFILES, Cut, Profiles, cut_of
 from koordra.placement.node_filter.device_admission import common_taints, keeps_out, type_of
 from koordra.quantity import parse
-from koordra.topology.shapes import TABULATED, Shape, shape_of_devices
+from koordra.topology.machine_shape import MachineShape, shape_of_devices
 
 _PLENTY: Final = 1 << 30
 _MOST: Final = Decimal(2 * _PLENTY)
@@ -34,6 +34,9 @@ _MOST: Final = Decimal(2 * _PLENTY)
 
 _MEBI: Final = 1 << 20
 _READ: Final = "view"
+
+_MOST_PLACED: Final = 16
+"""GPUs, and NICs, of a machine whose shape is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
     gpus = _gpus(offered)
     nics = of_type.get(names.TYPE_NIC, []) or _cards(of_type.get(names.TYPE_VF, []))
     shape = _shape(tuple(map(_place, gpus)), tuple(map(_place, nics)))
-    known = max(shape.gpus, shape.nics) <= 2 * TABULATED
+    known = max(shape.gpus, shape.nics) <= _MOST_PLACED
     cuts = _cuts(gpus, of_type.get(names.TYPE_MIG, ()), pools) if known else {}
     return NodeDevices(
         name="",
@@ -293,7 +296,7 @@ def _place(one: PublishedDevice) -> _Place:
 
 
 @lru_cache(maxsize=1024)
-def _shape(gpus: tuple[_Place, ...], nics: tuple[_Place, ...]) -> Shape:
+def _shape(gpus: tuple[_Place, ...], nics: tuple[_Place, ...]) -> MachineShape:
     """Nodes of one sort have devices at the same places: their shape is made once."""
     return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])
 

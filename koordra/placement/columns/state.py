@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from koordra.placement.mig.layout import Layout
-from koordra.topology.shapes import Shape
+from koordra.topology.machine_shape import MachineShape
 
 WHOLE: Final = 1000
 """Thousandths of a GPU."""
@@ -82,7 +82,7 @@ class Kind(NamedTuple):
 
     model: str
     gpus: int
-    shape: Shape | None = None
+    shape: MachineShape | None = None
     sets: int = 0
     spread: Spread = ()
     layouts: tuple[Layout | None, ...] = ()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from koordra.placement.columns.state import FULL, WHOLE, Choice, Kind, Request, State, after
 from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Group
+from koordra.topology.machine_shape import NEAR, Group
 
 _MOST_CHOICES: Final = 2_000
 

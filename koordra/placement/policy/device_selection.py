@@ -34,12 +34,13 @@ from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import Cuts
 from koordra.placement.policy import joint_devices as joint
 from koordra.placement.policy.device_costs import fitting_best
+from koordra.placement.policy.device_sets import few_enough
 from koordra.placement.policy.device_value import ALL, Allowed, Worth, places_of
 from koordra.placement.policy.expected_waste import BLOCKS, HOLES
 from koordra.placement.policy.multi_gpu_fragmentation import Blocks
 from koordra.placement.policy.stranded_capacity import Lacking
 from koordra.placement.policy.workload_table import Table
-from koordra.topology.shapes import Shape
+from koordra.topology.machine_shape import MachineShape
 
 Candidates = Mapping[RequestAlternative, Sequence[int]]
 """Device positions by request."""
@@ -75,6 +76,8 @@ class Cards:
             free = [left if allowed.gpus >> at & 1 else 0 for at, left in enumerate(state.gpus)]
             best = fitting_best(free, form.milli, self._holes, lone=self._lone)
             return None if best is None else Choice((best,))
+        if form.gpus + form.nics > 1 and not (form.gpus == form.nics == 1 or few_enough(kind.shape, form)):
+            return None
         stands, order = _likeness(kind.shape, kind.layouts).ordered(state)
         places = places_of(kind.shape, kind.spread)
         devices = Devices(0, stands.gpus, stands.nics, stands.cuts)
@@ -172,7 +175,7 @@ def _on(devices: NodeDevices, device: DeviceID, chosen: _Chosen) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _likeness(shape: Shape, layouts: tuple[Layout | None, ...]) -> Likeness:
+def _likeness(shape: MachineShape, layouts: tuple[Layout | None, ...]) -> Likeness:
     return Likeness(shape, layouts)
 
 

@@ -14,8 +14,8 @@ A question then is: of the sets whose devices are all free, the least worth lost
                                NUMA nodes and partitions of four
     what is left on the NICs   best fit
 
-and the first in device order, GPUs before NICs. Machines with more than MOST sets of a size ask the shape's own answer instead
-(`koordra.topology.shapes`).
+and the first in device order, GPUs before NICs. Of more than MOST sets of a size, and of several devices of which one is shared,
+nothing is said here: the search decides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from koordra.allocator.score import COMPACTNESS, NEARNESS, NVLINK, PARTITION_WEI
 from koordra.placement.columns.arrays import Ints
 from koordra.placement.columns.state import WHOLE, Form, Spread
 from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Shape
+from koordra.topology.machine_shape import NEAR, MachineShape
 
 if TYPE_CHECKING:
     from koordra.placement.policy.device_value import Worth
@@ -45,15 +45,15 @@ _WIDE: Final = 1 << 10
 _GROUPS, _NODES = NEAR.index(Level.PXB), NEAR.index(Level.NODE)
 
 
-def few_enough(shape: Shape, form: Form) -> bool:
-    """Whether all sets of this size can be written down, and all that are free look the same."""
-    return form.milli == WHOLE and comb(shape.gpus, form.gpus) * comb(shape.nics, form.nics) <= MOST
+def few_enough(shape: MachineShape, form: Form) -> bool:
+    """Whether all sets of this size can be written down, and all GPUs that are free look the same."""
+    return form.milli in (0, WHOLE) and comb(shape.gpus, form.gpus) * comb(shape.nics, form.nics) <= MOST
 
 
 class Sets:
     """All sets of one size, in device order."""
 
-    def __init__(self, shape: Shape, spread: Spread, *, gpus: int, nics: int) -> None:
+    def __init__(self, shape: MachineShape, spread: Spread, *, gpus: int, nics: int) -> None:
         some, others = _sets(shape.gpus, gpus), _sets(shape.nics, nics)
         self.gpus = np.repeat(some, len(others), axis=0)
         self.nics = np.tile(others, (len(some), 1))
@@ -129,7 +129,7 @@ class _Sorts(NamedTuple):
     inside: Ints
 
 
-def claims(shape: Shape, spread: Spread, gpus: Ints, nics: Ints) -> Ints:
+def claims(shape: MachineShape, spread: Spread, gpus: Ints, nics: Ints) -> Ints:
     """What each set (a row of zeros and ones per set) costs who gets it; smaller is better."""
     many = int(gpus[0].sum()) if len(gpus) else 0
     few = int(nics[0].sum()) if len(nics) else 0
@@ -144,7 +144,7 @@ def claims(shape: Shape, spread: Spread, gpus: Ints, nics: Ints) -> Ints:
     return found
 
 
-def _steps(shape: Shape, gpus: Ints, nics: Ints, *, many: int, few: int) -> Ints:
+def _steps(shape: MachineShape, gpus: Ints, nics: Ints, *, many: int, few: int) -> Ints:
     """PIX 1, PXB 2, PHB 3, NODE 4, SYS 5, summed over the GPUs; a NIC serves its part of them."""
     room = -(-many // few)
     total = np.full(len(gpus), many, dtype=np.int64)
@@ -155,7 +155,7 @@ def _steps(shape: Shape, gpus: Ints, nics: Ints, *, many: int, few: int) -> Ints
     return total
 
 
-def _unlinked(shape: Shape, gpus: Ints, many: int) -> Ints:
+def _unlinked(shape: MachineShape, gpus: Ints, many: int) -> Ints:
     links = np.array(shape.nvlinks, dtype=np.int64)
     widest = int(links.max()) if links.size else 0
     if not widest:

@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from koordra.allocator.score import COMPACT
 from koordra.placement.columns.state import WHOLE, Devices, Form, Spread
 from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import NO_CUTS, Apart, Cuts, Taken
-from koordra.placement.policy.device_sets import Sets, claims
+from koordra.placement.policy.device_sets import Sets
 from koordra.placement.policy.stranded_capacity import Lacking
 from koordra.topology.levels import Level
-from koordra.topology.shapes import NEAR, Chooser, Group, Shape, chooser, pair_level
+from koordra.topology.machine_shape import NEAR, Group, MachineShape, pair_level
 
 LONE: Final = 500
 _INTACT: Final = 20
@@ -47,7 +45,7 @@ ALL: Final = Allowed(-1, -1)
 class Places:
     """What is asked of a shape again and again: switch groups (within PXB), whose each device is, levels of all pairs."""
 
-    def __init__(self, shape: Shape, spread: Spread = ()) -> None:
+    def __init__(self, shape: MachineShape, spread: Spread = ()) -> None:
         self.shape = shape
         self.spread = spread or _spread_of(shape)
         self.groups: Sequence[Group] = shape.classes[_GROUPS]
@@ -79,25 +77,14 @@ class Places:
             first += len(masks)
         return groups, Apart(levels)
 
-    @cached_property
-    def chooser(self) -> Chooser:
-        """For more sets than can be written down."""
-        return chooser(self.shape)
-
-    def worth(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
-        """What these devices cost who gets them."""
-        some = np.array([[int(at in gpus) for at in range(self.shape.gpus)]], dtype=np.int64)
-        others = np.array([[int(at in nics) for at in range(self.shape.nics)]], dtype=np.int64)
-        return int(claims(self.shape, self.spread, some, others)[0])
-
 
 @lru_cache(maxsize=256)
-def places_of(shape: Shape, spread: Spread) -> Places:
+def places_of(shape: MachineShape, spread: Spread) -> Places:
     """Of one sort of machine; the sets of devices in it are written down once."""
     return Places(shape, spread)
 
 
-def _spread_of(shape: Shape) -> Spread:
+def _spread_of(shape: MachineShape) -> Spread:
     """Switch groups, roots and NUMA nodes of a machine of which only the shape is known."""
     levels = (Level.PXB, Level.PHB, Level.NODE)
     weights = [weight for _, weight in COMPACT]

@@ -6,7 +6,7 @@ level that is free on the node; of several GPUs also NVLink and how far they are
     dH + dA/2 - dT/50        (`leftover`: holes, usable GPU that will lack a NIC of its group, intact switch groups)
 
 then the smallest leftover on the GPU, on the NIC, the group with the fewest free NICs, and the first in device order. For one GPU
-(or a share of it) with at most one NIC every pair is looked at; for several GPUs or NICs every set (`sets`).
+(or a share of it) with at most one NIC every pair is looked at; for several GPUs or NICs every set (`device_sets`).
 
 In the key of a node the worth comes before everything else too (CLAIM): a node that has a near pair is taken before one that has
 only a far one, whatever either leaves. What that costs in allocation is measured by benchmarks/scale_alignment.py. The search of
@@ -23,7 +23,7 @@ from koordra.placement.columns.state import FULL, Choice, Form
 from koordra.placement.mig.mig_placement import PACKING, Card, Taken
 from koordra.placement.policy.device_sets import few_enough
 from koordra.placement.policy.device_value import ALL, Allowed, Worth, positions
-from koordra.topology.shapes import pair_level
+from koordra.topology.machine_shape import pair_level
 
 CLAIM: Final = (1 << 20) * 10**6
 """One unit of what a choice costs who gets it, beside the other terms of a key: more than they can ever sum up to."""
@@ -156,15 +156,19 @@ def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
             tuple(map(int, sets.nics[number].nonzero()[0])),
         )
     else:
-        found = places.chooser.best(gpus, nics, form.gpus, form.nics)
-        if found is None:
-            return None
-        chosen = (positions(found.gpus), positions(found.nics))
-        apart = places.worth(*chosen)
+        # Counted only, by best fit: which devices these are, the search decides.
+        apart, chosen = 0, _fullest(worth, form, gpus, nics)
     drop = sum(worth.drop(gpu, form.milli) for gpu in chosen[0])
     left = max((devices.gpus[gpu] - form.milli for gpu in chosen[0]), default=0)
     level = pair_level(places.shape, _bits(chosen[0]), _bits(chosen[1]))
     return Joint(drop, left, worth.change(*chosen, form) + CLAIM * apart, Choice(*chosen, int(level or 0)))
+
+
+def _fullest(worth: Worth, form: Form, gpus: int, nics: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    devices = worth.devices
+    some = sorted(positions(gpus), key=lambda gpu: (worth.drop(gpu, form.milli), devices.gpus[gpu], gpu))
+    others = sorted(positions(nics), key=lambda nic: (devices.nics[nic], nic))
+    return tuple(sorted(some[: form.gpus])), tuple(sorted(others[: form.nics]))
 
 
 def _unlike(devices: Sequence[int], likeness: Callable[[int], Hashable]) -> list[int]:

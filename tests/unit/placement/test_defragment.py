@@ -16,7 +16,7 @@ from koordra.simulation.dlrm import nodes_of
 from koordra.simulation.first_fit import FirstFit
 from koordra.topology import presets
 from koordra.topology.levels import Level
-from koordra.topology.shapes import shape_of_machine
+from koordra.topology.machine_shape import shape_of_machine
 
 KINDS = (Kind("", 2), Kind("", 3))
 

@@ -12,13 +12,13 @@ from koordra.placement.policy import joint_devices as joint
 from koordra.placement.policy.device_costs import KEY_BITS, OFFSET, DeviceCosts
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
-from koordra.topology.shapes import Shape, shape_of_machine
+from koordra.topology.machine_shape import MachineShape, shape_of_machine
 from tests.machines import catalogue
 
 SIZES = (1, 10, 99, 100, 250, 333, 500, 777, 999, 1000)
 
 
-def _devices(draw: random.Random, shape: Shape) -> Devices:
+def _devices(draw: random.Random, shape: MachineShape) -> Devices:
     gpus = [draw.choice((0, 0, 250, 500, 1000, 1000, draw.randint(0, 1000))) for _ in range(shape.gpus)]
     return Devices(
         0,

@@ -1,56 +1,19 @@
-"""Shapes: which GPUs and which NICs of a node serve a request best, asked of everything that the machine could be.
+"""What nodes of one kind have in common: how many GPUs and NICs, which of them are near each other, which GPUs NVLink joins.
 
-Nodes of one kind have one *shape*: how many GPUs and NICs, which of them are near each other, which GPUs NVLink joins.
-A shape is a value; nodes with equal shapes share the tables made from it. The question is always the same:
-
-    of the GPUs that can serve this request (a mask) and the NICs that can (a mask), take k GPUs and j NICs. Which?
-
-**The objective.** Choices are compared by the following whole numbers, the earlier deciding before the later; each is to be
-as small as possible, or as large as possible where it says "most".
-
-Pairing (zero where k or j is zero). Every device of the more numerous kind (GPUs where k = j) needs a partner of the other
-kind; a partner serves at most ``ceil(more / fewer)`` of them. Of the devices that need one, as many as possible must have it
-near, and far pairs are avoided before merely distant ones:
-
-1. devices that cannot have a partner within NODE;
-2. ... within PHB;
-3. ... within PXB;
-4. ... within PIX. (Each of the four counts is for itself: the most partners that any assignment can give.)
-
-NVLink inside the set:
-
-5. 0 if the GPUs are one of the fabric's partitions or no partition has k GPUs, otherwise 1;
-6. pairs of chosen GPUs without NVLink between them;
-7. most NVLinks between chosen GPUs.
-
-8. Spread: the sum over pairs of chosen GPUs (of NICs, if no GPU is asked for) of their distance, PIX 1, PXB 2, PHB 3,
-   NODE 4, SYS 5, whatever NVLink joins them.
-
-What is left for others; "left" are the eligible devices that were not chosen:
-
-9. most partitions of the fabric all of whose GPUs are left, larger ones first (four GPUs before two);
-10. GPUs left without a NIC left of their own within PIX, added to those without one within PXB, PHB and NODE;
-11. most switch groups all of whose GPUs are left (a group: the GPUs within PXB of each other);
-12. most NUMA nodes all of whose GPUs are left.
-
-Ties: the GPUs that come first in device order (as sorted lists of positions are compared), then the NICs that do.
+A shape is a value; nodes with equal shapes share the tables made from it.
 
 **Near** means the published level. "Within PXB" is read as a set of classes: devices that a chain of such levels connects.
 In a tree that is the same thing; where facts contradict each other (one root on two NUMA nodes) the nearer fact wins.
 
 **Partitions** are those of the NVSwitch fabric of eight Hopper GPUs, in order of their minor numbers: {01} {23} {45} {67},
 {0123} {4567}, all (Koordinator's built-in table for H100, H800 and H20). Other machines have none.
-
-Up to eight GPUs and eight NICs every answer is tabulated (``shape_tables``); beyond, a search over the machine's tree finds
-the same answer (``shape_search``). Both must equal the objective as written above, which the tests try out one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from koordra.api import names
 from koordra.topology.levels import Level, attribute, level_between
@@ -58,10 +21,7 @@ from koordra.topology.machine import Device, Machine, nvlinks_between, pcie_leve
 from koordra.topology.nvlinks import links_between_published
 
 NEAR: Final = (Level.PIX, Level.PXB, Level.PHB, Level.NODE)
-"""The levels that have classes, near to far; ``Shape.classes`` is in this order."""
-
-TABULATED: Final = 8
-"""Most GPUs, and most NICs, whose answers are tabulated."""
+"""The levels that have classes, near to far; ``MachineShape.classes`` is in this order."""
 
 _HOPPER_PARTITIONS: Final = (
     0b11111111,
@@ -83,8 +43,8 @@ class Group(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What the objective needs to know of a machine. Devices are numbered in published order.
+class MachineShape:
+    """Devices are numbered in published order.
 
     ``classes[i]`` divides all devices by ``NEAR[i]``; ``nvlinks[a][b]`` counts the links between two GPUs;
     ``partitions`` are GPU masks, largest first.
@@ -97,40 +57,12 @@ class Shape:
     partitions: tuple[int, ...] = ()
 
 
-class Choice(NamedTuple):
-    """Masks of the chosen GPUs and NICs, and the worst level of their pairs (None where there is nothing to pair)."""
-
-    gpus: int
-    nics: int
-    level: Level | None
-
-
-class Chooser(Protocol):
-    """Answers the question for one shape."""
-
-    def best(self, gpus: int, nics: int, k: int, j: int) -> Choice | None:
-        """The best ``k`` of the eligible ``gpus`` and ``j`` of the eligible ``nics``; None where there are too few."""
-        ...
-
-
-@lru_cache(maxsize=256)
-def chooser(shape: Shape) -> Chooser:
-    """The chooser of a shape, made once: tables where they fit, the search beyond. A table takes about 4 MB."""
-    if max(shape.gpus, shape.nics) <= TABULATED:
-        from koordra.topology.shape_tables import ShapeTables
-
-        return ShapeTables(shape)
-    from koordra.topology.shape_search import ShapeSearch
-
-    return ShapeSearch(shape)
-
-
-def shape_of_machine(machine: Machine, *, virtual_functions: bool = False) -> Shape:
+def shape_of_machine(machine: Machine, *, virtual_functions: bool = False) -> MachineShape:
     """The shape of all GPUs and NICs (or virtual functions instead of NICs) of a machine, in its order."""
     gpus, nics = machine.gpus, machine.vfs if virtual_functions else machine.nics
     devices: list[Device] = [*gpus, *nics]
     links = [[0 if a is b else nvlinks_between(a, b) for b in gpus] for a in gpus]
-    return Shape(
+    return MachineShape(
         gpus=len(gpus),
         nics=len(nics),
         classes=_classes(len(gpus), len(devices), lambda a, b: pcie_level(devices[a], devices[b])),
@@ -139,11 +71,11 @@ def shape_of_machine(machine: Machine, *, virtual_functions: bool = False) -> Sh
     )
 
 
-def shape_of_devices(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> Shape:
+def shape_of_devices(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> MachineShape:
     """The shape of published devices, each given as its attributes ``{"koordra.io/numaNode": 0, ...}``."""
     devices = [*gpus, *nics]
     links = [[0 if a is b else links_between_published(a, b) for b in gpus] for a in gpus]
-    return Shape(
+    return MachineShape(
         gpus=len(gpus),
         nics=len(nics),
         classes=_classes(len(gpus), len(devices), lambda a, b: level_between(devices[a], devices[b])),
@@ -156,17 +88,17 @@ def shape_of_devices(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[s
     )
 
 
-def pair_level(shape: Shape, gpus: int, nics: int) -> Level | None:
+def pair_level(shape: MachineShape, gpus: int, nics: int) -> Level | None:
     """The worst level of the best pairing of these GPUs and NICs."""
     if not gpus or not nics:
         return None
     for level, groups in zip(NEAR, shape.classes, strict=True):
-        if not sum(unpaired(group, gpus, nics) for group in groups):
+        if not sum(_unpaired(group, gpus, nics) for group in groups):
             return level
     return Level.SYS
 
 
-def unpaired(group: Group, gpus: int, nics: int) -> int:
+def _unpaired(group: Group, gpus: int, nics: int) -> int:
     """Devices of the more numerous kind in this class that its partners cannot serve.
 
     Partners are exchangeable within a class, and no partner outside counts: so what the class has too many is what an
