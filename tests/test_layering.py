@@ -166,8 +166,6 @@ def test_files_are_named_after_the_domain() -> None:
 # module does without, and none is added.
 
 CYCLIC_MODULES = {
-    "koordra.placement.policy.device_sets",
-    "koordra.placement.policy.device_value",
     "koordra.topology.machine",
     "koordra.topology.partitions",
 }

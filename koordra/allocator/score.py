@@ -25,10 +25,11 @@ as tie-break under Binpack and Spread of the device policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from koordra.allocator.devices.gpu_nic_distance import least_sum
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.nvlink_fabric import Fabric
 from koordra.allocator.devices.partitionable_gpu import CutCards
@@ -74,8 +75,8 @@ def policy_of(name: str) -> PlacementPolicy | None:
 COMPACT: Final = ((names.ATTR_PCIE_SWITCH, 1), (names.STANDARD_PCIE_ROOT, 1), (names.ATTR_NUMA_NODE, 2))
 """Attribute and weight of compactness."""
 
-_WHOLE: Final = (((names.ATTR_PCIE_SWITCH, names.STANDARD_PCIE_ROOT), 4), ((names.ATTR_NUMA_NODE,), 1))
-"""Attributes of which the first that a GPU has names its group, and the weight of a broken group."""
+_WHOLE: Final = (((0, 1), 4), ((2,), 1))
+"""Levels of COMPACT of which the first that a GPU has names its group, and the weight of a broken group."""
 
 _MOST_COVERED: Final = 12
 """Devices of which the sets that have enough room are gone through."""
@@ -83,16 +84,153 @@ _MOST_COVERED: Final = 12
 PARTITION_WEIGHTS: Final = {2: 4, 4: 1}
 
 
+Groups = Sequence[tuple[int, Sequence[frozenset[int]]]]
+"""By level (switch groups, roots, NUMA nodes): the weight of a group more than one, and the GPUs of each group."""
+
+WholeGroups = list[tuple[int, frozenset[int]]]
+"""Weight and members of the groups that are better not broken."""
+
+
+class SelectionTerms:
+    """The terms that read which devices are chosen, whatever else is free: nearness, NVLink, compactness.
+
+    Each has an exact face, for a complete choice, and a least one, for a choice to which devices are still added. Devices are
+    positions; `level` is that of a GPU and a NIC. `aware`: these terms are about the claim, not a tie-break.
+    """
+
+    def __init__(
+        self, level: Callable[[int, int], Level], fabric: Fabric, groups: Groups, *, aware: bool = True
+    ) -> None:
+        self.fabric, self.groups = fabric, groups
+        self._level = level
+        self._nearness = NEARNESS if aware else 1
+        self._nvlink = NVLINK if aware else 1
+        self._compactness = COMPACTNESS if aware else 1
+        self._steps: dict[tuple[int, int], int] = {}
+        self._pairings: dict[tuple[object, ...], int] = {}
+        self._together: dict[frozenset[int], int] = {}
+        self._least_of_sets: dict[tuple[object, ...], int] = {}
+        self._nearest: dict[tuple[int, frozenset[int]], int] = {}
+
+    def cost(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
+        """All of them, for different GPUs and NICs."""
+        return self.nearness(gpus, nics) + self.together(gpus)
+
+    def steps(self, gpu: int, nic: int) -> int:
+        """PIX 1, PXB 2, PHB 3, NODE 4, SYS 5."""
+        found = self._steps.get((gpu, nic))
+        if found is None:
+            found = self._steps[gpu, nic] = max(0, self._level(gpu, nic).value) // 10
+        return found
+
+    def nearness(self, gpus: Sequence[int], nics: Sequence[int], *, every: bool = False) -> int:
+        """Steps of the best pairing. `every`: of each GPU to its nearest NIC."""
+        if not gpus or not nics:
+            return 0
+        key = (tuple(sorted(gpus)), tuple(sorted(nics)), every)
+        found = self._pairings.get(key)
+        if found is None:
+            known = self._steps
+            rows = [[known.get((gpu, nic)) or self.steps(gpu, nic) for nic in nics] for gpu in gpus]
+            found = sum(map(min, rows)) if every else least_sum(rows)
+            self._pairings[key] = found
+        return found * self._nearness
+
+    def least_nearness(
+        self, gpus: Sequence[int], nics: frozenset[int], *, further: frozenset[int], more: int
+    ) -> int:
+        """With the nearest of the NICs for each GPU, and so many of the further GPUs."""
+        least = sum([self._nearest_of(gpu, nics) for gpu in gpus])
+        if more:
+            least += more * min(
+                [self._nearest_of(gpu, nics) for gpu in further if gpu not in gpus], default=0
+            )
+        return least * self._nearness
+
+    def _nearest_of(self, gpu: int, nics: frozenset[int]) -> int:
+        found = self._nearest.get((gpu, nics))
+        if found is None:
+            found = self._nearest[gpu, nics] = min([self.steps(gpu, nic) for nic in nics])
+        return found
+
+    def together(self, gpus: Iterable[int]) -> int:
+        """NVLink and compactness."""
+        key = frozenset(gpus)
+        found = self._together.get(key)
+        if found is None:
+            nvlink = self._lacking_links(key) + self._no_partition(key)
+            found = self._together[key] = self._spread(key) * self._compactness + nvlink * self._nvlink
+        return found
+
+    def least_together(self, gpus: Iterable[int], *, further: frozenset[int], more: int) -> int:
+        """The same with so many of the further GPUs: the set may still become a partition."""
+        chosen = frozenset(gpus)
+        key = (chosen, further, more)
+        found = self._least_of_sets.get(key)
+        if found is None:
+            spread = self._spread(chosen, further - chosen, more)
+            found = spread * self._compactness + self._lacking_links(chosen) * self._nvlink
+            self._least_of_sets[key] = found
+        return found
+
+    def _spread(self, gpus: frozenset[int], candidates: frozenset[int] = frozenset(), more: int = 0) -> int:
+        """Groups that the GPUs are spread over; with `more` of the candidates, which go where they open the fewest."""
+        if len(gpus) + more < 2:
+            return 0
+        found = 0
+        for weight, groups in self.groups:
+            closed = [members for members in groups if gpus.isdisjoint(members)]
+            count = len(groups) - len(closed)
+            if more:
+                left = more - len(candidates.difference(*closed))
+                for size in sorted([len(members & candidates) for members in closed], reverse=True):
+                    if left > 0:
+                        left, count = left - size, count + 1
+            found += weight * max(0, count - 1)
+        return found
+
+    def _lacking_links(self, gpus: frozenset[int]) -> int:
+        """Halves of 10^5: what the pairs of cards lack in NVLink; nothing on a node without it."""
+        fabric = self.fabric
+        cards = sorted(device for device in gpus if device in fabric.place)
+        links = [fabric.between(a, b) for position, a in enumerate(cards) for b in cards[:position]]
+        return sum([fabric.widest - count if count else UNLINKED for count in links])
+
+    def _no_partition(self, gpus: frozenset[int]) -> int:
+        """That the cards are no partition though the fabric has some of that size."""
+        cards = gpus.intersection(self.fabric.place)
+        sized = len(cards) > 1 and len(cards) in self.fabric.sizes
+        return UNLINKED if sized and cards not in self.fabric.partitions else 0
+
+
+def whole_groups(groups: Groups, fabric: Fabric, cards: Iterable[int]) -> WholeGroups:
+    """The groups of cards that are better not broken, on a node that nobody uses."""
+    found: WholeGroups = []
+    cards = list(cards)
+    for levels, weight in _WHOLE:
+        members: dict[tuple[int, int], set[int]] = {}
+        for card in cards:
+            of = [(level, at) for level in levels for at, one in enumerate(groups[level][1]) if card in one]
+            if of:
+                members.setdefault(of[0], set()).add(card)
+        found += [(weight, frozenset(one)) for one in members.values()]
+    return found + [
+        (PARTITION_WEIGHTS[len(members)], members)
+        for members in fabric.partitions
+        if len(members) in PARTITION_WEIGHTS
+    ]
+
+
 @dataclass(slots=True)
 class InitialState:
-    """The node as it was: its GPUs, the groups they form, and those of them that were whole.
+    """The node as it was: its GPUs, and which groups of cards were whole.
 
     `heaviest`: the weights of all whole groups that one card is in, at most.
     """
 
     gpus: Sequence[int]
-    groups: Sequence[tuple[int, Sequence[frozenset[int]]]]
-    whole: Sequence[tuple[int, frozenset[int]]]
+    groups: Groups
+    whole: WholeGroups
     heaviest: int
 
     @classmethod
@@ -102,29 +240,17 @@ class InitialState:
             device for device in gpus if state.devices[device].plain.get(names.ATTR_TYPE) != names.TYPE_MIG
         ]
         free = {device for device in cards if not state.busy[device] and not state.holders[device]}
-        candidates = [
-            (weight, members) for levels, weight in _WHOLE for members in _grouped(state, cards, levels)
-        ]
-        candidates += [
-            (PARTITION_WEIGHTS[len(members)], members)
-            for members in state.fabric.partitions
-            if len(members) in PARTITION_WEIGHTS
-        ]
-        whole = [(weight, members) for weight, members in candidates if members <= free]
-        return cls(
-            gpus=gpus,
-            groups=[(weight, _grouped(state, gpus, (attribute,))) for attribute, weight in COMPACT],
-            whole=whole,
-            heaviest=max((sum(w for w, members in whole if card in members) for card in cards), default=0),
-        )
+        groups = [(weight, _grouped(state, gpus, attribute)) for attribute, weight in COMPACT]
+        whole = [one for one in whole_groups(groups, state.fabric, cards) if one[1] <= free]
+        heaviest = max((sum(w for w, members in whole if card in members) for card in cards), default=0)
+        return cls(gpus, groups, whole, heaviest)
 
 
-def _grouped(state: NodeState, gpus: Sequence[int], attributes: Sequence[str]) -> list[frozenset[int]]:
-    """GPUs by the first of the attributes that they have."""
-    found: dict[str, set[int]] = {}
+def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[frozenset[int]]:
+    """GPUs by the value that they have."""
+    found: dict[object, set[int]] = {}
     for device in gpus:
-        plain = state.devices[device].plain
-        value = next((f"{name}={plain[name]}" for name in attributes if plain.get(name) is not None), None)
+        value = state.devices[device].plain.get(attribute)
         if value is not None:
             found.setdefault(value, set()).add(device)
     return [frozenset(members) for members in found.values()]
@@ -138,14 +264,15 @@ class Cost:
         self.before = InitialState.of(state)
         self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
         self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
-        self.aware = self.device is DevicePolicy.TOPOLOGY_AWARE
+        self.selection = SelectionTerms(
+            lambda gpu, nic: level_between(state.devices[gpu].plain, state.devices[nic].plain),
+            state.fabric,
+            self.before.groups,
+            aware=self.device is DevicePolicy.TOPOLOGY_AWARE,
+        )
+        self._keeps = self.device is not DevicePolicy.SPREAD
         self._cut = CutCards(state)
-        self._pairings: dict[tuple[object, ...], int] = {}
-        self._steps: dict[tuple[int, int], int] = {}
-        self._of_sets: dict[frozenset[int], tuple[int, int, int]] = {}
-        self._nearest: dict[tuple[int, frozenset[int]], int] = {}
         self._least_further_of: dict[tuple[object, ...], int] = {}
-        self._least_of_sets: dict[tuple[object, ...], int] = {}
         self._overdrawn = sum(min(0, self._left(device)) for device in range(len(state.devices)))
 
     def __call__(self, search: PartialChoice) -> int:
@@ -153,8 +280,8 @@ class Cost:
         gpus = [device for device in devices if self.state.devices[device].kind == GPU]
         nics = [device for device in devices if self.state.devices[device].kind == NIC]
         every = any(entry.wanted.takes_all for entry in search.placed)
-        cost = self._alternatives(search) + sum(self._of_set(gpus))
-        cost += self._nearness(gpus, nics, every=every) * (NEARNESS if self.aware else 1)
+        cost = self._alternatives(search) + self.selection.nearness(gpus, nics, every=every)
+        cost += self.selection.together(gpus) + self._broken(gpus) + self._destroyed(gpus)
         return cost + self._cards(search) + self._left_of_node(self._used_of_node(search))
 
     def bound(
@@ -171,24 +298,24 @@ class Cost:
 
         Each term by its own least: a step down stays, and so do pairs of GPUs and groups that they are spread over.
         """
-        together, broken, destroyed = self._of_set(gpus)
+        further = tail.gpus.devices
+        cost = self._alternatives(search) + self._destroyed(gpus) + self._overdrawn
         if tail.gpus.most:
-            # The set may still become a partition, and the free rest of a broken group be taken.
-            together = self._least_together(gpus, tail.gpus.devices, more_gpus)
-            broken = max(0, broken - tail.gpus.most * self.before.heaviest * BROKEN)
-        cost = self._alternatives(search) + together + broken + destroyed + self._overdrawn
-        cost += self._least_nearness(gpus, others, tail, more_gpus) * (NEARNESS if self.aware else 1)
-        nearest = self._least_nearness([], others, tail, 1) * (NEARNESS if self.aware else 1)
+            cost += self.selection.least_together(gpus, further=further, more=more_gpus)
+            # The free rest of a broken group may still be taken.
+            cost += max(0, self._broken(gpus) - tail.gpus.most * self.before.heaviest * BROKEN)
+        else:
+            cost += self.selection.together(gpus) + self._broken(gpus)
+        nearest = 0
+        nics = self._nics_to_be_near(others, tail)
+        if nics:
+            cost += self.selection.least_nearness(gpus, nics, further=further, more=more_gpus)
+            nearest = self.selection.least_nearness([], nics, further=further, more=1)
         cost += self._least_cards(search, gpus, tail.gpus, more_gpus, nearest)
         cost += self._least_cards(search, others, tail.others, more_others, 0)
         used = self._used_of_node(search)
         spread = self.node is NodePolicy.SPREAD
         return cost + self._left_of_node(used if spread else used + tail.gpus.parts)
-
-    def near(self, gpus: Sequence[int], nics: Sequence[int]) -> int:
-        """How near these devices are to each other: nothing else counts here, and nothing of what is in use."""
-        nearness = self._nearness(gpus, nics, every=False) * (NEARNESS if self.aware else 1)
-        return nearness + self._together(gpus, partition=True)
 
     # --- terms ------------------------------------------------------------------------------------------------------------
 
@@ -197,96 +324,24 @@ class Cost:
         chosen = {(entry.wanted.claim, entry.wanted.request): entry.wanted.index for entry in search.placed}
         return sum(chosen.values()) * ALTERNATIVE
 
-    def _nearness(self, gpus: Sequence[int], nics: Sequence[int], *, every: bool) -> int:
-        if not gpus or not nics:
+    def _nics_to_be_near(self, others: Sequence[int], tail: Tail) -> frozenset[int]:
+        """The NICs of which every GPU has one, in any completion; empty where there may be none at all."""
+        if tail.brings_nic and tail.nics:
+            return tail.may_get
+        chosen = frozenset(device for device in others if self.state.devices[device].kind == NIC)
+        return tail.may_get if chosen and tail.nics else chosen
+
+    def _broken(self, gpus: Sequence[int]) -> int:
+        """Free GPUs left in groups that were whole."""
+        if not self._keeps:
             return 0
-        key = (tuple(sorted(gpus)), tuple(sorted(nics)), every)
-        found = self._pairings.get(key)
-        if found is None:
-            rows = [[self.steps(gpu, nic) for nic in nics] for gpu in gpus]
-            found = sum(map(min, rows)) if every else least_sum(rows)
-            self._pairings[key] = found
-        return found
-
-    def _least_nearness(self, gpus: Sequence[int], others: Sequence[int], tail: Tail, more_gpus: int) -> int:
-        nics = tail.may_get
-        if not tail.brings_nic or not tail.nics:
-            chosen = frozenset(device for device in others if self.state.devices[device].kind == NIC)
-            if not chosen:
-                return 0
-            nics = nics if tail.nics else chosen
-        least = sum([self._nearest_of(gpu, nics) for gpu in gpus])
-        if more_gpus:
-            further = [self._nearest_of(gpu, nics) for gpu in tail.gpus.devices if gpu not in gpus]
-            least += more_gpus * min(further, default=0)
-        return least
-
-    def _nearest_of(self, gpu: int, nics: frozenset[int]) -> int:
-        found = self._nearest.get((gpu, nics))
-        if found is None:
-            found = self._nearest[gpu, nics] = min([self.steps(gpu, nic) for nic in nics])
-        return found
-
-    def steps(self, gpu: int, nic: int) -> int:
-        """PIX 1, PXB 2, PHB 3, NODE 4, SYS 5."""
-        found = self._steps.get((gpu, nic))
-        if found is None:
-            level = level_between(self.state.devices[gpu].plain, self.state.devices[nic].plain)
-            found = self._steps[gpu, nic] = max(0, level.value) // 10
-        return found
-
-    def _of_set(self, gpus: Sequence[int]) -> tuple[int, int, int]:
-        """What the GPUs cost as a set: how near they are to each other, broken groups, destroyed places."""
-        key = frozenset(gpus)
-        found = self._of_sets.get(key)
-        if found is None:
-            together = self._together(gpus, partition=True)
-            keeps = self.device is not DevicePolicy.SPREAD
-            found = self._of_sets[key] = (
-                together,
-                self._broken(key) * BROKEN if keeps else 0,
-                self._cut.destroyed(gpus) if keeps else 0,
-            )
-        return found
-
-    def _together(self, gpus: Sequence[int], *, partition: bool) -> int:
-        nvlink = _nvlink(self.state.fabric, gpus, partition=partition)
-        return self._compactness(gpus) * (COMPACTNESS if self.aware else 1) + nvlink * (
-            NVLINK if self.aware else 1
+        held = frozenset(gpus)
+        return BROKEN * sum(
+            [weight * len(members - held) for weight, members in self.before.whole if held & members]
         )
 
-    def _least_together(self, gpus: Sequence[int], candidates: frozenset[int], more: int) -> int:
-        """How near the GPUs and so many further ones are to each other at best."""
-        key = (frozenset(gpus), candidates, more)
-        found = self._least_of_sets.get(key)
-        if found is None:
-            nvlink = _nvlink(self.state.fabric, gpus, partition=False)
-            spread = self._compactness(gpus, candidates - key[0], more)
-            found = spread * (COMPACTNESS if self.aware else 1) + nvlink * (NVLINK if self.aware else 1)
-        self._least_of_sets[key] = found
-        return found
-
-    def _compactness(
-        self, gpus: Sequence[int], candidates: frozenset[int] = frozenset(), more: int = 0
-    ) -> int:
-        """Groups that the GPUs are spread over; with `more` of the candidates, which go where they open the fewest."""
-        if len(gpus) + more < 2:
-            return 0
-        held = set(gpus)
-        found = 0
-        for weight, groups in self.before.groups:
-            closed = [members for members in groups if held.isdisjoint(members)]
-            count = len(groups) - len(closed)
-            if more:
-                left = more - len(candidates.difference(*closed))
-                for size in sorted([len(members & candidates) for members in closed], reverse=True):
-                    if left > 0:
-                        left, count = left - size, count + 1
-            found += weight * max(0, count - 1)
-        return found
-
-    def _broken(self, held: frozenset[int]) -> int:
-        return sum(weight * len(members - held) for weight, members in self.before.whole if held & members)
+    def _destroyed(self, gpus: Sequence[int]) -> int:
+        return self._cut.destroyed(gpus) if self._keeps else 0
 
     def _cards(self, search: PartialChoice) -> int:
         """Thousandths left of each shared device that the group uses; spreading, what each share finds used, its own included."""
@@ -343,73 +398,3 @@ class Cost:
 def _thousandths(part: int, whole: int) -> int:
     """Rounded towards zero: where more was given out than is published now, less than nothing is left."""
     return 1000 * part // whole if part >= 0 else -(1000 * -part // whole)
-
-
-def _nvlink(fabric: Fabric, gpus: Sequence[int], *, partition: bool) -> int:
-    """What the GPUs lack in NVLink, in halves of 10^5; nothing on a node without NVLink. `partition`: being none counts."""
-    cards = sorted({device for device in gpus if device in fabric.place})
-    if len(cards) < 2:
-        return 0
-    links = [fabric.between(a, b) for position, a in enumerate(cards) for b in cards[:position]]
-    total = sum(fabric.widest - count if count else UNLINKED for count in links)
-    if partition and len(cards) in fabric.sizes and frozenset(cards) not in fabric.partitions:
-        total += UNLINKED
-    return total
-
-
-def least_sum(costs: Sequence[Sequence[int]]) -> int:
-    """Least total when each row gets a column of its own; with fewer columns than rows each column serves its share."""
-    rows, columns = len(costs), len(costs[0])
-    room = -(-rows // columns)
-    return sum(costs[row][column // room] for row, column in enumerate(_assignment(costs, room)))
-
-
-def _assignment(costs: Sequence[Sequence[int]], room: int) -> list[int]:
-    """Hungarian algorithm (shortest augmenting paths); columns are repeated `room` times. Returns a column per row."""
-    rows, columns = len(costs), len(costs[0]) * room
-    infinity = 10**9
-    row_price, column_price = [0] * (rows + 1), [0] * (columns + 1)
-    owner, way = [0] * (columns + 1), [0] * (columns + 1)
-    for row in range(1, rows + 1):
-        owner[0], column = row, 0
-        least, done = [infinity] * (columns + 1), [False] * (columns + 1)
-        while owner[column]:
-            done[column] = True
-            current, delta, following = owner[column], infinity, 0
-            for other in range(1, columns + 1):
-                if done[other]:
-                    continue
-                reduced = costs[current - 1][(other - 1) // room] - row_price[current] - column_price[other]
-                if reduced < least[other]:
-                    least[other], way[other] = reduced, column
-                if least[other] < delta:
-                    delta, following = least[other], other
-            for other in range(columns + 1):
-                if done[other]:
-                    row_price[owner[other]] += delta
-                    column_price[other] -= delta
-                else:
-                    least[other] -= delta
-            column = following
-        while column:
-            owner[column] = owner[way[column]]
-            column = way[column]
-    found = [0] * rows
-    for column in range(1, columns + 1):
-        if owner[column]:
-            found[owner[column] - 1] = column - 1
-    return found
-
-
-def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> Level | None:
-    """The worst level of the pairing whose worst level is best; None where there is nothing to pair."""
-    if not gpus or not nics:
-        return None
-    room = -(-len(gpus) // len(nics))
-    levels = [[level_between(gpu, nic) for nic in nics] for gpu in gpus]
-    for bound in sorted({level for row in levels for level in row}):
-        blocked = [[0 if level <= bound else 1 for level in row] for row in levels]
-        columns = _assignment(blocked, room)
-        if all(blocked[row][column // room] == 0 for row, column in enumerate(columns)):
-            return bound
-    return None

@@ -98,6 +98,11 @@ def pair_level(shape: MachineShape, gpus: int, nics: int) -> Level | None:
     return Level.SYS
 
 
+def positions(mask: int) -> tuple[int, ...]:
+    """Of the bits that are set, ascending."""
+    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
+
+
 def _unpaired(group: Group, gpus: int, nics: int) -> int:
     """Devices of the more numerous kind in this class that its partners cannot serve.
 

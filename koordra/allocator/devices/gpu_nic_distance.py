@@ -1,15 +1,16 @@
-"""How near the GPUs of a claim are to the NICs that they are paired with, for people: one level per claim."""
+"""How near GPUs are to the NICs that they are paired with: steps of the best pairing for the score, and a level per claim for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
-from koordra.allocator.score import worst_pair
 from koordra.api import names
 from koordra.api.allocation import Allocation
+from koordra.topology.levels import Level, level_between
 
 
 def level_of(devices: Sequence[Mapping[str, Any]]) -> str | None:
@@ -36,3 +37,67 @@ def worst_level(claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -
     # Several shares of one device are one device.
     held = dict.fromkeys(result.device for result in allocation.results)
     return level_of([newest[device][1] for device in held if device in newest])
+
+
+def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> Level | None:
+    """The worst level of the pairing whose worst level is best; None where there is nothing to pair."""
+    if not gpus or not nics:
+        return None
+    room = -(-len(gpus) // len(nics))
+    levels = [[level_between(gpu, nic) for nic in nics] for gpu in gpus]
+    for bound in sorted({level for row in levels for level in row}):
+        blocked = [[0 if level <= bound else 1 for level in row] for row in levels]
+        columns = _assignment(blocked, room)
+        if all(blocked[row][column // room] == 0 for row, column in enumerate(columns)):
+            return bound
+    return None
+
+
+def least_sum(costs: Sequence[Sequence[int]]) -> int:
+    """Least total when each row gets a column of its own; with fewer columns than rows each column serves its share."""
+    # Neither order matters, and few orders are left of the many sets of devices on one machine.
+    return _least_sum(tuple(sorted(zip(*sorted(zip(*costs, strict=True)), strict=True))))
+
+
+@lru_cache(maxsize=1 << 14)
+def _least_sum(costs: Sequence[Sequence[int]]) -> int:
+    rows, columns = len(costs), len(costs[0])
+    room = -(-rows // columns)
+    return sum(costs[row][column // room] for row, column in enumerate(_assignment(costs, room)))
+
+
+def _assignment(costs: Sequence[Sequence[int]], room: int) -> list[int]:
+    """Hungarian algorithm (shortest augmenting paths); columns are repeated `room` times. Returns a column per row."""
+    rows, columns = len(costs), len(costs[0]) * room
+    infinity = 10**9
+    row_price, column_price = [0] * (rows + 1), [0] * (columns + 1)
+    owner, way = [0] * (columns + 1), [0] * (columns + 1)
+    for row in range(1, rows + 1):
+        owner[0], column = row, 0
+        least, done = [infinity] * (columns + 1), [False] * (columns + 1)
+        while owner[column]:
+            done[column] = True
+            current, delta, following = owner[column], infinity, 0
+            for other in range(1, columns + 1):
+                if done[other]:
+                    continue
+                reduced = costs[current - 1][(other - 1) // room] - row_price[current] - column_price[other]
+                if reduced < least[other]:
+                    least[other], way[other] = reduced, column
+                if least[other] < delta:
+                    delta, following = least[other], other
+            for other in range(columns + 1):
+                if done[other]:
+                    row_price[owner[other]] += delta
+                    column_price[other] -= delta
+                else:
+                    least[other] -= delta
+            column = following
+        while column:
+            owner[column] = owner[way[column]]
+            column = way[column]
+    found = [0] * rows
+    for column in range(1, columns + 1):
+        if owner[column]:
+            found[owner[column] - 1] = column - 1
+    return found

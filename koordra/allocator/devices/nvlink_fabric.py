@@ -54,6 +54,21 @@ class Fabric:
     sizes: frozenset[int] = frozenset()
     place: Mapping[int, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, cards: Sequence[int], links: Links, masks: Sequence[int]) -> Fabric:
+        """`masks`: the partitions, over the cards' places."""
+        partitions = tuple(
+            frozenset(card for place, card in enumerate(cards) if mask >> place & 1) for mask in masks
+        )
+        return cls(
+            cards=tuple(cards),
+            links=links,
+            widest=max(max(row) for row in links),
+            partitions=partitions,
+            sizes=frozenset(len(members) for members in partitions),
+            place={card: place for place, card in enumerate(cards)},
+        )
+
     @property
     def uniform(self) -> bool:
         """Every pair has the same links (none, or a switched fabric), so that links distinguish no choices."""
@@ -121,18 +136,7 @@ def fabric_of(devices: Sequence[PublishedDevice]) -> Fabric:
         if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
     ]
     links, masks = _wiring(tuple(tuple(attribute(plain, name) for name in _PUBLISHED) for _, plain in cards))
-    positions = tuple(position for position, _ in cards)
-    partitions = tuple(
-        frozenset(position for place, position in enumerate(positions) if mask >> place & 1) for mask in masks
-    )
-    return Fabric(
-        cards=positions,
-        links=links,
-        widest=max(max(row) for row in links),
-        partitions=partitions,
-        sizes=frozenset(len(members) for members in partitions),
-        place={position: place for place, position in enumerate(positions)},
-    )
+    return Fabric.of([position for position, _ in cards], links, masks)
 
 
 @lru_cache(maxsize=256)

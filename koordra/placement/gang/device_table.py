@@ -5,12 +5,9 @@ a set of free devices is all that matters, and the best choice for k members is 
 So for a shape, and what a member asks, these are worked out once, as bits:
 
     own         the sets that one member may have, each with the first way to give it to the member's requests, in that way's order
-    sets[k]     the sets that k members may have together: one of `own` beside one of `sets[k - 1]`
-    near[k]     what such a set costs by itself (`score.Cost.near`), the same on every node of the shape
+    sets[k]     the sets that k members may have together, judged (`allocator.device_table`): one of `own` beside one of `sets[k - 1]`
 
-Then a node with the devices `free` takes k members if a set of `sets[k]` lies in `free`, and its best one is found by three vector
-operations: leave out what is not free, add what broken groups cost here (the only part of the score that looks at what else is in
-use), take the least.
+Then a node with the devices `free` takes k members if a set of `sets[k]` lies in `free`, and its best one is looked up.
 
 This is the search's answer (`allocator/search.py`), device by device. Of choices that cost the same the search takes the first in the
 order of requests and devices; so does `divided`, which gives each member in turn the first of `own` that leaves a set for the others.
@@ -27,13 +24,13 @@ from decimal import Decimal
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from koordra.allocator.device_table import DeviceTable, MachineTerms, Masks
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker, members_of, rule_for, rungs
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import ALTERNATIVE, BROKEN, Cost
+from koordra.allocator.score import ALTERNATIVE, Cost
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
 from koordra.api.opaque.parameters import DevicePolicy, PlacementPolicy
@@ -44,7 +41,6 @@ MOST_SETS: Final = 20_000
 _MOST_BITS: Final = 62
 _MOST_PAIRS: Final = 4_000_000
 
-Sets = NDArray[np.int64]
 Way = tuple[tuple[int, ...], ...]
 """Per request, in the order of claims and requests: its devices, as positions on the node."""
 
@@ -58,7 +54,6 @@ class Table:
     `blocks`     by a device's position: whom nobody may take while that device is in use
     `whole`      of each device that a member may take: the capacity that it takes all of (None: the device is not shared at all)
     `preferred`  some scope may be climbed, so that only what fits is known here
-    `groups`     weight and members of the groups that are better not broken
     """
 
     devices: tuple[int, ...]
@@ -68,9 +63,7 @@ class Table:
     blocks: dict[int, int]
     whole: dict[int, str | None]
     preferred: bool
-    groups: tuple[tuple[int, int], ...]
-    sets: list[Sets]
-    near: list[Sets]
+    sets: list[DeviceTable]
     _members: list[frozenset[int]] = field(default_factory=list)
 
     @property
@@ -78,27 +71,13 @@ class Table:
         """Whether no member can be apart from its NICs, so that nobody has to look who gets what."""
         return not any(self.apart.values())
 
-    def best(self, number: int, *, takeable: int, untouched: int) -> Sets:
+    def best(self, number: int, *, takeable: int, untouched: int) -> Masks:
         """The cheapest sets for so many members among the devices that may be taken; empty where none fits."""
         if number >= len(self.sets):
             return np.empty(0, dtype=np.int64)
-        fits = (self.sets[number] & ~takeable) == 0
-        found: Sets = np.compress(fits, self.sets[number])
-        if not found.size:
-            return found
-        cost = np.compress(fits, self.near[number]) + self._broken(found, untouched)
-        return np.compress(cost == cost.min(), found)
+        return self.sets[number].least(takeable=takeable, untouched=untouched)
 
-    def _broken(self, sets: Sets, untouched: int) -> Sets:
-        """What groups cost that were whole and are not any more."""
-        cost = np.zeros_like(sets)
-        for weight, members in self.groups:
-            if members & ~untouched == 0:
-                held = np.bitwise_count(sets & members).astype(np.int64)
-                cost += np.where(held > 0, (members.bit_count() - held) * (weight * BROKEN), 0)
-        return cost
-
-    def divided(self, best: Sets, number: int) -> list[int]:
+    def divided(self, best: Masks, number: int) -> list[int]:
         """The sets of the members, one after the other: each has the first that leaves the others a set of `sets`."""
         found = []
         wanted = {int(one) for one in best}
@@ -113,7 +92,7 @@ class Table:
 
     def _set_of(self, number: int) -> frozenset[int]:
         while len(self._members) <= number:
-            self._members.append(frozenset(self.sets[len(self._members)].tolist()))
+            self._members.append(frozenset(self.sets[len(self._members)].sets.tolist()))
         return self._members[number]
 
 
@@ -144,8 +123,15 @@ def table_of(
     sets = _sets(list(own))
     if sets is None:
         return None
-    near = _near(state, cost, sets, bit)
-    if any(one.max(initial=0) >= ALTERNATIVE // 2 for one in near):
+    machine = MachineTerms(
+        cost.selection,
+        gpus=gpus,
+        nics=[device for device in devices if state.devices[device].kind == NIC],
+        bit=bit,
+        whole=[] if cost.device is DevicePolicy.SPREAD else cost.before.whole,
+    )
+    tables = [machine.table(one) for one in sets]
+    if any(one.cost.max(initial=0) >= ALTERNATIVE // 2 for one in tables):
         return None  # nobody could tell it from a step down in a list
     return Table(
         devices=devices,
@@ -158,11 +144,7 @@ def table_of(
         blocks={device: sum(bit[other] for other in hit) for device, hit in blocks.items()},
         whole=whole,
         preferred=any(len(rungs(joint)) > 1 for claim in asked for joint in claim.joints),
-        groups=()
-        if cost.device is DevicePolicy.SPREAD
-        else tuple((weight, sum(bit[at] for at in members)) for weight, members in cost.before.whole),
-        sets=sets,
-        near=near,
+        sets=tables,
     )
 
 
@@ -300,35 +282,7 @@ def _blocks(state: NodeState, candidates: Sequence[int]) -> dict[int, set[int]] 
     return found
 
 
-def _near(state: NodeState, cost: Cost, sets: Sequence[Sets], bit: Mapping[int, int]) -> list[Sets]:
-    """What the sets cost by themselves. NICs that lie alike to every card are the same to the score."""
-    cards = [device for device in bit if state.devices[device].kind == GPU]
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for device in bit:
-        if state.devices[device].kind == NIC:
-            levels = tuple(cost.near([card], [device]) for card in cards)
-            alike.setdefault(levels, []).append(device)
-    groups = list(alike.values())
-    known: dict[tuple[int, ...], int] = {}
-    found = []
-    for level in sets:
-        columns = [level & sum(bit[card] for card in cards)]
-        columns += [
-            np.bitwise_count(level & sum(map(bit.__getitem__, group))).astype(np.int64) for group in groups
-        ]
-        kinds, which = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        costs = []
-        for kind in map(tuple, kinds.tolist()):
-            if kind not in known:
-                held, *counts = kind
-                nics = [group[0] for group, count in zip(groups, counts, strict=True) for _ in range(count)]
-                known[kind] = cost.near([card for card in cards if held & bit[card]], nics)
-            costs.append(known[kind])
-        found.append(np.array(costs, dtype=np.int64)[which.reshape(-1)])
-    return found
-
-
-def _sets(own: Sequence[int]) -> list[Sets] | None:
+def _sets(own: Sequence[int]) -> list[Masks] | None:
     """By number of members: the sets that they may have together."""
     each = np.array(sorted(own), dtype=np.int64)
     found = [np.zeros(1, dtype=np.int64)]

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from koordra.allocator.devices.gpu_nic_distance import level_of
+from koordra.allocator.devices.gpu_nic_distance import level_of, worst_pair
 from koordra.allocator.offer import Offer, share_id
-from koordra.allocator.score import ALTERNATIVE, RUNG, worst_pair
+from koordra.allocator.score import ALTERNATIVE, RUNG
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
 from koordra.placement.gang.member_classes import MemberClass

@@ -34,7 +34,6 @@ from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import Cuts
 from koordra.placement.policy import joint_devices as joint
 from koordra.placement.policy.device_costs import fitting_best
-from koordra.placement.policy.device_sets import few_enough
 from koordra.placement.policy.device_value import ALL, Allowed, Worth, places_of
 from koordra.placement.policy.expected_waste import BLOCKS, HOLES
 from koordra.placement.policy.multi_gpu_fragmentation import Blocks
@@ -76,10 +75,10 @@ class Cards:
             free = [left if allowed.gpus >> at & 1 else 0 for at, left in enumerate(state.gpus)]
             best = fitting_best(free, form.milli, self._holes, lone=self._lone)
             return None if best is None else Choice((best,))
-        if form.gpus + form.nics > 1 and not (form.gpus == form.nics == 1 or few_enough(kind.shape, form)):
-            return None
         stands, order = _likeness(kind.shape, kind.layouts).ordered(state)
         places = places_of(kind.shape, kind.spread)
+        if max(form.gpus, form.nics) > 1 and not form.slices and places.sets(form) is None:
+            return None
         devices = Devices(0, stands.gpus, stands.nics, stands.cuts)
         worth = Worth(places, devices, self._holes, self._nics, cuts=self._cuts, layouts=kind.layouts)
         if order is None:

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
-from koordra.allocator.score import COMPACT
+from koordra.allocator.device_table import MachineTerms
+from koordra.allocator.devices.nvlink_fabric import NO_FABRIC, Fabric
+from koordra.allocator.score import COMPACT, SelectionTerms, whole_groups
 from koordra.placement.columns.state import WHOLE, Devices, Form, Spread
 from koordra.placement.mig.layout import Layout
 from koordra.placement.mig.mig_placement import NO_CUTS, Apart, Cuts, Taken
-from koordra.placement.policy.device_sets import Sets
+from koordra.placement.policy.device_sets import MOST, Sets
 from koordra.placement.policy.stranded_capacity import Lacking
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import NEAR, Group, MachineShape, pair_level
+from koordra.topology.machine_shape import NEAR, Group, MachineShape, pair_level, positions
 
 LONE: Final = 500
 _INTACT: Final = 20
@@ -56,14 +58,37 @@ class Places:
             tuple(int(pair_level(shape, 1 << gpu, 1 << nic) or 0) for nic in range(shape.nics))
             for gpu in range(shape.gpus)
         ]
-        self._sets: dict[tuple[int, int], Sets] = {}
+        self._sets: dict[tuple[int, int], Sets | None] = {}
 
-    def sets(self, form: Form) -> Sets:
-        """Made when so many devices are first asked for."""
+    def sets(self, form: Form) -> Sets | None:
+        """Made when so many devices are first asked for; None of more than can be written down, and where they are shared."""
+        if form.milli not in (0, WHOLE):
+            return None
         size = form.gpus, form.nics
         if size not in self._sets:
-            self._sets[size] = Sets(self.shape, self.spread, gpus=form.gpus, nics=form.nics)
+            masks = self.machine.sets(*size, most=MOST)
+            self._sets[size] = (
+                None if masks is None else Sets(self.machine.table(masks), self.machine, self.groups)
+            )
         return self._sets[size]
+
+    @cached_property
+    def machine(self) -> MachineTerms:
+        """What the written cost says of the devices: GPUs, then NICs."""
+        shape, count = self.shape, self.shape.gpus
+        groups = [(weight, [frozenset(positions(mask)) for mask in masks]) for weight, masks in self.spread]
+        fabric = NO_FABRIC
+        if any(map(any, shape.nvlinks)):
+            fabric = Fabric.of(range(count), shape.nvlinks, shape.partitions)
+        terms = SelectionTerms(lambda gpu, nic: Level(self.levels[gpu][nic - count]), fabric, groups)
+        devices = range(count + shape.nics)
+        return MachineTerms(
+            terms,
+            gpus=devices[:count],
+            nics=devices[count:],
+            bit={device: 1 << device for device in devices},
+            whole=whole_groups(groups, fabric, devices[:count]),
+        )
 
     @cached_property
     def grouped(self) -> tuple[list[int], Apart]:
@@ -165,7 +190,7 @@ class Worth:
             for group in taken.keys() | paired.keys()
         )
 
-    def change_of(self, group: int, gpus: int, nics: int, form: Form) -> int:
+    def change_of(self, form: Form, group: int, gpus: int, nics: int) -> int:
         """The same of one group, of which so many unused GPUs and so many NICs are taken."""
         whole = WHOLE * _MICRO + self.holes[0] - self.holes[WHOLE]
         return self._change(group, gpus * whole, nics * form.percent)
@@ -174,8 +199,3 @@ class Worth:
         left = self.nics.one(self.usable[group] - usable, self.bandwidth[group] - bandwidth)
         broken = usable > 0 and self.intact[group]
         return LONE * (left - self.lone[group]) + (BROKEN if broken else 0)
-
-
-def positions(mask: int) -> tuple[int, ...]:
-    """Of the bits that are set, ascending."""
-    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)

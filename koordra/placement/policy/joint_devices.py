@@ -16,14 +16,15 @@ only a far one, whatever either leaves. What that costs in allocation is measure
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from koordra.allocator.score import COMPACTNESS, NEARNESS, WORTH
 from koordra.placement.columns.state import FULL, Choice, Form
 from koordra.placement.mig.mig_placement import PACKING, Card, Taken
-from koordra.placement.policy.device_sets import few_enough
-from koordra.placement.policy.device_value import ALL, Allowed, Worth, positions
-from koordra.topology.machine_shape import pair_level
+from koordra.placement.policy.device_sets import ChosenSet
+from koordra.placement.policy.device_value import ALL, Allowed, Worth
+from koordra.topology.machine_shape import pair_level, positions
 
 CLAIM: Final = (1 << 20) * 10**6
 """One unit of what a choice costs who gets it, beside the other terms of a key: more than they can ever sum up to."""
@@ -145,30 +146,28 @@ def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
     nics = allowed.nics & _mask(free >= (form.percent if form.nics else FULL) for free in devices.nics)
     if gpus.bit_count() < form.gpus or nics.bit_count() < form.nics:
         return None
-    if few_enough(places.shape, form):
-        sets = places.sets(form)
-        number = sets.best(worth, form, gpus, nics if form.nics else -1)
-        if number is None:
-            return None
-        apart = int(sets.worth[number])
-        chosen = (
-            tuple(map(int, sets.gpus[number].nonzero()[0])),
-            tuple(map(int, sets.nics[number].nonzero()[0])),
-        )
-    else:
-        # Counted only, by best fit: which devices these are, the search decides.
-        apart, chosen = 0, _fullest(worth, form, gpus, nics)
-    drop = sum(worth.drop(gpu, form.milli) for gpu in chosen[0])
-    left = max((devices.gpus[gpu] - form.milli for gpu in chosen[0]), default=0)
-    level = pair_level(places.shape, _bits(chosen[0]), _bits(chosen[1]))
-    return Joint(drop, left, worth.change(*chosen, form) + CLAIM * apart, Choice(*chosen, int(level or 0)))
+    sets = places.sets(form)
+    # Where there is no table they are only counted: which devices these are, the search decides.
+    chosen = (
+        _fullest(worth, form, gpus, nics)
+        if sets is None
+        else sets.best(devices, gpus, nics, partial(worth.change_of, form))
+    )
+    if chosen is None:
+        return None
+    drop = sum(worth.drop(gpu, form.milli) for gpu in chosen.gpus)
+    left = max((devices.gpus[gpu] - form.milli for gpu in chosen.gpus), default=0)
+    level = int(pair_level(places.shape, _bits(chosen.gpus), _bits(chosen.nics)) or 0)
+    extra = worth.change(chosen.gpus, chosen.nics, form) + CLAIM * chosen.claim
+    return Joint(drop, left, extra, Choice(chosen.gpus, chosen.nics, level))
 
 
-def _fullest(worth: Worth, form: Form, gpus: int, nics: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _fullest(worth: Worth, form: Form, gpus: int, nics: int) -> ChosenSet:
+    """Best fit."""
     devices = worth.devices
     some = sorted(positions(gpus), key=lambda gpu: (worth.drop(gpu, form.milli), devices.gpus[gpu], gpu))
     others = sorted(positions(nics), key=lambda nic: (devices.nics[nic], nic))
-    return tuple(sorted(some[: form.gpus])), tuple(sorted(others[: form.nics]))
+    return ChosenSet(tuple(sorted(some[: form.gpus])), tuple(sorted(others[: form.nics])), 0)
 
 
 def _unlike(devices: Sequence[int], likeness: Callable[[int], Hashable]) -> list[int]:

@@ -1,0 +1,147 @@
+"""Tables of sets of devices against the search: what a table takes, the search takes at that cost; and the terms of a shape are those
+of the published devices.
+
+The machines are those of the bounds' tests: uneven trees, devices without places, shares in use, MIG cards, every sort of NVLink.
+`make soak` tries more (KOORDRA_EXAMPLES).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from koordra.allocator.device_table import MachineTerms
+from koordra.allocator.devices.inventory import GPU, NIC, Usage
+from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
+from koordra.allocator.features import Features
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.score import Cost, SelectionTerms, policy_of
+from koordra.api import names, objects
+from koordra.api.allocation import Allocation
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.placement import plan
+from koordra.placement.columns.node_devices import devices_of_pools
+from koordra.placement.manifests import read_inventory
+from koordra.placement.policy.device_value import places_of
+from koordra.topology.levels import Level
+from tests.long import mostly_long
+from tests.machines import catalogue
+from tests.property.test_lower_bounds import node
+from tests.unit.allocator import machines
+
+Dict = dict[str, Any]
+
+HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
+CASES = 6
+MOST = 20_000
+
+
+def state_of(published: list[Dict]) -> NodeState:
+    taken = Usage()
+    for one in published:
+        allocation = Allocation.of_claim(one) if one["kind"] == "ResourceClaim" else None
+        if allocation is not None:
+            taken.add(allocation.results, holder=objects.key(one))
+    pools = read_inventory(published).pools(published[0])
+    return NodeState(pools, taken, Features.of(None))
+
+
+def machine_of(state: NodeState, cost: Cost) -> MachineTerms:
+    def cards(kind: str, sort: str) -> list[int]:
+        return [
+            at
+            for at, one in enumerate(state.devices)
+            if one.kind == kind and one.plain.get(names.ATTR_TYPE) == sort
+        ]
+
+    gpus, nics = cards(GPU, names.TYPE_GPU), cards(NIC, names.TYPE_NIC)
+    bit = {device: 1 << at for at, device in enumerate([*gpus, *nics])}
+    whole = [(weight, members) for weight, members in cost.before.whole if members <= set(gpus)]
+    keeps = cost.device.value != "Spread"
+    return MachineTerms(cost.selection, gpus=gpus, nics=nics, bit=bit, whole=whole if keeps else [])
+
+
+@pytest.mark.parametrize("chapter", mostly_long(range(8 * HUNDREDS)))
+@pytest.mark.parametrize("name", ["koordra", "Binpack", "Spread"])
+def test_the_best_set_of_a_table_is_what_the_search_takes(name: str, chapter: int) -> None:
+    draw, policy = random.Random(f"table {name} {chapter}"), policy_of(name)
+    assert policy is not None
+    compared = 0
+    while compared < CASES:
+        published = node(draw, "node-1", 6)
+        state = state_of(published)
+        cost = Cost(state, policy)
+        machine = machine_of(state, cost)
+        free = [
+            device
+            for device in [*machine.gpus, *machine.nics]
+            if not state.busy[device] and not state.holders[device]
+        ]
+        k, j = draw.randint(0, 4), draw.randint(0, 3)
+        if not k and not j:
+            continue
+        asked = [machines.request(kind, kind, count) for kind, count in (("gpu", k), ("nic", j)) if count]
+        found = plan([*machines.device_classes(), *published, machines.claim("c", *asked)], policy=name)
+        sets = every_set(machine, k, j)
+        table = machine.table(sets)
+        takeable = untouched = machine.mask(free)
+        best = table.least(takeable=takeable, untouched=untouched)
+        allocation = found.allocations.get("default/c")
+        if allocation is None:
+            demanded = published[0]["metadata"]["labels"].get("koordra.io/gpu-partition-policy") == "Honor"
+            assert demanded or not len(best)
+            continue
+        named = {one["device"] for one in allocation["devices"]["results"]}
+        taken = machine.mask(at for at, one in enumerate(state.devices) if one.id.device in named)
+        if published[0]["metadata"]["labels"].get("koordra.io/gpu-partition-policy") != "Honor":
+            assert taken in best.tolist(), (named, k, j)
+            compared += 1
+
+
+def every_set(machine: MachineTerms, gpus: int, nics: int) -> Any:
+    """Also those that differ in NICs that are alike."""
+    masks = range(1 << len(machine.bit))
+    of_gpus, of_nics = machine.mask(machine.gpus), machine.mask(machine.nics)
+    return np.array(
+        [one for one in masks if (one & of_gpus).bit_count() == gpus and (one & of_nics).bit_count() == nics],
+        dtype=np.int64,
+    )
+
+
+@pytest.mark.parametrize("name", mostly_long([one for one in catalogue.NAMES if one != "no-gpu"], fast=6))
+def test_a_shape_is_judged_as_the_published_devices_are(name: str) -> None:
+    published = build_slices(
+        catalogue.machine(name), node_name="node-1", node_uid="u", mode="joint", generation=1
+    )
+    state = state_of([machines.node("node-1"), *published])
+    policy = policy_of("koordra")
+    assert policy is not None
+    own = machine_of(state, Cost(state, policy))
+    kind = devices_of_pools(tuple(state.pools)).kind
+    if kind.shape is None or kind.shape.gpus != len(own.gpus) or kind.shape.nics != len(own.nics):
+        return
+    shape = places_of(kind.shape, kind.spread).machine
+    for k, j in ((1, 1), (2, 1), (2, 2), (4, 0), (4, 2), (3, 3)):
+        sets = shape.sets(k, j, most=MOST)
+        if sets is None or k > len(own.gpus) or j > len(own.nics):
+            continue
+        ours, theirs = own.table(sets), shape.table(sets)
+        assert ours.cost.tolist() == theirs.cost.tolist()
+        assert sorted(ours.groups) == sorted(theirs.groups)
+        everything = np.arange(len(sets)), -1
+        assert ours.broken(*everything).tolist() == theirs.broken(*everything).tolist()
+
+
+def test_of_nics_that_are_alike_the_first_stand_for_all() -> None:
+    terms = SelectionTerms(lambda gpu, nic: Level.PIX if gpu == nic // 5 else Level.SYS, NO_FABRIC, [])
+    nics = range(2, 8)
+    machine = MachineTerms(terms, gpus=range(2), nics=nics, bit={at: 1 << at for at in range(8)}, whole=[])
+    assert machine.nic_kinds == [[2, 3, 4], [5, 6, 7]]
+    sets = machine.sets(1, 2, most=100)
+    assert sets is not None
+    assert sorted({int(one) >> 2 for one in sets}) == [0b000011, 0b001001, 0b011000]
+    assert machine.sets(1, 2, most=5) is None
