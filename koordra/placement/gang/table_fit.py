@@ -1,4 +1,4 @@
-"""Answers of nodes from tables (`wholes.py`), where tables can tell.
+"""Answers of nodes from tables (`device_table`), where tables can tell.
 
     node ─▶ its shape ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ numbers for every count
                                                                                      └▶ seats, for the counts that are chosen
