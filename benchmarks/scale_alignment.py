@@ -22,15 +22,21 @@ from koordra.placement.policy.expected_waste import ExpectedLeftover
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation import dlrm
-from koordra.simulation.first_fit import FirstFit
+from koordra.simulation.baseline_policies import FirstFit
 from koordra.simulation.replay import Cluster, shuffled
-from koordra.topology.machine_shape import MachineShape, shape_of_machine
+from koordra.topology.machine_shape import NEAR, Group, MachineShape, shape_of_machine
 from tests.machines import catalogue
 
 NODES = 250
 SEEDS = range(42, 45)
 MACHINES = ("dgx-a100", "pcie-a100x8-2nic")
 BLIND, FLAT = "first-fit", "koordra, flat"
+
+
+def flat(shape: MachineShape) -> MachineShape:
+    """The same machine with everything near everything: what a placement blind to topology sees."""
+    every = Group((1 << shape.gpus) - 1, (1 << shape.nics) - 1)
+    return MachineShape(shape.gpus, shape.nics, tuple((every,) for _ in NEAR), shape.nvlinks)
 
 
 def main() -> None:
@@ -66,7 +72,7 @@ def _mixed(shape: MachineShape) -> list[dict[str, Any]]:
 
 def _run(shape: MachineShape, mix: tuple[tuple[Request, int], ...], name: str, seed: int) -> dict[str, Any]:
     generator = np.random.default_rng(seed)
-    cluster = dlrm.nodes_of(dlrm.flat(shape) if name == FLAT else shape, NODES)
+    cluster = dlrm.nodes_of(flat(shape) if name == FLAT else shape, NODES)
     weights = np.array([weight for _, weight in mix], dtype=float)
     requests: list[Request] = []
     asked = 0
@@ -92,7 +98,7 @@ def _dlrm(shape: MachineShape, trace: dlrm.Trace) -> list[dict[str, Any]]:
     for name in ("koordra", FLAT, BLIND):
         generator = np.random.default_rng(42)
         count = round(trace.most / (0.95 * shape.gpus))
-        cluster = dlrm.nodes_of(dlrm.flat(shape) if name == FLAT else shape, count)
+        cluster = dlrm.nodes_of(flat(shape) if name == FLAT else shape, count)
         policy = _policy(name, Workload.of(trace.requests), cluster)
         fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
         done = dlrm.replay(fleet, trace, trace.events, clock=time.thread_time_ns)

@@ -18,28 +18,28 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from koordra.cel.call_cost import NAMESPACED, called
-from koordra.cel.macros import is_bind, variables_of
-from koordra.cel.sizes import (
+from koordra.cel.call_cost import (
     DEVICE,
     LIMIT,
     LIST,
     MAP,
     MESSAGE,
     MESSAGES,
+    NAMESPACED,
     OPTIONAL,
     READ,
     SCALARS,
     TEXTS,
     Estimate,
     Value,
+    called,
     item_of,
     key_of,
     read,
     scalar,
     union,
 )
-from koordra.cel.syntax import Node, Steps, SyntaxRefused, walk
+from koordra.cel.syntax import Node, Steps, SyntaxRefused, is_bind, variables_of, walk
 
 _ESCAPE: Final = re.compile(r"\\(?:[xX]..|u.{4}|U.{8}|[0-3][0-7]{2}|.)", re.DOTALL)
 

@@ -27,8 +27,7 @@ from typing import Final, NamedTuple
 
 from koordra.cel.functions import RENAMED
 from koordra.cel.functions.values import EXACT_FIELD
-from koordra.cel.macros import is_bind, variables_of
-from koordra.cel.syntax import Node, Steps, SyntaxRefused, walk
+from koordra.cel.syntax import Node, Steps, SyntaxRefused, is_bind, variables_of, walk
 
 OWN: Final = "koordra"
 PART: Final = "koordraPart"

@@ -21,8 +21,8 @@ from koordra.placement.policy.expected_waste import ExpectedLeftover
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, capacity_of, expected, replayed
 from koordra.placement.policy.workload_table import Table
-from koordra.simulation import dlrm, first_fit, plot, report
-from koordra.simulation.first_fit import FirstFit
+from koordra.simulation import dlrm, plot, report
+from koordra.simulation.baseline_policies import FIRST_FIT, FirstFit
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import NAMES
 from koordra.simulation.replay import Cluster, Experiment, cluster_of, shuffled
@@ -219,7 +219,7 @@ _FILL: Final = 0.95
 
 def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     """Beside the policies asked for, topology-blind first fit is run, which is what they are compared with."""
-    if options["policies"] not in {"koordra", first_fit.NAME, f"koordra,{first_fit.NAME}"}:
+    if options["policies"] not in {"koordra", FIRST_FIT, f"koordra,{FIRST_FIT}"}:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))
     machine = options["machine"] or _DEFAULT_MACHINE
@@ -231,7 +231,7 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
     capacity = capacity_of(cluster.kinds, cluster.nodes)
     workload = Workload.of(trace.requests)
     runs = []
-    for name in ("koordra", first_fit.NAME):
+    for name in ("koordra", FIRST_FIT):
         for seed in seeds_of(options["seeds"]):
             generator = np.random.default_rng(seed)
             unknown = options["start"] == "unknown"

@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from koordra.errors import InvalidManifest
 from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
-from koordra.simulation.replay import Clock, Cluster, Progress
+from koordra.simulation.replay import Clock, Cluster, Progress, decision_us
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import NEAR, Group, MachineShape, pair_level
+from koordra.topology.machine_shape import MachineShape, pair_level
 
 _COLUMNS: Final = ("gpu_request", "rdma_request", "cpu_request", "memory_request")
 NEARLY_FULL: Final = 0.9
@@ -110,12 +108,6 @@ def nodes_of(shape: MachineShape, count: int, *, cores: int = 16, gibibytes: int
     return Cluster((Kind("", shape.gpus, shape),), (state,) * count)
 
 
-def flat(shape: MachineShape) -> MachineShape:
-    """The same machine with everything near everything: what a placement blind to topology sees."""
-    every = Group((1 << shape.gpus) - 1, (1 << shape.nics) - 1)
-    return MachineShape(shape.gpus, shape.nics, tuple((every,) for _ in NEAR), shape.nvlinks)
-
-
 @dataclass(slots=True)
 class Alignment:
     """Levels of the pairs placed, in all and while the cluster was nearly full; `best` got the best level of their node."""
@@ -130,7 +122,6 @@ class Alignment:
     decisions: list[int] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        spent = np.array(self.decisions or [0]) / 1000
         pairs = sum(self.levels.values())
         return {
             "arrivals": self.arrivals,
@@ -144,11 +135,7 @@ class Alignment:
             "best_level_pct": round(100 * self.best / pairs, 3) if pairs else None,
             "levels": {str(Level(level)): count for level, count in sorted(self.levels.items())},
             "elapsed_s": round(sum(self.decisions) / 1e9, 4),
-            "decision_us": {
-                "p50": round(float(np.percentile(spent, 50)), 2),
-                "p99": round(float(np.percentile(spent, 99)), 2),
-                "max": round(float(spent.max()), 2),
-            },
+            "decision_us": decision_us(self.decisions or [0]),
         }
 
 

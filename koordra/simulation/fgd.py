@@ -2,7 +2,13 @@
 
     score = 100 * sigmoid((F before - F after) / 1000), truncated to a whole number
 
-with F of `fragmentation`, over the target workload. A share tries every GPU of the node and takes the one with the best score,
+with F the fragmentation of a node, the free GPU that pods of the target workload cannot use there:
+
+    F(m) = R if m wants no GPU, or its model is not there, or cores or fitting GPUs do not suffice;
+           otherwise the sum of g_i over GPUs with less free than m asks of each
+    F    = sum over the target workload of p_m F(m);       the cluster's F is the sum over nodes
+
+R is the node's free GPU, g_i that of GPU i. A share tries every GPU of the node and takes the one with the best score,
 the first of equal ones; whole GPUs are taken from the first free one on. The truncation and the tie-break (first node in the
 fixed order) are part of the result: without the first FGD loses 0.9, with random ties 5.7 points on the default list.
 
@@ -17,36 +23,73 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.arrays import INFEASIBLE, Classes, Ints, Keys, Slots
-from koordra.placement.columns.state import WHOLE, Choice, Request, State
+from koordra.placement.columns.arrays import INFEASIBLE, Bools, Classes, Ints, Keys, Slots
+from koordra.placement.columns.fleet import Fleet
+from koordra.placement.columns.state import WHOLE, Choice, Kind, Request, State
 from koordra.placement.policy.workload import Popular
-from koordra.simulation.baseline_policies import BaselinePolicy, View
+from koordra.simulation.baseline_policies import BaselinePolicy, View, no_preference
 
 _Floats = npt.NDArray[np.float64]
 
 
-class Fgd(BaselinePolicy):
-    name = "fgd"
+class Target:
+    """The target workload as arrays over its classes that want GPUs; all free GPU is lost to the others."""
 
     def __init__(self, target: Sequence[Popular]) -> None:
         with_gpus = [one for one in target if one.request.gpus]
-        self._requests = [one.request for one in with_gpus]
-        self._part = np.array([one.part for one in with_gpus])
-        # Classes that want no GPU cannot use any: all that is free is lost to them.
-        self._cpu_only = sum(one.part for one in target if not one.request.gpus)
-        self._cpu = np.array([request.cpu for request in self._requests], dtype=np.int64)
-        self._milli = np.array([request.milli for request in self._requests], dtype=np.int64)
-        self._number = np.array([request.gpus for request in self._requests], dtype=np.int64)
+        self.requests = [one.request for one in with_gpus]
+        self.part = np.array([one.part for one in with_gpus])
+        self.cpu_only = sum(one.part for one in target if not one.request.gpus)
+        self.cpu = np.array([request.cpu for request in self.requests], dtype=np.int64)
+        self.milli = np.array([request.milli for request in self.requests], dtype=np.int64)
+        self.number = np.array([request.gpus for request in self.requests], dtype=np.int64)
+
+    def allowed(self, kinds: Sequence[Kind]) -> Bools:
+        """By (kind of node, class): whether the class may use the kind's model."""
+        found = [
+            [not request.models or kind.model in request.models for request in self.requests]
+            for kind in kinds
+        ]
+        return np.array(found, dtype=np.bool_).reshape(len(kinds), len(self.requests))
+
+    def below(self, gpus: Ints) -> tuple[Ints, Ints]:
+        """By (slot, class): the free share of GPUs with less than the class asks of each, and the number of the others."""
+        small = gpus[:, :, None] < self.milli
+        return np.where(small, np.maximum(gpus, 0)[:, :, None], 0).sum(axis=1), (~small).sum(axis=1)
+
+    def lost(self, small: Ints, enough: Ints, cpu: Ints, rest: Ints, allowed: Bools) -> _Floats:
+        """F over the classes with GPUs, summed over the last axis."""
+        fits = (enough >= self.number) & (cpu >= self.cpu) & allowed
+        found: _Floats = np.where(fits, small, rest) @ self.part
+        return found
+
+    def fragmentation(self, slots: Slots, at: Ints, allowed: Bools) -> _Floats:
+        """F of the slots `at`."""
+        rest = np.maximum(slots.gpus[at], 0).sum(axis=1)
+        lost = self.lost(
+            *self.below(slots.gpus[at]), slots.cpu[at][:, None], rest[:, None], allowed[slots.kind[at]]
+        )
+        found: _Floats = self.cpu_only * rest + lost
+        return found
+
+
+def fragmented(fleet: Fleet, target: Target) -> float:
+    """F of the cluster, in thousandths of GPU."""
+    used = np.array([slot for slot, state in enumerate(fleet.slots.states) if state is not None])
+    counts = np.bincount(fleet.slot_of_node[fleet.slot_of_node >= 0], minlength=fleet.slots.used)[used]
+    return float(target.fragmentation(fleet.slots, used, target.allowed(fleet.kinds)) @ counts)
+
+
+class Fgd(BaselinePolicy):
+    """Keys are minus the best score over the GPUs of the node that a share may take."""
+
+    def __init__(self, target: Sequence[Popular]) -> None:
+        super().__init__("fgd", no_preference)
+        self._target = Target(target)
 
     def start(self, slots: Slots, classes: Classes) -> None:
         super().start(slots, classes)
-        self._allowed = np.array(
-            [
-                [not request.models or kind.model in request.models for request in self._requests]
-                for kind in classes.kinds
-            ],
-            dtype=np.bool_,
-        ).reshape(len(classes.kinds), len(self._requests))
+        self._allowed = self._target.allowed(classes.kinds)
 
     def column(self, slot: int, start: int) -> Keys:
         state = self.slots.states[slot]
@@ -75,45 +118,33 @@ class Fgd(BaselinePolicy):
 
     def _gains(self, at: Ints, which: slice, positions: Sequence[int]) -> _Floats:
         """F before minus F after by (slot, class, position of a shared GPU); -inf where the share does not fit there."""
-        slots, classes = self.slots, self.classes
-        gpus = slots.gpus[at]
-        free = np.maximum(gpus, 0)
-        cpu, rest = slots.cpu[at], free.sum(axis=1)
-        below = gpus[:, :, None] < self._milli
-        small = np.where(below, free[:, :, None], 0).sum(axis=1)
-        enough = (~below).sum(axis=1)
-        allowed = self._allowed[slots.kind[at]]
-        before = self._cpu_only * rest + self._lost(small, enough, cpu[:, None], rest[:, None], allowed)
+        slots, classes, target = self.slots, self.classes, self._target
+        gpus, cpu = slots.gpus[at], slots.cpu[at]
+        rest = np.maximum(gpus, 0).sum(axis=1)
+        small, enough = target.below(gpus)
+        before = target.fragmentation(slots, at, self._allowed)
         share = classes.share[which]
         single = (classes.gpus[which] == 1) & (classes.milli[which] < WHOLE)
         taken = np.where(single, share, 0)[:, None]
         old = gpus[:, list(positions)][:, None, :]
         new = old - taken
-        was, now = old[..., None] < self._milli, new[..., None] < self._milli
+        was, now = old[..., None] < target.milli, new[..., None] < target.milli
         moved = np.where(now, np.maximum(new, 0)[..., None], 0) - np.where(
             was, np.maximum(old, 0)[..., None], 0
         )
         lost_gpus = np.where(single, 0, classes.gpus[which])[None, :, None, None]
-        after = self._lost(
+        after = target.lost(
             small[:, None, None, :] + moved,
             enough[:, None, None, :] + was.astype(np.int64) - now - lost_gpus,
             (cpu[:, None] - classes.cpu[which])[:, :, None, None],
             (rest[:, None] - share)[:, :, None, None],
-            allowed[:, None, None, :],
+            self._allowed[slots.kind[at]][:, None, None, :],
         )
-        after += self._cpu_only * (rest[:, None] - share)[:, :, None]
+        after += target.cpu_only * (rest[:, None] - share)[:, :, None]
         # Rounded, so that a pod that changes nothing gains exactly nothing whatever the order of summing was.
         gains: _Floats = np.round(before[:, None, None] - after, 6)
         gains[(new < 0) & single[:, None]] = -np.inf
         return gains
-
-    def _lost(
-        self, small: Ints, enough: Ints, cpu: Ints, rest: Ints, allowed: npt.NDArray[np.bool_]
-    ) -> _Floats:
-        """F over the classes with GPUs, summed over the last axis."""
-        fits = (enough >= self._number) & (cpu >= self._cpu) & allowed
-        found: _Floats = np.where(fits, small, rest) @ self._part
-        return found
 
 
 def _scores(gains: _Floats) -> Ints:

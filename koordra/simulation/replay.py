@@ -20,8 +20,8 @@ from koordra.placement.policy.expected_waste import ExpectedLeftover
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, capacity_of
 from koordra.placement.policy.workload_table import Table
-from koordra.simulation.baseline_policies import anywhere
-from koordra.simulation.fragmentation import fragmented
+from koordra.simulation.baseline_policies import place_randomly
+from koordra.simulation.fgd import Target, fragmented
 from koordra.simulation.openb import TraceNode, TracePod
 from koordra.simulation.policies import policy_named
 
@@ -163,6 +163,15 @@ def run(
     return Run(len(requests), curve, spent)
 
 
+def decision_us(decisions: Sequence[int]) -> dict[str, float | None]:
+    """Percentiles of decision times, given in nanoseconds."""
+    if not decisions:
+        return {"p50": None, "p99": None, "max": None}
+    spent = np.array(decisions) / 1000
+    p50, p99, most = (round(float(value), 2) for value in (*np.percentile(spent, (50, 99)), spent.max()))
+    return {"p50": p50, "p99": p99, "max": most}
+
+
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """`table` is what `koordra` knows at the start, None for nothing; `unknown`: it learns from what arrives."""
@@ -184,7 +193,7 @@ class Experiment:
         on_progress: Progress = lambda _done, _of: None,
     ) -> Run:
         """Order and ties come from the generator."""
-        cluster, target = self.cluster, self.workload.popular()
+        cluster, target = self.cluster, Target(self.workload.popular())
         requests = arrivals(
             self.pods, cluster.capacity, generator=generator, tune_ratio=self.tune_ratio, scale=self.scale
         )
@@ -208,7 +217,7 @@ class Experiment:
         """How a request is placed where the fleet does not do it alone: at random, or while learning."""
         policy = fleet.policy
         if policy.name == "random":
-            return lambda request: anywhere(fleet, request, generator)
+            return lambda request: place_randomly(fleet, request, generator)
         if not isinstance(policy, ExpectedLeftover) or not self.unknown:
             return None
         online = Online(policy, capacity_of(self.cluster.kinds, self.cluster.nodes))

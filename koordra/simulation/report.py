@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from koordra.simulation.replay import Run
+from koordra.simulation.replay import Run, decision_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Reported:
     run: Run
 
     def to_dict(self) -> dict[str, Any]:
-        curve, spent = self.run.curve, np.array(self.run.decisions) / 1000
+        curve = self.run.curve
         most = curve.percent_allocated(130)
         return {
             "policy": self.policy,
@@ -34,13 +34,7 @@ class Reported:
             else round((100 - most) / 100 * self.capacity / 1000, 2),
             "frag_pct_100": _rounded(curve.percent_fragmented(100)),
             "elapsed_s": round(sum(self.run.decisions) / 1e9, 4),
-            "decision_us": {
-                "p50": round(float(np.percentile(spent, 50)), 2),
-                "p99": round(float(np.percentile(spent, 99)), 2),
-                "max": round(float(spent.max()), 2),
-            }
-            if len(spent)
-            else {"p50": None, "p99": None, "max": None},
+            "decision_us": decision_us(self.run.decisions),
         }
 
 

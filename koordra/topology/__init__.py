@@ -3,8 +3,8 @@
 ``levels``, ``scopes``   how near two devices are, from published attributes alone: what the allocator imports
 ``machine``              the facts of one node as frozen values; ``partitions`` MIG instances and sub-functions of a device
 ``published``            a machine from ResourceSlices; ``overlay`` adds what sysfs does not show
-``inferred``             NVLink domains and rails; ``nvlinks`` how NVLink is published
-``products``, ``versions``  names and versions as they are published
+``fabrics``              NVLink domains and rails, and how NVLink is published
+``product_names``        names and versions as they are published
 ``graph``                the machine as a networkx graph (imported only when one is built)
 ``machine_shape``        what nodes of one kind have in common: counts, classes of nearness, NVLink
 ``network_topology``     where a node stands between the others: zone, core, spine, block, NVLink domain

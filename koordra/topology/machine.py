@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from koordra.api import names
-from koordra.topology.levels import Level
+from koordra.topology.levels import Level, level_between
 from koordra.topology.partitions import Fabric, MigInstance, MigProfile, SubFunction
 
 BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -236,9 +236,9 @@ Device = Gpu | Nic
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a node said of itself and nobody else could conclude alike, not seeing its whole machine: bus id and NVLink
-    domain, bus id and rail."""
+class PublishedFabrics:
+    """Domains and rails as a node published them, which nobody could infer who does not see the whole machine: bus id and
+    NVLink domain, bus id and rail."""
 
     nvlink_domains: tuple[tuple[str, str], ...] = ()
     rails: tuple[tuple[str, int], ...] = ()
@@ -250,7 +250,7 @@ class Machine:
 
     ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
     GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are
-    guarded and given to nobody. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``told`` is for a machine that
+    guarded and given to nobody. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``published_fabrics`` is for a machine that
     is seen through its ResourceSlices, None where the machine itself was read.
     """
 
@@ -266,7 +266,7 @@ class Machine:
     boot_id: str | None = None
     gpu_management: tuple[DeviceNode, ...] = ()
     sub_functions: tuple[SubFunction, ...] = ()
-    told: Told | None = None
+    published_fabrics: PublishedFabrics | None = None
 
     def devices(self) -> Iterator[Device]:
         """GPUs, then NICs, then virtual functions."""
@@ -301,19 +301,18 @@ class Machine:
 
 
 def pcie_level(a: Device, b: Device) -> Level:
-    """The PCIe level between two devices of one machine: what the allocator concludes from the published attributes.
+    """The PCIe level between two devices of one machine: what the allocator concludes from what they publish."""
+    return level_between(_published_place(a.location), _published_place(b.location))
 
-    The same rule as ``level_between``, asked of the facts behind the attributes; ``graph.level`` finds it from the tree.
-    """
-    here, there = a.location, b.location
-    if here.bus_id == there.bus_id:
-        return Level.X
-    if here.switches and there.switches and here.switches[0] == there.switches[0]:
-        return Level.PIX if here.switches == there.switches else Level.PXB
-    if here.root == there.root:
-        on_root_bus = here.root == f"pci{here.bus}"
-        return Level.PIX if here.bus == there.bus and not on_root_bus else Level.PHB
-    return Level.NODE if here.numa is not None and here.numa == there.numa else Level.SYS
+
+def _published_place(location: Location) -> dict[str, str | int | None]:
+    return {
+        names.STANDARD_PCI_BUS_ID: location.bus_id,
+        names.STANDARD_PCIE_ROOT: location.root,
+        names.ATTR_PCIE_SWITCH: location.switches[0] if location.switches else None,
+        names.ATTR_PCIE_PATH: "/".join(location.switches),
+        names.ATTR_NUMA_NODE: location.numa,
+    }
 
 
 def level_is_inferred(a: Device, b: Device) -> bool:
@@ -326,8 +325,8 @@ _DECIDED_BY = {
     Level.PIX: "pcieSwitch",
     Level.PXB: "pcieSwitch",
     Level.PHB: "pcieRoot",
-    Level.NODE: "numa",
-    Level.SYS: "numa",
+    Level.NODE: "numaNode",
+    Level.SYS: "numaNode",
 }
 
 
@@ -336,8 +335,7 @@ def inferred_attribute(device: Device) -> str | None:
 
     None, and not published, where all was read. A rail is always inferred and not listed.
     """
-    fields = sorted("numaNode" if field == "numa" else field for field in device.inferred)
-    return ",".join(fields) or None
+    return ",".join(sorted(device.inferred)) or None
 
 
 def nvlinks_between(a: Gpu, b: Gpu) -> int:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from koordra.api import names
+from koordra.topology.fabrics import links_between_published
 from koordra.topology.levels import Level, attribute, level_between
 from koordra.topology.machine import Device, Machine, nvlinks_between, pcie_level
-from koordra.topology.nvlinks import links_between_published
 
 NEAR: Final = (Level.PIX, Level.PXB, Level.PHB, Level.NODE)
 """The levels that have classes, near to far; ``MachineShape.classes`` is in this order."""

@@ -14,7 +14,7 @@ can be said in YAML::
 
 The file fills gaps, it never overrules: a NUMA node that sysfs gives, or a switch that it shows, stays, and where the
 file says otherwise that is a :class:`Contradiction` for people to read. Everything taken from the file is marked in
-``inferred`` ("numa", "pcieSwitch", "pcieRoot"), and so in every picture.
+``inferred`` ("numaNode", "pcieSwitch", "pcieRoot"), and so in every picture.
 
 The host bridge follows. Devices below one switch of the file share one, or "same root" would be narrower than "same
 switch": where sysfs shows several, that of the first counts for all. And a bus that carries devices of several NUMA nodes
@@ -203,7 +203,7 @@ def _laid_over(machine: Machine, seen: Location, place: Place, root: str) -> tup
     node = machine.numa(place.numa)
     if seen.numa is None and node is not None:
         location = replace(location, numa=node.id, socket=node.socket)
-        inferred.add("numa")
+        inferred.add("numaNode")
     if root != seen.root:
         location = replace(location, path=(root, *location.path[1:]))
         inferred.add("pcieRoot")

@@ -13,6 +13,7 @@ from typing import Any
 from koordra.api import names
 from koordra.api.devices import Device as PublishedDevice
 from koordra.api.slices import ResourceSlice
+from koordra.topology.fabrics import links_between_published
 from koordra.topology.levels import attribute
 from koordra.topology.machine import (
     Bridge,
@@ -23,11 +24,10 @@ from koordra.topology.machine import (
     Nic,
     NumaNode,
     NvLink,
+    PublishedFabrics,
     RdmaPort,
-    Told,
     bus_order,
 )
-from koordra.topology.nvlinks import links_between_published
 from koordra.topology.partitions import MigInstance, MigProfile
 
 Attributes = Mapping[str, Any]
@@ -53,7 +53,7 @@ def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, fro
     nics = [_nic(values[device.name]) for device in of_type.get(names.TYPE_NIC, ())]
     vfs = [_vf(device.name, values) for device in of_type.get(names.TYPE_VF, ())]
     first = next(iter(values.values()), {})
-    told = Told(
+    fabrics = PublishedFabrics(
         nvlink_domains=_by_bus_id(values.values(), names.ATTR_NVLINK_DOMAIN),
         rails=_by_bus_id(values.values(), names.ATTR_RAIL),
     )
@@ -64,7 +64,7 @@ def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, fro
         nics=tuple(sorted(nics, key=lambda nic: bus_order(nic.location.bus_id))),
         vfs=tuple(sorted(vfs, key=lambda nic: bus_order(nic.location.bus_id))),
         driver_version=attribute(first, names.ATTR_DRIVER_VERSION_TEXT),
-        told=told,
+        published_fabrics=fabrics,
     )
     return machine, frozenset(values)
 
@@ -101,7 +101,7 @@ def _location(values: Attributes) -> Location:
 
 def _inferred(values: Attributes) -> frozenset[str]:
     fields = str(attribute(values, names.ATTR_INFERRED) or "").split(",")
-    return frozenset("numa" if field == "numaNode" else field for field in fields if field)
+    return frozenset(filter(None, fields))
 
 
 def _gpu(device: PublishedDevice, values: Attributes, others: Mapping[str, Attributes]) -> Gpu:

@@ -1,6 +1,6 @@
 """NVLink on one node: how many links join which GPUs, and the partitions of an NVSwitch fabric.
 
-Both are read from what the cards publish (`koordra.topology.nvlinks`); a MIG slice takes no part, since it has no NVLink.
+Both are read from what the cards publish (`koordra.topology.fabrics`); a MIG slice takes no part, since it has no NVLink.
 
 The partitions are those that Koordinator's built-in table has for eight Hopper GPUs: pairs, fours, all, and each card
 by itself. Which of them a claim may have is the node's word, in the label `koordra.io/gpu-partition-policy`

@@ -21,13 +21,12 @@ from koordra.kubelet_plugin.discovery.result import Discovery, Problem
 from koordra.topology import overlay as overlays
 from koordra.topology import presets
 from koordra.topology.machine import Machine
-from koordra.topology.pictures import job_picture
+from koordra.topology.pictures import job as job_pictures
 from koordra.topology.pictures.document import document
 from koordra.topology.pictures.dot import dot
 from koordra.topology.pictures.job import Job, jobs_of
-from koordra.topology.pictures.matrix import matrix
 from koordra.topology.pictures.svg import svg
-from koordra.topology.pictures.text_tree import text_tree
+from koordra.topology.pictures.text import matrix, text_tree
 from koordra.topology.pictures.usage import NOBODY, Usage, holders_of_claims
 from koordra.topology.published import machine_of_slices
 
@@ -136,13 +135,13 @@ def render_jobs(jobs: list[Job], output: str) -> str:
     """The jobs as text, or in the form `svg`, `json` or `yaml`. Raises InvalidInput for `dot`."""
     match output:
         case "json" | "yaml":
-            return as_text([job_picture.document(job) for job in jobs], output)
+            return as_text([job_pictures.document(job) for job in jobs], output)
         case "svg":
-            return job_picture.svg(jobs)
+            return job_pictures.svg(jobs)
         case "dot":
             raise InvalidInput("a job has no dot picture", object="topology", remedy="use -o svg")
         case _:
-            return "".join(job_picture.text_tree(job) for job in jobs) or "no job is placed\n"
+            return "".join(job_pictures.text_tree(job) for job in jobs) or "no job is placed\n"
 
 
 def _kind(name: str) -> presets.Preset:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from koordra.api import names
 from koordra.topology.machine import Device, Gpu, Location, Nic
-from koordra.topology.versions import semver
+from koordra.topology.product_names import semver
 
 Mode = Literal["joint", "native"]
 

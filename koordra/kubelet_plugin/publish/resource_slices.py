@@ -44,11 +44,9 @@ from koordra.kubelet_plugin.publish.device_attributes import (
 )
 from koordra.kubelet_plugin.publish.partitions import MigDevice, consumption, counter_sets, gpu_counters
 from koordra.quantity import canonical
-from koordra.topology.inferred import nvlink_domains, rails
+from koordra.topology.fabrics import nvlink_domains, published_links, rails
 from koordra.topology.machine import Gpu, Machine, Nic, inferred_attribute
-from koordra.topology.nvlinks import published_links
-from koordra.topology.products import gpu_model, nic_model
-from koordra.topology.versions import cuda_semver
+from koordra.topology.product_names import cuda_semver, gpu_model, nic_model
 
 DEVICES_PER_SLICE = 64
 COUNTER_SETS_PER_SLICE = 8

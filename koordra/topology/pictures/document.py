@@ -17,10 +17,10 @@ from itertools import combinations
 from typing import Any
 
 from koordra.api import names
+from koordra.topology.fabrics import nvlink_domains, rails
 from koordra.topology.graph import build, nvlink_cliques
-from koordra.topology.inferred import nvlink_domains, rails
 from koordra.topology.machine import Device, Gpu, Machine, Nic
-from koordra.topology.pictures.matrix import level_rests_on_guess, level_text
+from koordra.topology.pictures.text import level_rests_on_guess, level_text
 from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
 
@@ -74,9 +74,7 @@ def _place(device: Device, *, type_: str, inferred: set[str], usage: Usage) -> d
         "path": list(location.path),
         "offered": usage.is_offered(device),
         "holders": list(usage.holders_of(device)),
-        "inferred": sorted(
-            {"numaNode" if field == "numa" else field for field in device.inferred} | inferred
-        ),
+        "inferred": sorted(device.inferred | inferred),
     }
 
 

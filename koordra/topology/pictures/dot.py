@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 
+from koordra.topology.fabrics import inferred_parts
 from koordra.topology.graph import build
-from koordra.topology.inferred import inferred_parts
 from koordra.topology.machine import Device, Gpu, Machine, inferred_attribute
-from koordra.topology.pictures.matrix import device_state, labels
+from koordra.topology.pictures.text import device_state, labels
 from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
 _SHAPES = {

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
-from xml.sax.saxutils import escape, quoteattr
 
-from koordra.topology.inferred import rails
+from koordra.topology.fabrics import rails
 from koordra.topology.machine import Machine
 from koordra.topology.pictures.drawing.devices import DeviceArtist
 from koordra.topology.pictures.drawing.legend import Legend
@@ -26,16 +25,14 @@ from koordra.topology.pictures.drawing.pen import (
     NUMA,
     PAPER,
     ROOT,
-    SANS,
     SOCKET,
     Pen,
     fitting,
-    number,
     text_width,
 )
 from koordra.topology.pictures.drawing.plan import MARGIN, Panel, Plan, Rows, plan
 from koordra.topology.pictures.usage import NOBODY, Usage
-from koordra.topology.products import nic_model
+from koordra.topology.product_names import nic_model
 
 _LEAST_WIDTH: Final = 1000.0
 _STYLES: Final = {"socket": SOCKET, "numa": NUMA, "root": ROOT}
@@ -63,15 +60,7 @@ def svg(machine: Machine, usage: Usage = NOBODY, *, title: str = "", subtitle: s
         artist.bar(bar, rows)
     pen.line(MARGIN, below + 8, placed.width - MARGIN, below + 8, stroke="#d3dbe4")
     legend.draw(pen, MARGIN, below + 30, placed.width - 2 * MARGIN)
-    return _document(pen, placed.width, height, title or "machine")
-
-
-def _document(pen: Pen, width: float, height: float, title: str) -> str:
-    opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
-        f'viewBox="0 0 {number(width)} {number(height)}" font-family={quoteattr(SANS)} role="img">'
-    )
-    return "\n".join([opening, f"<title>{escape(title)}</title>", *pen.elements, "</svg>"]) + "\n"
+    return pen.document(placed.width, height, title=title or "machine")
 
 
 def _heading(pen: Pen, machine: Machine, title: str, subtitle: str, width: float) -> None:

@@ -304,7 +304,7 @@ def _location(
 ) -> tuple[Location, frozenset[str]]:
     numa, inferred = entry.get("numa"), frozenset[str]()
     if numa is None and len(numa_nodes) == 1:
-        numa, inferred = numa_nodes[0].id, frozenset({"numa"})
+        numa, inferred = numa_nodes[0].id, frozenset({"numaNode"})
     location = Location(
         bus_id=path[-1],
         path=path,

@@ -3,7 +3,7 @@
 Under a GPU, or under the defaults of all GPUs::
 
     mig: true
-    mig_profiles: A100-SXM4-40GB          # one of the cards below
+    mig_profiles: A100-SXM4-40GB          # one of the cards in mig_profiles.json
     mig_instances: [[1g.5gb, 0], [3g.20gb, 4]]    # profile, first memory slice
 
 The tables follow NVIDIA's MIG User Guide ("Supported MIG Profiles") and what ``nvidia-smi mig -lgip`` and ``-lgipp``
@@ -12,8 +12,11 @@ print; memory differs by some MiB between driver versions.
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from koordra.errors import InvalidManifest
@@ -21,36 +24,15 @@ from koordra.topology.machine import DeviceNode
 from koordra.topology.partitions import MigInstance, MigProfile
 
 _MIB = 1 << 20
+_TABLES = Path(__file__).parent / "mig_profiles.json"
 _IDENTITIES = uuid.UUID("0f0b4f3e-8a35-5b0a-8f0e-6d6967000000")
 _MOST_COMPUTE_INSTANCES, _MOST_GPU_INSTANCES = 8, 15
 
-_SEVEN = tuple((start, 1) for start in range(7))
-_PAIRS = ((0, 2), (2, 2), (4, 2))
-_FOURTHS = (*_PAIRS, (6, 2))
-_HALVES = ((0, 4), (4, 4))
 
-# name, NVML's id, MiB, compute slices, most, placements, copy engines, decoders, jpeg engines, OFAs
-_Row = tuple[str, int, int, int, int, tuple[tuple[int, int], ...], int, int, int, int]
-CARDS: dict[str, tuple[_Row, ...]] = {
-    "A100-SXM4-40GB": (
-        ("7g.40gb", 0, 40192, 7, 1, ((0, 8),), 7, 5, 1, 1),
-        ("4g.20gb", 5, 20096, 4, 1, ((0, 4),), 4, 2, 0, 0),
-        ("3g.20gb", 9, 20096, 3, 2, _HALVES, 3, 2, 0, 0),
-        ("2g.10gb", 14, 9984, 2, 3, _PAIRS, 2, 1, 0, 0),
-        ("1g.10gb", 15, 9984, 1, 4, _FOURTHS, 1, 1, 0, 0),
-        ("1g.5gb", 19, 4864, 1, 7, _SEVEN, 1, 0, 0, 0),
-        ("1g.5gb+me", 20, 4864, 1, 1, _SEVEN, 1, 1, 1, 1),
-    ),
-    "H100-SXM5-80GB": (
-        ("7g.80gb", 0, 81152, 7, 1, ((0, 8),), 8, 7, 7, 1),
-        ("4g.40gb", 5, 40448, 4, 1, ((0, 4),), 4, 4, 4, 0),
-        ("3g.40gb", 9, 40448, 3, 2, _HALVES, 3, 3, 3, 0),
-        ("2g.20gb", 14, 20096, 2, 3, _PAIRS, 2, 2, 2, 0),
-        ("1g.20gb", 15, 20096, 1, 4, _FOURTHS, 1, 1, 1, 0),
-        ("1g.10gb", 19, 9984, 1, 7, _SEVEN, 1, 1, 1, 0),
-        ("1g.10gb+me", 20, 9984, 1, 1, _SEVEN, 1, 1, 1, 1),
-    ),
-}
+def cards() -> dict[str, list[dict[str, Any]]]:
+    """The profiles of each card that there is a table for."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(_TABLES.read_text(encoding="utf-8"))
+    return found
 
 
 def mig_profiles(entry: Mapping[str, Any]) -> tuple[MigProfile, ...]:
@@ -58,28 +40,20 @@ def mig_profiles(entry: Mapping[str, Any]) -> tuple[MigProfile, ...]:
     card = entry.get("mig_profiles")
     if card is None:
         return ()
-    if card not in CARDS:
-        known = ", ".join(sorted(CARDS))
+    known = cards()
+    if card not in known:
         raise InvalidManifest(
-            f"there is no table for {card!r}", object="GPU", field="mig_profiles", remedy=f"one of {known}"
+            f"there is no table for {card!r}",
+            object="GPU",
+            field="mig_profiles",
+            remedy=f"one of {', '.join(sorted(known))}",
         )
-    return tuple(_profile(row) for row in sorted(CARDS[card], key=lambda row: row[1]))
+    return tuple(_profile(**row) for row in sorted(known[card], key=itemgetter("id")))
 
 
-def _profile(row: _Row) -> MigProfile:
-    name, number, mebibytes, slices, most, placements, copy, decoders, jpeg, ofa = row
-    return MigProfile(
-        id=number,
-        name=name,
-        memory_bytes=mebibytes * _MIB,
-        compute_slices=slices,
-        most=most,
-        placements=placements,
-        copy_engines=copy,
-        decoders=decoders,
-        jpeg_engines=jpeg,
-        ofa_engines=ofa,
-    )
+def _profile(*, mebibytes: int, placements: Sequence[Sequence[int]], **row: Any) -> MigProfile:
+    places = tuple((start, size) for start, size in placements)
+    return MigProfile(memory_bytes=mebibytes * _MIB, placements=places, **row)
 
 
 def mig_instances(

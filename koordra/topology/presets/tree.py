@@ -100,7 +100,7 @@ class MachineWriter:
             class_code=0x030200,
             vendor="10de",
             device=gpu.device_id,
-            numa=None if "numa" in gpu.inferred else gpu.location.numa,
+            numa=None if "numaNode" in gpu.inferred else gpu.location.numa,
         )
         lines = {
             "Model": gpu.product_name,
@@ -122,7 +122,7 @@ class MachineWriter:
             class_code=0x020700 if first.link_layer == "InfiniBand" else 0x020000,
             vendor=nic.vendor,
             device=nic.device_id,
-            numa=None if "numa" in nic.inferred else nic.location.numa,
+            numa=None if "numaNode" in nic.inferred else nic.location.numa,
         )
         if nic.sriov_total:
             self._file(f"{directory}/sriov_totalvfs", str(nic.sriov_total))

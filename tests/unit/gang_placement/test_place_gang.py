@@ -15,8 +15,7 @@ from koordra.errors import InvalidManifest
 from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable
 from koordra.placement.gang import node_search as searching
 from koordra.topology.network_topology import NetworkLevels
-from koordra.topology.pictures.job import jobs_of
-from koordra.topology.pictures.job_picture import svg, text_tree
+from koordra.topology.pictures.job import jobs_of, svg, text_tree
 from tests.unit.allocator.machines import allocated, claim, request
 from tests.unit.gang_placement.clusters import (
     BLOCK,

@@ -20,7 +20,7 @@ from koordra.controller.legacy.admission import PATHS
 from koordra.controller.webhook import secret
 from koordra.controller.webhook.run import SERVICE_NAME
 from koordra.errors import ApiError
-from koordra.topology.presets.mig import CARDS
+from koordra.topology.presets.mig import cards
 from koordra_devcluster.apiserver.access import cel_policies
 from tests.cluster.installation import Installation, account_kubeconfig
 from tests.cluster.waiting import eventually
@@ -110,7 +110,7 @@ def test_native_classes_have_the_names_and_never_match_a_joint_device() -> None:
         (selector,) = obj["spec"]["selectors"]
         assert 'allocator == "scheduler"' in selector["cel"]["expression"]
         assert compile_error(selector["cel"]["expression"]) is None
-    profiles = {row[0] for rows in CARDS.values() for row in rows}
+    profiles = {row["name"] for rows in cards().values() for row in rows}
     assert {f"nvidia.com/mig-{name.replace('+', '.')}" for name in profiles} == set(called[1:])
 
 

@@ -12,8 +12,8 @@ from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Choice, Kind, Request, State, after
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import Freed, carried_out, defragment, shapes_free
+from koordra.simulation.baseline_policies import FirstFit
 from koordra.simulation.dlrm import nodes_of
-from koordra.simulation.first_fit import FirstFit
 from koordra.topology import presets
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import shape_of_machine

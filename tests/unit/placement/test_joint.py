@@ -8,12 +8,13 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from benchmarks.scale_alignment import flat
 from koordra.placement.columns.canonical import Likeness
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Choice, Request, State, after
 from koordra.placement.policy.expected_waste import ExpectedLeftover
 from koordra.placement.policy.workload_table import Demand, Table
-from koordra.simulation.dlrm import flat, nodes_of
+from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import MachineShape, pair_level, shape_of_machine
 from tests.machines import catalogue

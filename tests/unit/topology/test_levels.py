@@ -143,7 +143,7 @@ def test_preferred_climbs_from_its_scope_to_the_node() -> None:
 
 def test_networkx_is_imported_only_for_a_graph() -> None:
     probe = (
-        "import sys, koordra.topology, koordra.topology.machine, koordra.topology.pictures.matrix, koordra.topology.graph;"
+        "import sys, koordra.topology, koordra.topology.machine, koordra.topology.pictures.text, koordra.topology.graph;"
         "sys.exit('networkx' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0

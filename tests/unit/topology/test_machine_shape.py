@@ -10,9 +10,9 @@ import pytest
 from koordra.api import names
 from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level
+from koordra.topology.fabrics import published_links
 from koordra.topology.machine import pcie_level
 from koordra.topology.machine_shape import pair_level, shape_of_devices, shape_of_machine
-from koordra.topology.nvlinks import published_links
 from tests.machines import catalogue
 
 

@@ -10,7 +10,7 @@ from koordra.errors import InvalidManifest
 from koordra.topology import Level, level_between
 from koordra.topology.machine import Device, Machine, inferred_attribute, pcie_level
 from koordra.topology.overlay import Contradiction, Place, apply, load
-from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.text import matrix
 from tests.machines import catalogue
 
 XML = """<?xml version="1.0"?>

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordra.topology.products import gpu_model, nic_model
-from koordra.topology.versions import cuda_semver, semver
+from koordra.topology.product_names import cuda_semver, gpu_model, nic_model, semver
 
 # The pattern of https://semver.org, section "suggested regular expression".
 SEMVER = re.compile(

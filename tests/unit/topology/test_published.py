@@ -9,11 +9,11 @@ import pytest
 
 from koordra.api import names
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.topology.machine import Machine, NvLink, Told, level, pcie_level
-from koordra.topology.nvlinks import links_between_published, published_links
+from koordra.topology.fabrics import links_between_published, published_links
+from koordra.topology.machine import Machine, NvLink, PublishedFabrics, level, pcie_level
 from koordra.topology.pictures.document import document
-from koordra.topology.pictures.matrix import matrix
 from koordra.topology.pictures.svg import svg
+from koordra.topology.pictures.text import matrix
 from koordra.topology.pictures.usage import Usage, holders_of_claims
 from koordra.topology.published import machine_of_slices
 from tests.machines import catalogue
@@ -101,7 +101,7 @@ def test_only_the_newest_generation_of_this_driver_counts() -> None:
     seen, offered = machine_of_slices([*old, *new, *foreign])
     assert not seen.gpus
     assert offered == {"nic-0000-18-00-0", "nic-0000-af-00-0"}
-    assert machine_of_slices([]) == (Machine(told=Told()), frozenset())
+    assert machine_of_slices([]) == (Machine(published_fabrics=PublishedFabrics()), frozenset())
 
 
 def claim(name: str, *devices: str, pool: str = "node-a", driver: str = "koordra.io") -> dict[str, Any]:

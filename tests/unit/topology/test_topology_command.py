@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from koordra.cli.machine.topology import command
 from koordra.errors import DiscoveryError, InvalidInput
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.text import matrix
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue
 

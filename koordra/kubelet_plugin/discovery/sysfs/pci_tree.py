@@ -160,7 +160,7 @@ def locate(
     inferred: frozenset[str] = frozenset()
     known = {node.id: node for node in numa_nodes}
     if numa == _NOT_TOLD and len(known) == 1:
-        numa, inferred = next(iter(known)), frozenset({"numa"})
+        numa, inferred = next(iter(known)), frozenset({"numaNode"})
     if numa not in known:
         numa = None
     above = [bridges[part] for part in function.path[:-1] if part in bridges]

@@ -22,7 +22,7 @@ from koordra.topology.pictures.drawing.pen import (
     fitting,
 )
 from koordra.topology.pictures.drawing.plan import BAR, GPU_SIZE, NIC_SIZE, Bar, Rows, Tile
-from koordra.topology.pictures.matrix import labels, port_text
+from koordra.topology.pictures.text import labels, port_text
 from koordra.topology.pictures.usage import Usage, mig_summary
 
 _RIBBON: Final = 19.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -24,7 +24,7 @@ from koordra.topology.pictures.drawing.pen import (
     SWITCH,
     Pen,
 )
-from koordra.topology.pictures.matrix import labels, level_rests_on_guess
+from koordra.topology.pictures.text import labels, level_rests_on_guess
 
 _NARROWEST: Final = 38.0
 _WIDEST: Final = 62.0
@@ -96,41 +96,28 @@ class Legend:
     def _matrix(self, pen: Pen, x: float, y: float, width: float) -> None:
         short = labels(self._machine)
         title = "PCIe level, GPU to NIC" if self._columns is not self._rows else "PCIe level"
-        pen.text(x, y + 14, title, size=15, bold=True)
-        for column, device in enumerate(self._columns):
-            middle = x + _ROW_LABEL + width * (column + 0.5)
-            pen.text(middle, y + 40, short[device.name], size=9.5, fill=FAINT_INK, anchor="middle")
-        for row, device in enumerate(self._rows):
-            top = y + 46 + row * _CELL_HEIGHT
-            pen.text(x + _ROW_LABEL - 8, top + 15, short[device.name], size=11, bold=True, anchor="end")
-            for column, other in enumerate(self._columns):
-                self._cell(pen, x + _ROW_LABEL + column * width, top, width=width, pair=(device, other))
-
-    def _cell(self, pen: Pen, x: float, y: float, *, width: float, pair: tuple[Device, Device]) -> None:
-        word = str(pcie_level(*pair))
-        fill, ink = LEVELS.get(word, (PAPER, FAINT_INK))
-        pen.rect(x, y, width - 1.5, _CELL_HEIGHT - 1.5, fill=fill, radius=2.5)
-        mark = "*" if level_rests_on_guess(*pair) else ""
-        shown = "" if word == "X" else word + mark
-        pen.text(x + width / 2 - 0.8, y + 14, shown, size=10, fill=ink, anchor="middle")
+        rows, columns = ([short[device.name] for device in some] for some in (self._rows, self._columns))
+        for (row, column), at in _grid(
+            pen, x, y, title=title, rows=rows, columns=columns, left=_ROW_LABEL, width=width
+        ):
+            pair = self._rows[row], self._columns[column]
+            word = str(pcie_level(*pair))
+            fill, ink = LEVELS.get(word, (PAPER, FAINT_INK))
+            pen.rect(*at, width - 1.5, _CELL_HEIGHT - 1.5, fill=fill, radius=2.5)
+            shown = "" if word == "X" else word + "*" * level_rests_on_guess(*pair)
+            pen.text(at[0] + width / 2 - 0.8, at[1] + 14, shown, size=10, fill=ink, anchor="middle")
 
     def _distances(self, pen: Pen, x: float, y: float) -> None:
-        pen.text(x, y + 14, "NUMA distance (SLIT)", size=15, bold=True)
-        left = x + _ROW_LABEL + 10
-        for column, node in enumerate(self._slit):
-            middle = left + _SLIT_CELL * (column + 0.5)
-            pen.text(middle, y + 40, str(node.id), size=9.5, fill=FAINT_INK, anchor="middle")
-        for row, node in enumerate(self._slit):
-            top = y + 46 + row * _CELL_HEIGHT
-            pen.text(left - 8, top + 15, f"NUMA {node.id}", size=11, bold=True, anchor="end")
-            for column, other in enumerate(self._slit):
-                distance = self._machine.distance(node.id, other.id) or 0
-                fill = next(shade for least, shade in _SHADES if distance > least)
-                at = left + column * _SLIT_CELL
-                pen.rect(
-                    at, top, _SLIT_CELL - 1.5, _CELL_HEIGHT - 1.5, fill=fill, stroke="#d3dbe4", radius=2.5
-                )
-                pen.text(at + _SLIT_CELL / 2, top + 14, str(distance), size=10, anchor="middle")
+        numbers = [node.id for node in self._slit]
+        rows, columns = [f"NUMA {number}" for number in numbers], [str(number) for number in numbers]
+        title, left = "NUMA distance (SLIT)", _ROW_LABEL + 10
+        for (row, column), at in _grid(
+            pen, x, y, title=title, rows=rows, columns=columns, left=left, width=_SLIT_CELL
+        ):
+            distance = self._machine.distance(numbers[row], numbers[column]) or 0
+            fill = next(shade for least, shade in _SHADES if distance > least)
+            pen.rect(*at, _SLIT_CELL - 1.5, _CELL_HEIGHT - 1.5, fill=fill, stroke="#d3dbe4", radius=2.5)
+            pen.text(at[0] + _SLIT_CELL / 2, at[1] + 14, str(distance), size=10, anchor="middle")
 
     def _key(self, pen: Pen, x: float, y: float) -> None:
         pen.text(x, y + 14, "Legend", size=15, bold=True)
@@ -203,3 +190,26 @@ class Legend:
                 pen.circle(x + 13, y + 8, 8, fill=RAILS[0])
             case _:
                 pen.rect(x + 8, y + 3, 9, 10, fill=PAPER, stroke=NIC[1], radius=1)
+
+
+def _grid(
+    pen: Pen,
+    x: float,
+    y: float,
+    *,
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    left: float,
+    width: float,
+) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
+    """Draws a table's title and labels; row and column of each cell, and its upper left corner, in drawing order."""
+    pen.text(x, y + 14, title, size=15, bold=True)
+    for column, label in enumerate(columns):
+        middle = x + left + width * (column + 0.5)
+        pen.text(middle, y + 40, label, size=9.5, fill=FAINT_INK, anchor="middle")
+    for row, label in enumerate(rows):
+        top = y + 46 + row * _CELL_HEIGHT
+        pen.text(x + left - 8, top + 15, label, size=11, bold=True, anchor="end")
+        for column in range(len(columns)):
+            yield (row, column), (x + left + column * width, top)

@@ -133,6 +133,18 @@ class Pen:
     def path(self, d: str, *, stroke: str, width: float) -> None:
         self._add("path", d=d, fill="none", stroke=stroke, stroke_width=width, stroke_linecap="round")
 
+    def polyline(
+        self, points: Iterable[tuple[float, float]], *, stroke: str, width: float, dashed: bool
+    ) -> None:
+        self._add(
+            "polyline",
+            points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
+            fill="none",
+            stroke=stroke,
+            stroke_width=width,
+            stroke_dasharray="5 3" if dashed else None,
+        )
+
     def circle(self, x: float, y: float, radius: float, *, fill: str) -> None:
         self._add("circle", cx=x, cy=y, r=radius, fill=fill)
 
@@ -167,6 +179,15 @@ class Pen:
         opened, _, _ = self.elements[-1].rpartition("/>")
         tag = self.elements[-1][1:].partition(" ")[0]
         self.elements[-1] = f"{opened}><title>{escape(text)}</title></{tag}>"
+
+    def document(self, width: float, height: float, *, title: str) -> str:
+        """Everything drawn, as a whole SVG document that ends with a newline."""
+        size = f"{number(width)} {number(height)}"
+        opening = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
+            f'viewBox="0 0 {size}" font-family={quoteattr(SANS)} role="img">'
+        )
+        return "\n".join([opening, f"<title>{escape(title)}</title>", *self.elements, "</svg>"]) + "\n"
 
     def _add(self, tag: str, content: str | None = None, **attributes: str | float | None) -> None:
         written = " ".join(

@@ -16,7 +16,7 @@ from koordra.kubelet_plugin.discovery.nvml.query import GpuFacts, NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.topology.machine import Gpu, Nic
-from koordra.topology.pictures.matrix import matrix
+from koordra.topology.pictures.text import matrix
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.machines import catalogue
@@ -285,7 +285,7 @@ def test_unknown_numa_node_on_a_machine_with_one_is_inferred(tmp_path: Path) -> 
     )
     MachineWriter(tmp_path).write(kind.machine(serial="vm"))
     found = gpu(discover(tmp_path), "0000:00:05.0")
-    assert (found.location.numa, found.inferred) == (0, frozenset({"numa"}))
+    assert (found.location.numa, found.inferred) == (0, frozenset({"numaNode"}))
 
 
 def test_hyper_v_and_wide_domains(h100: Path) -> None:
@@ -361,7 +361,7 @@ def test_a_numa_node_that_is_not_listed_is_not_guessed(h100: Path) -> None:
     found = discover(h100)
     for device in found.machine.devices():
         assert device.location.numa == (0 if before[device.name] == 0 else None)
-        assert "numa" not in device.inferred
+        assert "numaNode" not in device.inferred
     assert {field for _, field in problems(found)} == {"numaNode"}
 
 
@@ -371,6 +371,6 @@ def test_on_a_machine_with_one_numa_node_there_is_one_answer(h100: Path) -> None
         told.write_text("-1\n")
     found = discover(h100)
     assert {(device.location.numa, device.inferred) for device in found.machine.devices()} == {
-        (0, frozenset({"numa"}))
+        (0, frozenset({"numaNode"}))
     }
     assert not found.problems

@@ -21,8 +21,7 @@ from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.prepare.device_guard import guard_of
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.machine import Gpu, Machine
-from koordra.topology.pictures.matrix import matrix
-from koordra.topology.pictures.text_tree import text_tree
+from koordra.topology.pictures.text import matrix, text_tree
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
 from tests.long import examples

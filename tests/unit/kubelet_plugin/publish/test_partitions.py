@@ -21,7 +21,7 @@ from koordra.kubelet_plugin.publish.resource_slices import build_slices, next_ge
 from koordra.topology.machine import DeviceNode, Gpu, Machine
 from koordra.topology.partitions import mig_name
 from koordra.topology.presets.facts import preset
-from koordra.topology.presets.mig import CARDS
+from koordra.topology.presets.mig import cards
 from tests.machines import catalogue
 from tests.unit.kubelet_plugin.publish.test_resource_slices import LABEL, assert_device, plain
 
@@ -210,7 +210,7 @@ def possible(gpu: Gpu) -> dict[tuple[str, int], dict[str, int]]:
     }
 
 
-@pytest.mark.parametrize("card", CARDS)
+@pytest.mark.parametrize("card", cards())
 def test_counters_allow_what_the_card_allows(card: str) -> None:
     """As many of one profile as the card holds, and no two that overlap in memory."""
     gpu = node(gpus=1, card=card).gpus[0]

@@ -1,13 +1,23 @@
-"""What is inferred from a machine as a whole: which GPUs NVLink joins, which NICs are on one rail, and which parts of it
-are themselves conclusions.
+"""The fabrics that a machine's devices are on: NVLink among its GPUs, rails for its NICs; and which parts of it were inferred.
 
 Domains and rails are numbered over all devices, so one that is not seen would shift the numbers of the others. From a laptop a card
-that its node does not offer is not seen; there, what the node published counts (``Machine.told``).
+that its node does not offer is not seen; there, what the node published counts (``Machine.published_fabrics``). NVLink is published as
+
+    nvlinkDomain   the set of GPUs that NVLink joins, directly or not
+    nvlinks        active NVLinks of this GPU, 18; every pair of an NVSwitch fabric has the width of its narrower member
+    nvlinkPeers    only where GPUs are wired to each other directly: links to the GPU with minor 0, 1, ...: "0,1,1,2,2"
+
+The fabric of an HGX machine thus costs one number for each GPU, and only a mesh publishes its wiring.
 """
 
 from __future__ import annotations
 
-from koordra.topology.machine import Machine, bus_order, nvlinks_between
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from koordra.api import names
+from koordra.topology.levels import attribute
+from koordra.topology.machine import Gpu, Machine, bus_order, nvlinks_between
 
 
 def nvlink_domains(machine: Machine) -> dict[str, str]:
@@ -15,8 +25,8 @@ def nvlink_domains(machine: Machine) -> dict[str, str]:
 
     GPUs without NVLink are left out.
     """
-    if machine.told is not None:
-        return dict(machine.told.nvlink_domains)
+    if machine.published_fabrics is not None:
+        return dict(machine.published_fabrics.nvlink_domains)
     gpus = machine.gpus
     domains: dict[str, str] = {}
     for gpu in gpus:
@@ -43,8 +53,8 @@ def rails(machine: Machine) -> dict[str, int]:
     leaf switch per rail); nothing in the machine can confirm the cable. Machines whose switch groups carry
     unequal numbers of cards are cabled in ways that cannot be guessed and get no rails.
     """
-    if machine.told is not None:
-        return dict(machine.told.rails)
+    if machine.published_fabrics is not None:
+        return dict(machine.published_fabrics.rails)
     nics, gpus = machine.nics, machine.gpus
     with_gpu = {gpu.location.switches[0] for gpu in gpus if gpu.location.switches}
     cards: dict[str, list[str]] = {}
@@ -73,3 +83,39 @@ def inferred_parts(machine: Machine) -> frozenset[str]:
         if "pcieRoot" in device.inferred:
             parts.add(device.location.root)
     return frozenset(parts)
+
+
+def published_links(gpus: Sequence[Gpu]) -> dict[str, dict[str, int | str]]:
+    """GPU bus id -> attributes ``nvlinks`` and ``nvlinkPeers``; empty for a GPU without NVLink."""
+    return {gpu.location.bus_id: _links(gpu, gpus) for gpu in gpus}
+
+
+def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
+    """NVLinks between two GPUs of one node, from their attributes; 1 where only the common domain is published."""
+    domain = attribute(a, names.ATTR_NVLINK_DOMAIN)
+    if domain is None or domain != attribute(b, names.ATTR_NVLINK_DOMAIN):
+        return 0
+    peers, minor = attribute(a, names.ATTR_NVLINK_PEERS), attribute(b, names.ATTR_MINOR)
+    if isinstance(peers, str) and isinstance(minor, int):
+        widths = peers.split(",")
+        return int(widths[minor]) if minor < len(widths) and widths[minor].isdecimal() else 0
+    widths_here = [attribute(gpu, names.ATTR_NVLINKS) for gpu in (a, b)]
+    return min((width for width in widths_here if isinstance(width, int)), default=1)
+
+
+def _links(gpu: Gpu, gpus: Sequence[Gpu]) -> dict[str, int | str]:
+    active = sum(link.links for link in gpu.nvlinks)
+    if not active:
+        return {}
+    found: dict[str, int | str] = {names.ATTR_NVLINKS: active}
+    direct = any(not link.to_switch for link in gpu.nvlinks)
+    widths = {
+        other.minor: nvlinks_between(gpu, other) if other is not gpu else 0
+        for other in gpus
+        if other.minor is not None
+    }
+    if direct and widths:
+        found[names.ATTR_NVLINK_PEERS] = ",".join(
+            str(widths.get(minor, 0)) for minor in range(max(widths) + 1)
+        )
+    return found
