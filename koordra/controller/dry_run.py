@@ -37,7 +37,6 @@ from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs.annotations import gang_of
 from koordra.controller.placer import Placer
 from koordra.controller.reporting import claim_events
-from koordra.placement.index import NodeInfo
 
 _REFUSED: Final = re.compile(
     r"kube-scheduler refused node (?P<node>\S+): (?P<why>.*)\. \S+ is left out for (?P<pause>\d+) s"
@@ -119,15 +118,10 @@ class _Passing:
         placer.sync(cache)
         foreign = ForeignDrivers(cache)
         foreign.sync()
-        sites, users = placer.nodes, cache.pod_index.users
-        predicates, groups = InterPodPredicates(cache, sites), _waiting(cache)
-
-        def fits_when_empty(group: Group, site: NodeInfo) -> bool:
-            gone = {objects.uid(claim) for claim in site.holders}
-            gone |= {objects.uid(pod) for claim in site.holders for pod in users.get(objects.key(claim), ())}
-            return placer.fits(group, site.name, without=frozenset(gone))
-
-        reservations.review(groups, sites, fits_when_empty=fits_when_empty, now=0.0)
+        users = cache.pod_index.users
+        predicates, groups = InterPodPredicates(cache, placer.nodes), _waiting(cache)
+        fits = partial(placer.fits_when_empty, users=users)
+        reservations.review(groups, placer.nodes, fits_when_empty=fits, now=0.0)
         course = _Course()
         for group in sorted(groups.values(), key=lambda group: group.urgency):
             kept_off = {**reservations.kept_off(group), **predicates.of(group)}

@@ -196,10 +196,17 @@ class Placer:
             reason = Reason(None, None, None, "InternalError", text)
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
 
-    def fits(self, group: Group, node: str, *, without: frozenset[str] = frozenset()) -> bool:
+    def fits_when_empty(self, group: Group, info: NodeInfo, users: Mapping[str, Sequence[Object]]) -> bool:
+        """Whether the group has a place on the node without the claims that have devices there, and without their pods (`users`, by
+        claim key)."""
+        gone = {objects.uid(claim) for claim in info.holders}
+        gone |= {objects.uid(pod) for claim in info.holders for pod in users.get(objects.key(claim), ())}
+        return self.fits(group, info, frozenset(gone))
+
+    def fits(self, group: Group, info: NodeInfo, without: frozenset[str]) -> bool:
         """Whether the group has a place on the node, with these claims and pods (by uid) gone."""
         try:
-            return self.engine.fits(self._question(group), node, without=without)
+            return self.engine.fits(self._question(group), info.name, without=without)
         except KoordraError:
             return False
 

@@ -27,10 +27,11 @@ from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.feedback_tracker import Refusal
+from koordra.controller.allocation.group_queue import Quota
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
-from koordra.controller.allocation_step import AllocationStep, Quota
+from koordra.controller.allocation_step import AllocationStep
 from koordra.controller.cache.changes import Source
 from koordra.controller.cache.pod_claims import pod_scheduled
 from koordra.controller.cache.pod_index import split_across_nodes

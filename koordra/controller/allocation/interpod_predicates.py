@@ -29,6 +29,7 @@ from koordra.allocator.predicates import selector_matches
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.classic.suitable_nodes import SUITABLE_NODES
+from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pod_terms import (
@@ -70,7 +71,9 @@ class InterPodPredicates:
     def __init__(self, cache: ClusterCache, sites: Mapping[str, NodeInfo]) -> None:
         self._cache = cache
         self.sites = sites
-        self._selectors: dict[str, Any] = {}
+        self._changed_classes = cache.follow(DEVICE_CLASSES)
+        self._suitable: dict[str, Mapping[str, Any]] = {}
+        """Node selectors of the classes that were converted from classic ones."""
 
     def of(self, group: Group) -> dict[str, Reason]:
         """Node -> the first thing that keeps some pod of the group off it."""
@@ -86,6 +89,9 @@ class InterPodPredicates:
     def _of_pod(self, pod: Object, group: Group) -> Iterable[tuple[str, str]]:
         spec = objects.spec_of(pod)
         mine = {objects.uid(each) for each in group.pods}
+        yield from self._repelling_guests(pod, mine)
+        if not reads_other_pods(pod):
+            return
         ports = host_ports(spec)
         if ports:
             yield from self._port_clashes(ports, mine)
@@ -93,7 +99,6 @@ class InterPodPredicates:
         yield from self._affinity_unmet(pod, (affinity.get("podAffinity") or {}).get(REQUIRED) or (), mine)
         repelled = (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ()
         yield from self._repelled(pod, repelled, mine)
-        yield from self._repelling_guests(pod, mine)
         spread = [
             constraint
             for constraint in spec.get("topologySpreadConstraints") or ()
@@ -302,22 +307,23 @@ class InterPodPredicates:
     # classes that were converted from classic ones
 
     def _unsuitable_classes(self, group: Group) -> Iterable[tuple[str, str]]:
-        for class_name in dict.fromkeys(
-            name for claim in group.pending for name in claims_of.class_names(claim)
-        ):
-            found = self._cache.classes.get(class_name)
+        for name in self._changed_classes:
+            found = self._cache.classes.get(name)
             text = "" if found is None else objects.annotations_of(found).get(SUITABLE_NODES, "")
-            if not text:
-                continue
-            if text not in self._selectors:
-                self._selectors[text] = parsed_selector(text)
-            selector = self._selectors[text]
+            self._suitable.pop(name, None)
+            if text:
+                self._suitable[name] = parsed_selector(text)
+        self._changed_classes.clear()
+        if not self._suitable:
+            return
+        named = dict.fromkeys(name for claim in group.pending for name in claims_of.class_names(claim))
+        for class_name in [name for name in named if name in self._suitable]:
             for name, site in self.sites.items():
-                if not selector_matches(selector, site.node):
+                if not selector_matches(self._suitable[class_name], site.node):
                     yield name, f"DeviceClass {class_name}: the node is not among its suitable nodes"
 
 
-def looks_at_others(pod: Mapping[str, Any]) -> bool:
+def reads_other_pods(pod: Mapping[str, Any]) -> bool:
     """Whether it matters to the pod where other pods and volumes are."""
     spec = objects.spec_of(pod)
     affinity = spec.get("affinity") or {}

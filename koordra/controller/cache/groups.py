@@ -73,6 +73,11 @@ class Group:
         object.__setattr__(self, "key", objects.uid(first))
         object.__setattr__(self, "urgency", urgency(first))
 
+    @property
+    def label(self) -> str:
+        """For logs."""
+        return objects.key(self.pods[0] if self.pods else self.pending[0])
+
     def users(self, claim: Object) -> tuple[Object, ...]:
         """The pods that use a claim."""
         uid = objects.uid(claim)

@@ -21,7 +21,7 @@ from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.kinds import NODES
 from koordra.api.objects import Object
-from koordra.controller.allocation.interpod_predicates import looks_at_others
+from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache.groups import Group, Urgency
 from koordra.controller.gangs import commit, events, quota_hold
@@ -259,7 +259,7 @@ class GangController:
         return {
             key
             for key in self._considered
-            if any(looks_at_others(member.pod) for member in self.all[key].members)
+            if any(reads_other_pods(member.pod) for member in self.all[key].members)
         }
 
     def _turn(self, gang: Gang, status: GangStatus) -> Urgency:

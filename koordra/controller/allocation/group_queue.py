@@ -1,0 +1,247 @@
+"""The groups that wait, and which of them a pass considers.
+
+A group is considered when it is new or changed, when something has changed that concerns all, when its pods are kept off other
+nodes than before, when its pause is over, and, if its predicates read other pods, when anything has changed. It is planned
+again only if its *basis* changed: the capacity epoch (something that could make room), its own pods and claims, or the nodes it
+is kept off.
+
+Not planned for are pods beyond a quota of legacy names (legacy/quota_enforcement), members of gangs, pods with a claim that nobody
+can allocate, and consumers of a shared claim beyond the 256 that it can be reserved for (ReservedForFull). They are told so.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from koordra.allocator.reasons import Cause, Reason
+from koordra.api import objects
+from koordra.api.objects import Object
+from koordra.controller import claims as claims_of
+from koordra.controller.allocation.group_decision import MOST_CONSUMERS, unplannable
+from koordra.controller.allocation.interpod_predicates import reads_other_pods
+from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.cache import pod_claims
+from koordra.controller.cache.groups import Group, GroupIndex, urgency
+from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.claims import Owner
+from koordra.controller.gangs import quota_hold
+from koordra.controller.gangs.controller import GangController
+from koordra.placement.decide import Excluded
+
+NOT_READ_PAUSE = 1.0
+"""Seconds. Nothing wakes a pass when quotas were read and there are none."""
+
+Quota = Callable[[Sequence[PodClaims], Mapping[str, tuple[str, int]]], Mapping[str, str]]
+"""(pods that wait, members that start together) -> why some get no devices, by uid (legacy/controller)."""
+
+Basis = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Considered:
+    """A group was planned on this basis without success; `until` ends that even if nothing changes."""
+
+    basis: Basis
+    until: float | None = None
+
+
+class GroupQueue:
+    """Not thread-safe."""
+
+    def __init__(self, context: PassContext, gangs: GangController, quota: Quota | None) -> None:
+        self._context = context
+        self._gangs = gangs
+        self._quota = quota
+        self.beyond_quota: Mapping[str, str] = {}
+        """Pods that stand beyond their quota, and why; an empty text where the quota could not be read yet."""
+        self.requoted: set[str] = set()
+        """Pods of which another thing is said than before."""
+        self._index = GroupIndex()
+        self._touched = context.cache.pod_index.follow()
+        self._crowded: set[str] = set()
+        self._paused: list[tuple[float, str]] = []
+        self._unconsidered: set[str] = set()
+        self._pairwise: set[str] = set()
+        """Groups whose predicates read other pods."""
+        self._seen: tuple[object, ...] = ()
+        self._seen_version = -1
+        self._considered: dict[str, _Considered] = {}
+
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        return self._index.groups
+
+    @property
+    def waiting(self) -> int:
+        """Groups that were considered and wait."""
+        return len(self._considered)
+
+    @property
+    def next_pause(self) -> float | None:
+        """When the next pause of a group ends."""
+        return self._paused[0][0] if self._paused else None
+
+    # one group
+
+    def is_unchanged(self, group: Group, basis: Basis, now: float) -> bool:
+        """Whether it was planned on this very basis before."""
+        known = self._considered.get(group.key)
+        return known is not None and known.basis == basis and (known.until is None or known.until > now)
+
+    def waits(self, group: Group, basis: Basis, until: float | None) -> None:
+        """It was planned without success: on another basis it is planned again, and at the time `until`."""
+        if until is not None:
+            heapq.heappush(self._paused, (until, group.key))
+        self._considered[group.key] = _Considered(basis, until)
+        self._unconsidered.discard(group.key)
+
+    def done(self, group: Group) -> bool:
+        """It need not wait, or is to be considered in the next pass; whether it waited before."""
+        return self._considered.pop(group.key, None) is not None
+
+    def keep(self, group: Group) -> None:
+        """Nothing has changed for it."""
+        self._unconsidered.discard(group.key)
+
+    # all groups
+
+    def ask_quota(self, now: float) -> None:
+        """Which pods stand beyond their quota now."""
+        if self._quota is None:
+            return
+        pods, before = self._context.cache.pod_index, self.beyond_quota
+        self.beyond_quota = self._quota(pods.members(pods.open), self._gangs.wholes()) if pods.pending else {}
+        if self.beyond_quota and not all(self.beyond_quota.values()):
+            self._context.wake(now + NOT_READ_PAUSE)
+        self.requoted = {uid for uid, _ in {*before.items()} ^ {*self.beyond_quota.items()}}
+        self._touched |= self.requoted
+
+    def update(self) -> tuple[list[Group], list[str]]:
+        """Bring the groups up to date: those that are new or changed, and the keys of those that are gone."""
+        self._touched |= self._gangs.changed_members()
+        served = self._served()
+        for uid in self._touched:
+            self._index.update(uid, self._planned(uid, served))
+        self._touched.clear()
+        changed, gone = self._index.settle(self._immediate())
+        for key in gone:
+            self._considered.pop(key, None)
+            self._unconsidered.discard(key)
+            self._pairwise.discard(key)
+        for group in changed:
+            self._unconsidered.add(group.key)
+            if any(reads_other_pods(pod) for pod in group.pods):
+                self._pairwise.add(group.key)
+            else:
+                self._pairwise.discard(group.key)
+        return changed, gone
+
+    def to_consider(self, concerns: tuple[object, ...], excluded: Iterable[str], now: float) -> list[Group]:
+        """In the order of planning. What could not be considered because a pass was cut off is left for the next one.
+
+        `concerns`: what concerns all groups; `excluded`: pods that are kept off other nodes than before.
+        """
+        version, groups = self._context.cache.version, self._index.groups
+        if concerns != self._seen:
+            self._seen = concerns
+            self._unconsidered.update(groups)
+        elif version != self._seen_version:
+            self._unconsidered |= self._pairwise
+        self._seen_version = version
+        for uid in excluded:
+            if (group := self._index.group_of(uid)) is not None:
+                self._unconsidered.add(group.key)
+        while self._paused and self._paused[0][0] <= now:
+            key = heapq.heappop(self._paused)[1]
+            if key in groups:
+                self._unconsidered.add(key)
+        return sorted((groups[key] for key in self._unconsidered), key=lambda group: group.urgency)
+
+    # who is planned for
+
+    def _served(self) -> dict[str, frozenset[str]]:
+        """Claims with more consumers than they can be reserved for -> those that have the claim, by uid."""
+        pods = self._context.cache.pod_index
+        claims = {
+            key for uid in self._touched if (entry := pods.entries.get(uid)) is not None for key in entry.keys
+        }
+        crowded = {key for key in self._crowded | claims if len(pods.users.get(key, ())) > MOST_CONSUMERS}
+        for key in crowded | self._crowded:
+            self._touched.update(objects.uid(pod) for pod in pods.users.get(key, ()))
+        self._crowded = crowded
+        return {
+            key: _first_consumers(claim, pods.users[key])
+            for key in crowded
+            if (claim := self._context.claim(key))
+        }
+
+    def _planned(self, uid: str, served: Mapping[str, frozenset[str]]) -> PodClaims | None:
+        """The pod with its claims, where it is planned for by itself: it waits for nobody else, is in no gang, within its quota, and
+        has a place in the reservedFor of its claims."""
+        pods = self._context.cache.pod_index
+        member = pods.member(uid)
+        if member is not None and uid in pods.refused:
+            self._report_unplannable(member)
+        if member is None or uid not in pods.pending or self._gangs.has(uid):
+            return None
+        if (why := self.beyond_quota.get(uid)) is not None:
+            if why:
+                quota_hold.tell(member, why, context=self._context)
+            return None
+        for claim in member.ours if served else ():
+            key = objects.key(claim)
+            if key in served and uid not in served[key]:
+                self._report_full(claim, member)
+                return None
+        return member
+
+    def _report_unplannable(self, member: PodClaims) -> None:
+        cache = self._context.cache
+        for key, reasons in unplannable(member, cache.classes).items():
+            self._context.events.waiting(cache.claims[key], (member.pod,), reasons)
+
+    def _report_full(self, claim: Object, member: PodClaims) -> None:
+        text = (
+            f"{objects.describe(claim)} is used by {len(self._context.users()[objects.key(claim)])} pods, and a claim can be "
+            f"reserved for {MOST_CONSUMERS}; give some of them a claim of their own"
+        )
+        reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, text)
+        self._context.events.pinned(claim, member.pod, (reason,))
+
+    def _immediate(self) -> dict[str, Object]:
+        """Claims that want their devices without a pod, by key."""
+        cache, found = self._context.cache, {}
+        for key in sorted(cache.claim_index.immediate):
+            claim = cache.claims[key]
+            owner = claims_of.owner(claim, cache.classes)
+            if owner is Owner.KOORDRA:
+                found[key] = claim
+            elif owner is not Owner.FOREIGN:
+                alone = PodClaims({}, (), (), ((claim, owner),))
+                for reasons in unplannable(alone, cache.classes).values():
+                    self._context.events.waiting(claim, (), reasons)
+        return found
+
+
+def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
+    """The 256 pods that have the claim: those it is reserved for, then by urgency."""
+    reserved = set(claims_of.reserved_for(claim))
+    first = sorted(pods, key=lambda pod: (objects.uid(pod) not in reserved, urgency(pod)))
+    return frozenset(objects.uid(pod) for pod in first[:MOST_CONSUMERS])
+
+
+def basis_of(group: Group, epoch: int, kept_off: Excluded) -> Basis:
+    """What a plan for this group depends on; specs of claims cannot change."""
+    pods = tuple(
+        (
+            objects.uid(member.pod),
+            objects.metadata(member.pod).get("generation"),
+            tuple(pod_claims.gates(member.pod)),
+            objects.spec_of(member.pod).get("nodeName"),
+            tuple((objects.uid(claim), claims_of.node_of(claim)) for claim in (*member.ours, *member.others)),
+        )
+        for member in group.members
+    )
+    return (epoch, pods, tuple((node, kept_off[node].detail) for node in sorted(kept_off)))
