@@ -3,6 +3,7 @@
     run                the process: lease, informers, passes
     reconciler         one pass, step by step
     allocation_step    its planning step: groups that wait, most urgent first
+    group_queue        the groups that wait, and which of them a pass considers
     writes             finalizer, then allocation, then the pod's gate; every write is conditional
     claims             reading ResourceClaims
     placer             the best node for a group, by the engine of koordra.placement

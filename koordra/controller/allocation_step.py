@@ -1,6 +1,6 @@
 """The planning step of a pass: groups that wait, most urgent first, each against all writes so far.
 
-Which groups are considered is the queue's business (allocation/group_queue). Nodes are excluded for a group by others who give
+Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others who give
 out the same cards (conflicts/foreign_drivers), refusals by the scheduler (allocation/node_backoff), predicates over several
 pods (allocation/interpod_predicates), nodes kept free for groups that come first (reservations, gangs), and, in the allocator,
 by the node's own predicates.
@@ -16,7 +16,6 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.group_decision import Decision, decide
-from koordra.controller.allocation.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
@@ -26,6 +25,7 @@ from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
 from koordra.controller.gangs.controller import Entries, GangController
 from koordra.controller.gangs.member_placement import Place
+from koordra.controller.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.latency_breakdown import LatencyBreakdown

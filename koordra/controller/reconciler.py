@@ -27,7 +27,6 @@ from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.feedback_tracker import Refusal
-from koordra.controller.allocation.group_queue import Quota
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
@@ -39,6 +38,7 @@ from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.conflicts.foreign_drivers import NO_GPUS
 from koordra.controller.gangs.controller import Entries
 from koordra.controller.gangs.member_placement import Place
+from koordra.controller.group_queue import Quota
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.latency_breakdown import LatencyBreakdown

@@ -47,9 +47,9 @@ class ClaimIndex:
         self.settle()
         return [self.entries[key].claim for key in sorted(self._orphans)]
 
-    def of_pool(self, pool: str) -> list[Object]:
+    def of_pool(self, pool: str) -> list[ClaimEntry]:
         """Claims that hold devices of koordra's pool, by key."""
-        return [self.entries[key].claim for key in sorted(self._of_pool.get(pool, ()))]
+        return [self.entries[key] for key in sorted(self._of_pool.get(pool, ()))]
 
     def on_claim(self, key: str, _before: Object | None, claim: Object | None) -> None:
         before = self.entries.pop(key, None)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.slice_index import allocator_of
+from koordra.controller.cache.slice_index import allocator_of, pool_name
 from koordra.controller.conflicts.conflict_rules import DeviceConflict
 from koordra.controller.reporting.claim_events import FOREIGN_WRITER, OVER_COMMITTED
 from koordra.errors import InvalidQuantity
@@ -24,11 +25,14 @@ from koordra.quantity import canonical, parse
 
 FIELD_MANAGER: Final = "koordra-controller"
 
+Place = tuple[str, str]
+"""Pool and name of a device."""
 
-def joint_places(slices: Iterable[Object]) -> set[tuple[str, str]]:
+
+def joint_places(slices: Iterable[Object]) -> set[Place]:
     """Pool and name of every device that the controller gives out."""
     return {
-        (str((objects.spec_of(entry).get("pool") or {}).get("name")), str(device.get("name")))
+        (pool_name(entry), str(device.get("name")))
         for entry in slices
         if objects.spec_of(entry).get("driver") == names.DRIVER
         for device in objects.spec_of(entry).get("devices") or ()
@@ -36,7 +40,7 @@ def joint_places(slices: Iterable[Object]) -> set[tuple[str, str]]:
     }
 
 
-def writer_alarms(claim: Object, joint: Container[tuple[str, str]]) -> list[DeviceConflict]:
+def writer_alarms(claim: Object, joint: Container[Place]) -> list[DeviceConflict]:
     """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
     taken = [
         str(result.get("device"))
@@ -67,75 +71,58 @@ def foreign_manager(claim: Object) -> str:
 
 def overcommitments(slices: Iterable[Object], claims: Iterable[Object]) -> list[DeviceConflict]:
     """Devices of which more is given out than they have. `claims`: all that hold devices of these pools."""
-    used: dict[tuple[str, str], list[tuple[Object, Mapping[str, Any]]]] = defaultdict(list)
+    used: dict[Place, list[tuple[Object, Mapping[str, Any]]]] = defaultdict(list)
     for claim in claims:
         for result in claims_of.results(claim):
             if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
                 used[str(result.get("pool")), str(result.get("device"))].append((claim, result))
     crowded = {place: entries for place, entries in used.items() if len(entries) > 1}
-    if not crowded:
-        return []
-    capacity = _capacities(slices, crowded.keys())
+    capacities = _capacities(slices, crowded) if crowded else {}
     found = []
     for place in sorted(crowded):
-        text = _too_much(place, crowded[place], capacity.get(place))
-        if text:
+        too_much = _too_much([result for _, result in crowded[place]], capacities.get(place, {}))
+        if too_much:
             holders = {objects.uid(claim): claim for claim, _ in crowded[place]}
             about = tuple(holders[uid] for uid in sorted(holders))
+            who = ", ".join(sorted(map(objects.key, about)))
+            text = (
+                f"device {place[1]} of pool {place[0]} {too_much} {who}; "
+                "the node will refuse to prepare what is too much; delete one of the pods"
+            )
             found.append(DeviceConflict(OVER_COMMITTED, "/".join(place), about, text))
     return found
 
 
-def _too_much(
-    place: tuple[str, str],
-    entries: Sequence[tuple[Object, Mapping[str, Any]]],
-    capacity: Mapping[str, Decimal] | None,
-) -> str:
-    who = ", ".join(sorted({objects.key(claim) for claim, _ in entries}))
-    advice = "the node will refuse to prepare what is too much; delete one of the pods"
-    if any(not result.get("shareID") for _, result in entries):
-        return f"device {place[1]} of pool {place[0]} is allocated as a whole to more than one claim: {who}; {advice}"
-    for name, total in (capacity or {}).items():
-        amounts = (_amount(_consumed(result, name)) for _, result in entries)
-        asked = sum((amount for amount in amounts if amount is not None), Decimal(0))
-        if asked > total:
-            return (
-                f"device {place[1]} of pool {place[0]} has {name} {canonical(total)} and {canonical(asked)} is "
-                f"allocated, to {who}; {advice}"
-            )
+def _too_much(results: Sequence[Mapping[str, Any]], capacity: Mapping[str, Decimal]) -> str:
+    """What is wrong with a device that has several holders, up to their names; empty where nothing is."""
+    if not all(result.get("shareID") for result in results):
+        return "is allocated as a whole to more than one claim:"
+    asked: dict[str, Decimal] = defaultdict(Decimal)
+    for result in results:
+        for name, amount in _amounts(result.get("consumedCapacity")).items():
+            asked[name] += amount
+    for name, total in capacity.items():
+        if asked[name] > total:
+            return f"has {name} {canonical(total)} and {canonical(asked[name])} is allocated, to"
     return ""
 
 
-def _consumed(result: Mapping[str, Any], name: str) -> str | None:
-    consumed = claims_of.consumed(result)
-    return consumed.get(name, consumed.get(f"{names.DOMAIN}{name}"))
+def _amounts(quantities: object) -> dict[str, Decimal]:
+    """By capacity; what cannot be read is left out (the allocator says so elsewhere)."""
+    found: dict[str, Decimal] = {}
+    for name, text in quantities.items() if isinstance(quantities, Mapping) else ():
+        with suppress(InvalidQuantity):
+            found[str(name).removeprefix(names.DOMAIN)] = parse(str(text))
+    return found
 
 
-def _amount(value: object) -> Decimal | None:
-    """A quantity, None where there is none that can be read (the allocator says so elsewhere)."""
-    try:
-        return None if value is None else parse(str(value))
-    except InvalidQuantity:
-        return None
-
-
-def _capacities(
-    slices: Iterable[Object], wanted: Iterable[tuple[str, str]]
-) -> dict[tuple[str, str], dict[str, Decimal]]:
-    places = set(wanted)
-    pools = {pool for pool, _ in places}
+def _capacities(slices: Iterable[Object], wanted: Container[Place]) -> dict[Place, dict[str, Decimal]]:
     found = {}
     for entry in slices:
-        spec = objects.spec_of(entry)
-        pool = str((spec.get("pool") or {}).get("name"))
-        if pool not in pools or spec.get("driver") != names.DRIVER:
-            continue
-        for device in spec.get("devices") or ():
-            place = (pool, str(device.get("name")))
-            if place in places:
-                found[place] = {
-                    name.removeprefix(names.DOMAIN): total
-                    for name, value in (device.get("capacity") or {}).items()
-                    if (total := _amount(value.get("value"))) is not None
-                }
+        if objects.spec_of(entry).get("driver") == names.DRIVER:
+            for device in objects.spec_of(entry).get("devices") or ():
+                place = (pool_name(entry), str(device.get("name")))
+                if place in wanted:
+                    values = (device.get("capacity") or {}).items()
+                    found[place] = _amounts({name: value.get("value") for name, value in values})
     return found

@@ -51,6 +51,14 @@ class DeviceConflict:
     message: str
 
 
+def keep(table: dict[Any, Any], key: object, value: object) -> None:
+    """Only where there is something to keep."""
+    if value:
+        table[key] = value
+    else:
+        table.pop(key, None)
+
+
 def class_alarms(classes: Iterable[Object], probes: Collection[DeviceFacts]) -> list[DeviceConflict]:
     """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of different types."""
     found = []

@@ -1,6 +1,6 @@
 """When to look for what nobody should do (`guards`), and not to tell the same alarm over and over.
 
-Slices are judged node by node, claims one by one, and over-commitment pool by pool, each when it has changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
+Slices are judged node by node, claims one by one, and over-commitment device by device, each when it has changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
 
 Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
 taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has said that it
@@ -23,6 +23,7 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.slice_index import allocator_of, pool_name
 from koordra.controller.claims import ClaimEntry
 from koordra.controller.conflicts.allocation_audit import (
+    Place,
     foreign_manager,
     joint_places,
     overcommitments,
@@ -32,6 +33,7 @@ from koordra.controller.conflicts.conflict_rules import (
     DeviceConflict,
     class_alarms,
     joint_devices,
+    keep,
     slice_alarms,
 )
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
@@ -49,14 +51,14 @@ class ConflictWatch:
         self._of_classes: list[DeviceConflict] = []
         self._of_slices: dict[str, list[DeviceConflict]] = {}
         self._of_claims: dict[str, list[DeviceConflict]] = {}
-        self._over_committed: dict[str, list[DeviceConflict]] = {}
+        self._over_committed: dict[Place, list[DeviceConflict]] = {}
         self._quarantined: dict[str, int] = {}
         """Node -> the highest generation of its pool in which some device changes hands."""
         self._told: dict[tuple[str, str], float] = {}
         self._classes = cache.follow(DEVICE_CLASSES)
         self._nodes: set[str] = set()
-        self._pools: set[str] = set()
-        """With other claims, or other devices."""
+        self._places: set[Place] = set()
+        """Devices with other holders than before."""
         self._published: set[str] = set()
         """Pools with other devices."""
         self._claims = set(cache.claims)
@@ -103,7 +105,9 @@ class ConflictWatch:
     def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
         self._claims.add(key)
         for entry in (before, now):
-            self._pools |= entry.pools if entry is not None else frozenset()
+            for driver, pool, device, _ in entry.devices if entry is not None else ():
+                if driver == names.DRIVER:
+                    self._places.add((pool, device))
 
     # judging it again
 
@@ -111,7 +115,7 @@ class ConflictWatch:
         probed = self._probe()
         for name in self._nodes:
             published = self._cache.slice_index.published(name)
-            _keep(self._of_slices, name, slice_alarms(published, self._cache.nodes))
+            keep(self._of_slices, name, slice_alarms(published, self._cache.nodes))
             generation = _in_quarantine(published)
             if generation is None:
                 self._quarantined.pop(name, None)
@@ -143,29 +147,30 @@ class ConflictWatch:
 
     def _look_at_claims(self) -> None:
         slices, index = self._cache.slice_index, self._cache.claim_index
-        for pool in self._pools | self._published:
-            holders = index.of_pool(pool)
-            crowded = overcommitments(slices.of_pool(pool), holders) if len(holders) > 1 else []
-            _keep(self._over_committed, pool, crowded)
-        judged = self._claims.union(
-            *([objects.key(claim) for claim in index.of_pool(pool)] for pool in self._published)
-        )
+        judged = set(self._claims)
+        for pool in self._published:
+            for entry in index.of_pool(pool):
+                judged.add(objects.key(entry.claim))
+                self._places.update((of, device) for _, of, device, _ in entry.devices)
+        for place in self._places:
+            pool, device = place
+            holders = [
+                entry.claim
+                for entry in index.of_pool(pool)
+                if any(one[1] == pool and one[2] == device for one in entry.devices)
+            ]
+            found = overcommitments(slices.of_pool(pool), holders) if len(holders) > 1 else []
+            keep(self._over_committed, place, [one for one in found if one.key == "/".join(place)])
         for key in judged:
-            entry = index.entries.get(key)
+            held = index.entries.get(key)
             alarms: list[DeviceConflict] = []
-            if entry is not None and entry.pools and foreign_manager(entry.claim):
-                joint = joint_places(chain.from_iterable(map(slices.of_pool, entry.pools)))
-                alarms = writer_alarms(entry.claim, joint)
-            _keep(self._of_claims, key, alarms)
-        for stale in (self._pools, self._published, self._claims):
-            stale.clear()
-
-
-def _keep(table: dict[str, list[DeviceConflict]], key: str, alarms: list[DeviceConflict]) -> None:
-    if alarms:
-        table[key] = alarms
-    else:
-        table.pop(key, None)
+            if held is not None and held.pools and foreign_manager(held.claim):
+                joint = joint_places(chain.from_iterable(map(slices.of_pool, held.pools)))
+                alarms = writer_alarms(held.claim, joint)
+            keep(self._of_claims, key, alarms)
+        self._places.clear()
+        self._published.clear()
+        self._claims.clear()
 
 
 def _in_quarantine(slices: Iterable[Object]) -> int | None:

@@ -12,7 +12,7 @@ Events are gone after an hour. So the Node says why too, in the annotation koord
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
@@ -22,7 +22,7 @@ from koordra.compat.foreign_names import offered_by_others, publishers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.conflicts.conflict_rules import DeviceConflict, contests, publishes_gpus
+from koordra.controller.conflicts.conflict_rules import DeviceConflict, contests, keep, publishes_gpus
 from koordra.controller.reporting.claim_events import FOREIGN_PLUGIN
 
 NO_GPUS: Final = names.DOMAIN + "no-gpus"
@@ -53,13 +53,11 @@ class ForeignDrivers:
         for name in self._stale:
             node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
             texts = sorted(one.text for one in contests(slices) if one.is_gpu)
-            _keep(
-                self._noted, name, objects.annotations_of(node).get(NO_GPUS, "") if node is not None else ""
-            )
+            keep(self._noted, name, objects.annotations_of(node).get(NO_GPUS, "") if node is not None else "")
             before = self._contested.get(name), self._offering.get(name)
-            _keep(self._contested, name, "; ".join(texts))
+            keep(self._contested, name, "; ".join(texts))
             offered = offered_by_others(node) if node is not None else ()
-            _keep(self._offering, name, offered if offered and publishes_gpus(slices) else ())
+            keep(self._offering, name, offered if offered and publishes_gpus(slices) else ())
             self.version += before != (self._contested.get(name), self._offering.get(name))
         self._stale.clear()
 
@@ -109,11 +107,3 @@ def _text(node: str, resources: tuple[str, ...]) -> str:
         "koordra gives none of them out. Take its DaemonSet off the node; amounts that stay behind although it is gone are "
         "removed from the Node's status"
     )
-
-
-def _keep(table: dict[str, Any], name: str, value: object) -> None:
-    """Only where there is something to keep."""
-    if value:
-        table[name] = value
-    else:
-        table.pop(name, None)

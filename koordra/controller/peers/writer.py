@@ -49,10 +49,9 @@ class PeerAnnotations:
         for entry in (before, now):
             pool = str((objects.spec_of(entry or {}).get("pool") or {}).get("name"))
             self._devices.pop(pool, None)
-            for claim in self._cache.claim_index.of_pool(pool):
-                self._stale |= {
-                    objects.uid(pod) for pod in self._cache.pod_index.users.get(objects.key(claim), ())
-                }
+            for held in self._cache.claim_index.of_pool(pool):
+                using = self._cache.pod_index.users.get(objects.key(held.claim), ())
+                self._stale |= {objects.uid(pod) for pod in using}
 
     def sync(self) -> int:
         """One pass over the pods that have changed; how many were written. Raises ApiUnreachable."""
