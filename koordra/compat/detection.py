@@ -10,13 +10,16 @@ whatever its annotations say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView
-from koordra.compat.dialect.vocabulary import Name, Place
+from koordra.api.pods import SIDES
+from koordra.compat.dialect import Dialect
+from koordra.compat.dialect.pod_view import PodView
+from koordra.compat.dialect.vocabulary import Place
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 
 
@@ -29,21 +32,19 @@ class Sign:
     soft: bool = False
 
 
-def asks(view: PodView, dialects: Sequence[Dialect], settings: Settings) -> bool:
+def asks(view: PodView) -> bool:
     """Whether some container asks for a device under a name of a dialect, or an annotation does by itself."""
-    return any(not sign.soft for sign in _resources(view, dialects, settings)) or asks_by_annotation(
-        view.annotations, dialects
-    )
+    return any(not sign.soft for sign in _resources(view)) or asks_by_annotation(view.annotations)
 
 
-def asks_by_annotation(annotations: Iterable[str], dialects: Sequence[Dialect]) -> bool:
-    beginnings = tuple(beginning for dialect in dialects for beginning in dialect.asking)
-    return any(key.startswith(beginnings) for key in annotations)
+def asks_by_annotation(annotations: Iterable[object]) -> bool:
+    prefixes = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
+    return any(str(key).startswith(prefixes) for key in annotations)
 
 
-def dialect_of(view: PodView, dialects: Sequence[Dialect], settings: Settings, notes: Notes) -> Dialect:
+def dialect_of(view: PodView) -> Dialect:
     """Raises Refused where the signs are of two. The pod has to ask for something."""
-    signs = [*_resources(view, dialects, settings), *_metadata(view, dialects)]
+    signs = [*_resources(view), *_metadata(view)]
     firm = [sign for sign in signs if not sign.soft]
     deciding = [sign for sign in firm if len(sign.dialects) == 1]
     if deciding:
@@ -54,31 +55,15 @@ def dialect_of(view: PodView, dialects: Sequence[Dialect], settings: Settings, n
         chosen = soft[0] if soft else chosen
     for sign in firm:
         if not chosen & sign.dialects or (deciding and not chosen <= sign.dialects):
-            first = deciding[0] if deciding else firm[0]
-            raise _two(first, sign, dialects, notes)
-    name = _narrowed(chosen, firm, settings, dialects, notes)
-    return next(dialect for dialect in dialects if dialect.name == name)
+            raise _two(deciding[0] if deciding else firm[0], sign, view.notes)
+    if view.settings.default_dialect in chosen:
+        chosen = frozenset({view.settings.default_dialect})
+    return next(dialect for dialect in DIALECTS if dialect.name in chosen)
 
 
-def _narrowed(
-    chosen: frozenset[str],
-    firm: Sequence[Sign],
-    settings: Settings,
-    dialects: Sequence[Dialect],
-    notes: Notes,
-) -> str:
-    if not chosen:
-        raise _two(firm[0], firm[-1], dialects, notes)
-    if len(chosen) == 1:
-        return next(iter(chosen))
-    if settings.default_dialect in chosen:
-        return settings.default_dialect
-    return next(dialect.name for dialect in dialects if dialect.name in chosen)
-
-
-def _two(one: Sign, other: Sign, dialects: Sequence[Dialect], notes: Notes) -> Exception:
+def _two(one: Sign, other: Sign, notes: Notes) -> Exception:
     first, second = (
-        " or ".join(dialect.vocabulary.title for dialect in dialects if dialect.name in sign.dialects)
+        " or ".join(dialect.vocabulary.title for dialect in DIALECTS if dialect.name in sign.dialects)
         for sign in (one, other)
     )
     return notes.refuse(
@@ -88,59 +73,52 @@ def _two(one: Sign, other: Sign, dialects: Sequence[Dialect], notes: Notes) -> E
     )
 
 
-def _resources(view: PodView, dialects: Sequence[Dialect], settings: Settings) -> Iterator[Sign]:
+def _resources(view: PodView) -> Iterator[Sign]:
     for container in view.containers:
         for key in container.resources():
-            nothing = all(_is_zero(container.asked(side).get(key)) for side in ("limits", "requests"))
-            found = frozenset(dialect.name for dialect in dialects if has_resource(dialect, key, settings))
+            nothing = all(container.asked(side).get(key) in (None, 0, "0") for side in SIDES)
+            found = frozenset(
+                dialect.name for dialect in DIALECTS if has_resource(dialect, key, view.settings)
+            )
             if found:
                 yield Sign(container.field(key), found, soft=nothing)
 
 
 def has_resource(dialect: Dialect, key: str, settings: Settings) -> bool:
-    """Asked about every name of every pod, so the answers are remembered with the settings, a bounded number of them."""
+    """Asked about every name of every pod, so the answers are cached with the settings, a bounded number of them."""
     found = settings.known.get((dialect.name, key))
     if found is None:
-        found = any(
-            _named(name, dialect.name, settings).covers(key) for name in dialect.vocabulary.of(Place.RESOURCE)
-        )
+        names = dialect.vocabulary.of(Place.RESOURCE)
+        found = any(replace(name, key=settings.name(name.key, dialect.name)).covers(key) for name in names)
         if len(settings.known) >= MOST_KNOWN:
             settings.known.clear()
         settings.known[dialect.name, key] = found
     return found
 
 
+def is_served(key: str, settings: Settings) -> bool:
+    """Whether some dialect has the resource."""
+    return any(has_resource(dialect, key, settings) for dialect in DIALECTS)
+
+
 MOST_KNOWN: Final = 4096
 
 
-def _named(name: Name, dialect: str, settings: Settings) -> Name:
-    called = settings.name(name.key, dialect)
-    return name if called == name.key else Name(called, name.place, name.meaning, name.becomes)
-
-
-def _is_zero(value: object) -> bool:
-    return value in (None, 0, "0")
-
-
-def _metadata(view: PodView, dialects: Sequence[Dialect]) -> Iterator[Sign]:
+def _metadata(view: PodView) -> Iterator[Sign]:
     for place, kind, found in (
         (Place.ANNOTATION, "annotations", view.annotations),
         (Place.LABEL, "labels", view.labels),
     ):
         for key in found:
-            exact, soft = _of(key, place, dialects)
-            if exact:
-                yield Sign(f"{view.meta}.{kind}[{key}]", exact)
-            elif soft:
-                yield Sign(f"{view.meta}.{kind}[{key}]", soft, soft=True)
+            exact, soft = _of(key, place)
+            if exact or soft:
+                yield Sign(f"{view.meta}.{kind}[{key}]", exact or soft, soft=not exact)
 
 
-def _of(key: str, place: Place, dialects: Sequence[Dialect]) -> tuple[frozenset[str], frozenset[str]]:
+def _of(key: str, place: Place) -> tuple[frozenset[str], frozenset[str]]:
     exact, soft = set(), set()
-    for dialect in dialects:
+    for dialect in DIALECTS:
         names = dialect.vocabulary.covering(key, place)
-        if not names:
-            continue
         if any(name.result for name in names):
             continue  # schedulers write those of their friends too
         if any(not name.soft and name.sign for name in names):

@@ -15,15 +15,14 @@ Source of the vendors: the vendor sections of HAMi's chart, Koordinator's extens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
 from koordra.api import objects
-from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.compat import detection
-from koordra.compat.dialect import Dialect, PodView
+from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
@@ -56,58 +55,50 @@ VENDORS: Final[tuple[tuple[str, str], ...]] = (
 """Beginning of the resource's name, and whose it is."""
 
 
-def vendor_of(name: str) -> str:
-    """Whose accelerator the resource is, "" for none of these."""
-    return next((vendor for prefix, vendor in VENDORS if name.startswith(prefix)), "")
-
-
 def foreign(names: Sequence[str]) -> list[tuple[str, str]]:
     """(resource, vendor) of those that are another vendor's."""
-    return [(name, vendor) for name in names if (vendor := vendor_of(name))]
+    return [(name, vendor) for name in names for prefix, vendor in VENDORS if name.startswith(prefix)]
 
 
-def strange(resource: str, dialects: Sequence[Dialect], settings: Settings) -> bool:
+def is_misspelt(resource: str, settings: Settings) -> bool:
     """Whether a resource begins like one of a dialect and is none."""
-    beginnings = tuple(beginning for dialect in dialects for beginning in dialect.like_resources)
-    return resource.startswith(beginnings) and not any(
-        detection.has_resource(dialect, resource, settings) for dialect in dialects
-    )
+    prefixes = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
+    return resource.startswith(prefixes) and not detection.is_served(resource, settings)
 
 
-def tell_resources(view: PodView, dialects: Sequence[Dialect], settings: Settings, notes: Notes) -> None:
+def warn_of_resources(view: PodView) -> None:
     for container in view.containers:
         for name in container.resources():
-            if strange(name, dialects, settings):
-                known = _names(dialects, Place.RESOURCE)
-                notes.warn(
+            if is_misspelt(name, view.settings):
+                view.notes.warn(
                     container.field(name),
                     "is no name that koordra reads, and stays: the pod waits until a node offers it",
-                    _meant(name, known, "take it out"),
+                    _meant(name, _names(Place.RESOURCE), "take it out"),
                 )
 
 
-def is_like_one(annotation: str, dialects: Sequence[Dialect]) -> bool:
+def is_like_one(annotation: str) -> bool:
     """Whether an annotation begins like one of a dialect."""
-    return annotation.startswith(
-        tuple(beginning for dialect in dialects for beginning in dialect.like_annotations)
-    )
+    return annotation.startswith(tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations))
 
 
-def tell_annotations(view: PodView, dialects: Sequence[Dialect], notes: Notes) -> None:
-    like = [key for key in view.annotations if is_like_one(key, dialects)]
-    if not like:
-        return
-    written = {key for dialect in dialects for key in dialect.vocabulary.results(like)}
-    known = _names(dialects, Place.ANNOTATION)
+def warn_of_annotations(view: PodView) -> None:
+    like = [key for key in view.annotations if is_like_one(key)]
+    known = {*_names(Place.ANNOTATION), *written_by_schedulers(like)} if like else set()
     for key in like:
-        if key not in written and key not in known:
-            notes.warn(
-                view.field(key), "is no name that koordra reads, and asks for nothing", _meant(key, known)
-            )
+        if key not in known:
+            meant = _meant(key, _names(Place.ANNOTATION))
+            view.warn(key, "is no name that koordra reads, and asks for nothing", meant)
 
 
-def _names(dialects: Sequence[Dialect], place: Place) -> list[str]:
-    return [name.key for dialect in dialects for name in dialect.vocabulary.of(place) if "*" not in name.key]
+def written_by_schedulers(annotations: Iterable[str]) -> frozenset[str]:
+    """Those that only some dialect's scheduler may write."""
+    listed = list(annotations)
+    return frozenset(key for dialect in DIALECTS for key in dialect.vocabulary.results(listed))
+
+
+def _names(place: Place) -> list[str]:
+    return [name.key for dialect in DIALECTS for name in dialect.vocabulary.of(place) if "*" not in name.key]
 
 
 def _meant(name: str, known: Sequence[str], otherwise: str = "") -> str:

@@ -18,7 +18,6 @@ from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
 from koordra.api.pods import Path, at, pods_in, replaced, spelled
 from koordra.compat import detection
-from koordra.compat.dialects import DIALECTS
 from koordra.compat.rewrite import rewrite, speaks
 from koordra.compat.settings import Settings
 
@@ -109,4 +108,4 @@ def _counted(value: Any, settings: Settings, path: Path, *, pods: Sequence[Path]
 
 def _is_legacy(name: str, settings: Settings) -> bool:
     bare = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
-    return any(detection.has_resource(dialect, bare, settings) for dialect in DIALECTS)
+    return detection.is_served(bare, settings)

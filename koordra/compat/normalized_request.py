@@ -1,4 +1,4 @@
-"""The normal form: what a legacy pod asks for, in words that every dialect can be put into.
+"""The normal form: what a legacy pod asks for, in a form that every dialect can be put into.
 
     dialect module ──> NormalizedRequest: shares per container, NICs, one scope, selectors, policies ──> claims.py ──> claim spec
 
@@ -152,13 +152,11 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class NormalizedRequest:
-    """A pod, understood.
+    """What a pod asks for.
 
-    `users` are all containers that see pod-shared devices. `results` are annotations that only the dialect's scheduler may
-    write; `names` are the resource names to take out of the containers, `drop` annotations that are spent.
+    `users` are all containers that see pod-shared devices; `isolation` is what the pod itself says. The dialect fills in its name.
     """
 
-    dialect: str
     shares: tuple[Share, ...] = ()
     nics: Nics | None = None
     together: Together = Together.PER_CONTAINER
@@ -172,8 +170,7 @@ class NormalizedRequest:
     node_policy: NodePolicy | None = None
     device_policy: DevicePolicy | None = None
     isolation: str | None = None
-    names: frozenset[str] = frozenset()
-    results: frozenset[str] = frozenset()
+    dialect: str = ""
 
 
 def _plural(number: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """A legacy pod becomes one that refers to a claim: what `koordra convert` and the webhook share. Pure.
 
-    pod ──> signs: which dialect ──> the dialect's normalized ──> claim spec ──> ResourceClaimTemplate, named after its content
+    pod ──> detection: which dialect ──> its normalized request ──> claim spec ──> ResourceClaimTemplate, named after its content
                                                               └──> pod: resourceClaims, containers' claims; legacy names out
 
 In the pod nothing changes but this: legacy resources leave limits and requests, containers that asked get `resources.claims`,
@@ -16,21 +16,28 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.api import names
+from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.api.pods import containers, resource_names, with_containers
 from koordra.compat import detection
 from koordra.compat.claims import Asked, asked_by
-from koordra.compat.dialect import Dialect, PodView, tell_environment
-from koordra.compat.dialect.containers import Container, containers_of, without
+from koordra.compat.dialect import Dialect, warn_of_environment
+from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
-from koordra.compat.foreign_names import foreign, is_like_one, strange, tell_annotations, tell_resources
+from koordra.compat.foreign_names import (
+    foreign,
+    is_like_one,
+    is_misspelt,
+    warn_of_annotations,
+    warn_of_resources,
+    written_by_schedulers,
+)
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
 
@@ -48,7 +55,8 @@ UNIT: Final = names.DOMAIN + "memory-unit"
 class Rewritten:
     """`pod` as it should be; `template` is None (and `pod` the very same) where nothing was asked for.
 
-    `explained` has a line for every container, `entry` is the name in the pod's spec.resourceClaims.
+    `explained` has a line for every container, `entry` is the name in the pod's spec.resourceClaims, `resources` the names that
+    were taken out.
     """
 
     pod: Object
@@ -56,25 +64,25 @@ class Rewritten:
     dialect: str = ""
     explained: tuple[str, ...] = ()
     entry: str = ""
-    normalized: NormalizedRequest | None = field(default=None, compare=False)
+    resources: frozenset[str] = frozenset()
 
 
 def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
-    return speaks_a_dialect(pod, settings) or any(
-        bool(foreign([name])) or strange(name, DIALECTS, settings)
-        for container in containers(pod)
-        for name in resource_names(container)
+    names = [name for container in containers(pod) for name in resource_names(container)]
+    return (
+        speaks_a_dialect(pod, settings)
+        or bool(foreign(names))
+        or any(is_misspelt(name, settings) for name in names)
     )
 
 
 def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones do not count."""
-    return detection.asks_by_annotation(_texts(pod, "annotations"), DIALECTS) or any(
-        detection.has_resource(dialect, name, settings)
+    return detection.asks_by_annotation(objects.annotations_of(pod)) or any(
+        detection.is_served(name, settings)
         for container in containers(pod)
         for name in resource_names(container)
-        for dialect in DIALECTS
     )
 
 
@@ -85,86 +93,57 @@ def rewrite(
 
     Raises Refused for what cannot be honoured; what is lost otherwise is a warning in `notes`.
     """
-    view = view_of(pod, notes, where=where)
-    others = foreign([name for container in view.containers for name in container.resources()])
-    if others:
-        name, vendor = others[0]
-        asking = next(container for container in view.containers if name in container.resources())
-        raise notes.refuse(
-            asking.field(name),
-            f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
-            "leave this pod to that vendor's device plugin and scheduler",
-        )
-    tell_resources(view, DIALECTS, settings, notes)
-    if not detection.asks(view, DIALECTS, settings):
+    view = view_of(pod, settings, notes, where=where)
+    for container in view.containers:
+        for name, vendor in foreign(container.resources()):
+            raise notes.refuse(
+                container.field(name),
+                f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
+                "leave this pod to that vendor's device plugin and scheduler",
+            )
+    warn_of_resources(view)
+    if not detection.asks(view):
         return Rewritten(pod)
     for each in DIALECTS:
         if each.opt_out is not None and view.labels.get(each.opt_out[0]) == each.opt_out[1]:
             (key, word), title = each.opt_out, each.vocabulary.title
-            notes.warn(
-                f"{view.meta}.labels[{key}]", f"{word}: the pod is left as it is, as {title} leaves it"
-            )
+            left = f"{word}: the pod is left as it is, as {title} leaves it"
+            notes.warn(f"{view.meta}.labels[{key}]", left)
             return Rewritten(pod)
-    dialect = detection.dialect_of(view, DIALECTS, settings, notes)
-    normalized = dialect.parse(view, settings, notes)
+    dialect = detection.dialect_of(view)
+    normalized = dialect.normalized(view)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
-    tell_annotations(view, DIALECTS, notes)
-    tell_environment(view, normalized, dialect.vocabulary, notes)
-    _tell_pod(view, normalized, dialect, settings, notes)
+    warn_of_annotations(view)
+    warn_of_environment(view, normalized, dialect.vocabulary)
+    _warn_of_pod(view, normalized, dialect)
     fields = {container.name: container.where for container in view.containers}
     asked = asked_by(normalized, where=fields, pod=view.where, notes=notes)
     template = template_of(asked.spec, dialect, namespace=namespace, settings=settings)
-    entry = _free_entry(view, notes)
+    entry = _free_entry(view)
     refers: Object = {"name": entry, "resourceClaimTemplateName": template["metadata"]["name"]}
-    return Rewritten(
-        _with_claims(pod, view, asked, normalized, refers=refers, settings=settings),
-        template,
-        normalized.dialect,
-        _explained(view, asked, normalized),
-        entry,
-        normalized,
+    resources = frozenset(
+        name
+        for container in view.containers
+        for name in container.resources()
+        if detection.has_resource(dialect, name, settings)
     )
-
-
-def view_of(pod: Object, notes: Notes, *, where: str = "") -> PodView:
-    spec = pod.get("spec")
-    if not isinstance(spec, (dict, Mapping)):
-        raise notes.refuse(f"{where}spec", "is not an object", "write containers")
-    metadata = pod.get("metadata")
-    for kind in ("annotations", "labels"):
-        found = metadata.get(kind) if isinstance(metadata, (dict, Mapping)) else None
-        if found is not None and not isinstance(found, (dict, Mapping)):
-            raise notes.refuse(f"{where}metadata.{kind}", "is not an object", "write names and texts")
-        for key, value in (found or {}).items():
-            if not isinstance(value, str):
-                raise notes.refuse(
-                    f"{where}metadata.{kind}[{key}]", f"{value!r} is not a text", "put it in quotes"
-                )
-    return PodView(
-        containers=containers_of(spec, where=f"{where}spec", notes=notes),
-        annotations=_texts(pod, "annotations"),
-        labels=_texts(pod, "labels"),
-        spec=spec,
-        where=f"{where}spec",
-        meta=f"{where}metadata",
+    return Rewritten(
+        _with_claims(pod, view, asked, resources, refers),
+        template,
+        dialect.name,
+        tuple(_line(container, asked, normalized) for container in view.containers),
+        entry,
+        resources,
     )
 
 
 def is_read(key: str) -> bool:
     """Whether an annotation or label of that name may say something to the rewriting."""
-    return is_like_one(key, DIALECTS) or any(
+    return is_like_one(key) or any(
         dialect.vocabulary.covering(key, place)
         for dialect in DIALECTS
         for place in (Place.ANNOTATION, Place.LABEL)
-    )
-
-
-def _texts(pod: Mapping[str, Any], name: str) -> dict[str, str]:
-    metadata = pod.get("metadata")
-    found = metadata.get(name) if isinstance(metadata, (dict, Mapping)) else None
-    return (
-        {str(key): str(value) for key, value in found.items()} if isinstance(found, (dict, Mapping)) else {}
     )
 
 
@@ -192,20 +171,19 @@ def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
     return f"koordra-{dialect}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
-def _tell_pod(
-    view: PodView, normalized: NormalizedRequest, dialect: Dialect, settings: Settings, notes: Notes
-) -> None:
+def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
     """What else in the pod will not do what it did."""
+    notes, settings = view.notes, view.settings
     asking = {share.container for share in normalized.shares} | set(normalized.users)
-    told = dialect.vocabulary.covering(VISIBLE, Place.ENVIRONMENT)
-    for container in view.containers:
-        if container.name in asking and container.privileged:
+    for container in (each for each in view.containers if each.name in asking):
+        if container.privileged:
             notes.warn(
                 f"{container.where}.securityContext.privileged",
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        if container.name in asking and VISIBLE in container.environment() and not told:
+        known = dialect.vocabulary.covering(VISIBLE, Place.ENVIRONMENT)
+        if VISIBLE in container.environment() and not known:
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
@@ -219,13 +197,13 @@ def _tell_pod(
             "goes past the scheduler, and with it past the claim's allocation",
             "write a nodeSelector on kubernetes.io/hostname",
         )
-    for key in sorted(_results(view)):
-        notes.warn(view.field(key), "is taken out: allocations are never believed from a manifest")
+    for key in sorted(written_by_schedulers(view.annotations)):
+        view.warn(key, "is taken out: allocations are never believed from a manifest")
     runtime = view.spec.get("runtimeClassName")
     if runtime in (settings.runtime_classes or ()):
         notes.warn(f"{view.where}.runtimeClassName", f"{runtime} is taken out: devices come with the claim")
     called = view.spec.get("schedulerName")
-    if called in _gone(settings):
+    if called in _removed_schedulers(settings):
         notes.warn(f"{view.where}.schedulerName", f"{called} is taken out: kube-scheduler places the pod")
     elif any(called in each.schedulers for each in DIALECTS):
         notes.warn(
@@ -235,47 +213,38 @@ def _tell_pod(
         )
 
 
-def _gone(settings: Settings) -> tuple[str, ...]:
+def _removed_schedulers(settings: Settings) -> tuple[str, ...]:
     """Names of schedulers that are taken out of pods."""
     if settings.schedulers is not None:
         return settings.schedulers
     return tuple(name for dialect in DIALECTS for name, always in dialect.schedulers.items() if always)
 
 
-def _results(view: PodView) -> frozenset[str]:
-    """Annotations that only some scheduler may write."""
-    return frozenset(
-        key for dialect in DIALECTS for key in dialect.vocabulary.results(list(view.annotations))
-    )
-
-
-def _free_entry(view: PodView, notes: Notes) -> str:
+def _free_entry(view: PodView) -> str:
     entries = view.spec.get("resourceClaims") or []
     if not isinstance(entries, list):
-        raise notes.refuse(
-            f"{view.where}.resourceClaims", "is not a list", "write a list of names and templates"
-        )
-    return _free_name({str(known.get("name")) for known in entries if isinstance(known, (dict, Mapping))})
+        field = f"{view.where}.resourceClaims"
+        raise view.notes.refuse(field, "is not a list", "write a list of names and templates")
+    taken = {str(known.get("name")) for known in entries if isinstance(known, (dict, Mapping))}
+    number, name = 1, ENTRY
+    while name in taken:
+        number += 1
+        name = f"{ENTRY}-{number}"
+    return name
 
 
 def _with_claims(
-    pod: Object,
-    view: PodView,
-    asked: Asked,
-    normalized: NormalizedRequest,
-    *,
-    refers: Object,
-    settings: Settings,
+    pod: Object, view: PodView, asked: Asked, resources: frozenset[str], refers: Object
 ) -> Object:
-    spec = with_containers(pod["spec"], lambda raw: _container(raw, asked, normalized, str(refers["name"])))
+    spec = with_containers(pod["spec"], lambda raw: _container(raw, asked, resources, refers["name"]))
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), refers]
-    if spec.get("schedulerName") in _gone(settings):
+    if spec.get("schedulerName") in _removed_schedulers(view.settings):
         del spec["schedulerName"]
-    if spec.get("runtimeClassName") in (settings.runtime_classes or ()):
+    if spec.get("runtimeClassName") in (view.settings.runtime_classes or ()):
         del spec["runtimeClassName"]
         spec.pop("overhead", None)  # the class's; the API server refuses it without the class
     changed: Object = {**pod, "spec": spec}
-    written = _results(view)
+    written = written_by_schedulers(view.annotations)
     if written:
         annotations = pod["metadata"]["annotations"]
         kept = {key: value for key, value in annotations.items() if key not in written}
@@ -284,31 +253,18 @@ def _with_claims(
     return changed
 
 
-def _free_name(taken: set[str]) -> str:
-    number, name = 1, ENTRY
-    while name in taken:
-        number += 1
-        name = f"{ENTRY}-{number}"
-    return name
-
-
-def _container(raw: Object, asked: Asked, normalized: NormalizedRequest, entry: str) -> Object:
+def _container(raw: Object, asked: Asked, resources: frozenset[str], entry: str) -> Object:
     requests = asked.used.get(str(raw.get("name") or ""), ())
-    found = {name for name in resource_names(raw) if name in normalized.names}
-    if not requests and not found:
+    if not requests and not resources.intersection(resource_names(raw)):
         return raw
-    changed = without(raw, frozenset(found))
-    resources = changed["resources"]
+    changed = without(raw, resources)
     if requests:
-        claims = [*(resources.get("claims") or []), *({"name": entry, "request": name} for name in requests)]
-        resources = {**resources, "claims": claims}
-    if resources:
-        return {**changed, "resources": resources}
-    return {key: value for key, value in changed.items() if key != "resources"}
-
-
-def _explained(view: PodView, asked: Asked, normalized: NormalizedRequest) -> tuple[str, ...]:
-    return tuple(_line(container, asked, normalized) for container in view.containers)
+        claims = changed["resources"].get("claims") or []
+        uses = [{"name": entry, "request": name} for name in requests]
+        changed["resources"] = {**changed["resources"], "claims": [*claims, *uses]}
+    if not changed["resources"]:
+        del changed["resources"]
+    return changed
 
 
 def _line(container: Container, asked: Asked, normalized: NormalizedRequest) -> str:

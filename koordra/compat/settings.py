@@ -1,15 +1,13 @@
-"""What a cluster's operator has set: names that differ, units, defaults; settings_document.py reads it. And strict readers of plain
-values, each with the document (`source`) and the field that a complaint names.
-"""
+"""What a cluster's operator has set: names that differ, units, defaults; settings_document.py reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from koordra.errors import InvalidManifest
+from koordra.api.reader import Reader
 
 UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -18,7 +16,7 @@ UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone calls otherwise: with
     HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what dialects read for themselves, section by
-    section. `known` remembers answers about names (detection.py)."""
+    section. `known` caches answers about names (detection.py)."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -37,62 +35,28 @@ class Settings:
         return self.options.get(section, {}).get(key, default)
 
     def with_option(self, section: str, key: str, value: object) -> Settings:
-        said = MappingProxyType({**self.options.get(section, {}), key: value})
-        return replace(self, options=MappingProxyType({**self.options, section: said}))
+        options = MappingProxyType({**self.options.get(section, {}), key: value})
+        return replace(self, options=MappingProxyType({**self.options, section: options}))
 
 
-def unit_of(settings: Settings, raw: object, source: str, *, section: str) -> Settings:
-    """The settings with a section that holds `memoryUnit` alone."""
-    unit = word(only(raw, "memoryUnit", source, section), tuple(UNITS), source, f"{section}.memoryUnit")
-    return settings.with_option(section, "memoryUnit", UNITS[unit])
+Section = Callable[[Settings, Reader], Settings]
+"""(settings, a section of the document) -> the settings with what it says. Raises InvalidManifest."""
 
 
-def number_of(settings: Settings, raw: object, source: str, *, section: str, name: str) -> Settings:
-    """The settings with a section that holds one whole number alone."""
-    found = whole(only(raw, name, source, section), source, f"{section}.{name}", least=1)
-    return settings.with_option(section, name, found)
+def memory_unit_section(settings: Settings, read: Reader) -> Settings:
+    """A section that holds `memoryUnit` alone."""
+    _require_only(read, "memoryUnit")
+    unit = read.choice("memoryUnit", UNITS)
+    return settings.with_option(read.field, "memoryUnit", UNITS[unit]) if unit else settings
 
 
-def only(raw: object, name: str, source: str, field: str) -> Any:
-    data = mapping(raw, source, field)
-    if list(data) != [name]:
-        raise InvalidManifest("has other fields", object=source, field=field, remedy=f"write {name} alone")
-    return data[name]
+def number_section(settings: Settings, read: Reader, *, name: str) -> Settings:
+    """A section that holds one whole number alone."""
+    _require_only(read, name)
+    number = read.between(name, 1)
+    return settings if number is None else settings.with_option(read.field, name, number)
 
 
-def mapping(raw: object, source: str, field: str) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise InvalidManifest("is not an object", object=source, field=field)
-    return raw
-
-
-def texts(raw: object, source: str, field: str) -> tuple[str, ...]:
-    if not isinstance(raw, list):
-        raise InvalidManifest("is not a list", object=source, field=field)
-    return tuple(text(entry, source, f"{field}[{index}]") for index, entry in enumerate(raw))
-
-
-def text(raw: object, source: str, field: str) -> str:
-    if not isinstance(raw, str):
-        raise InvalidManifest(f"{raw!r} is not a text", object=source, field=field)
-    return raw
-
-
-def word(raw: object, words: tuple[str, ...], source: str, field: str) -> str:
-    if raw not in words:
-        raise InvalidManifest(
-            f"{raw!r} is not allowed", object=source, field=field, remedy=f"use one of {', '.join(words)}"
-        )
-    return str(raw)
-
-
-def whole(raw: object, source: str, field: str, *, least: int = 0) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int) or raw < least:
-        raise InvalidManifest(f"{raw!r} is not a whole number from {least} up", object=source, field=field)
-    return raw
-
-
-def number(raw: object, source: str, field: str) -> float:
-    if isinstance(raw, bool) or not isinstance(raw, int | float) or raw <= 0:
-        raise InvalidManifest(f"{raw!r} is not a number above 0", object=source, field=field)
-    return float(raw)
+def _require_only(read: Reader, name: str) -> None:
+    if list(read.data) != [name]:
+        raise read.wrong("has other fields", f"write {name} alone")

@@ -28,11 +28,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from koordra.api.opaque.parameters import isolations
-from koordra.compat.dialect.vgpu import read
+from koordra.api.reader import Reader
+from koordra.compat.dialect.vgpu import vgpu_section
 from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
-from koordra.compat.settings import Settings, mapping, text, texts, word
-from koordra.errors import InvalidManifest
+from koordra.compat.settings import Settings
 
 SHARED_NAME: Final = "nvidia.com/gpu"
 """What several dialects call their cards."""
@@ -55,58 +55,41 @@ def is_device_config(document: object) -> bool:
 
 def with_document(settings: Settings, document: object, *, source: str) -> Settings:
     """The settings with what a document says on top. Raises InvalidManifest."""
-    data = mapping(document, source, "")
-    if "nvidia" in data:
-        section = mapping(data["nvidia"], source, "nvidia")
-        return _with_device_config(settings, section, source=f"{source}: nvidia")
+    read = Reader(document, object=source)
+    if "nvidia" in read.data:
+        return _with_device_config(settings, read.inner("nvidia"))
     sections = {name: reader for dialect in DIALECTS for name, reader in dialect.sections.items()}
     known = ("defaultDialect", "names", "isolation", "schedulers", "runtimeClasses", *sections)
-    unknown = sorted(set(map(str, data)) - set(known))
-    if unknown:
-        raise InvalidManifest(
-            "is no setting",
-            object=source,
-            field=unknown[0],
-            remedy=f"settings are {', '.join(known)}, or nvidia",
-        )
-    settings = _common(settings, data, source)
+    read.only(*known, problem="is no setting")
+    settings = _common(settings, read)
     for name, reader in sections.items():
-        if name in data:
-            settings = reader(settings, data[name], source)
+        if name in read.data:
+            settings = reader(settings, read.inner(name))
     return settings
 
 
-def _with_device_config(settings: Settings, section: Mapping[str, Any], *, source: str) -> Settings:
+def _with_device_config(settings: Settings, section: Reader) -> Settings:
     """It is the dialect's whose cards are named in the domain that the section names; HAMi's, the first, for any other name."""
     having = [dialect for dialect in DIALECTS if dialect.device_config]
-    domain = str(section.get("resourceCountName") or "").partition("/")[0]
-    owner = next(
-        (
-            each
-            for each in having
-            if domain in {name.partition("/")[0] for name in each.device_config.values()}
-        ),
-        having[0],
-    )
-    return read(settings, section, source, dialect=owner.name, resources=owner.device_config)
+    domain = section.text("resourceCountName").partition("/")[0]
+    owners = [
+        each for each in having if domain in {name.partition("/")[0] for name in each.device_config.values()}
+    ]
+    owner = owners[0] if owners else having[0]
+    return vgpu_section(settings, section, dialect=owner.name, resources=owner.device_config)
 
 
-def _common(settings: Settings, data: Mapping[str, Any], source: str) -> Settings:
+def _common(settings: Settings, read: Reader) -> Settings:
     found: dict[str, Any] = {}
-    if "defaultDialect" in data:
-        found["default_dialect"] = word(data["defaultDialect"], default_dialects(), source, "defaultDialect")
-    if "names" in data:
-        given = mapping(data["names"], source, "names")
-        names = {str(key): text(value, source, f"names[{key}]") for key, value in given.items()}
-        found["names"] = MappingProxyType({**settings.names, **names})
-    if "isolation" in data:
-        dialects = tuple(dialect.name for dialect in DIALECTS)
-        chosen = {
-            word(key, dialects, source, "isolation"): word(value, isolations(), source, f"isolation.{key}")
-            for key, value in mapping(data["isolation"], source, "isolation").items()
-        }
-        found["isolation"] = MappingProxyType({**settings.isolation, **chosen})
+    if default := read.choice("defaultDialect", default_dialects()):
+        found["default_dialect"] = default
+    names, isolation = read.inner("names"), read.inner("isolation")
+    own = {str(key): names.text(key) for key in names.data}
+    found["names"] = MappingProxyType({**settings.names, **own})
+    isolation.only(*(dialect.name for dialect in DIALECTS), problem="is not allowed")
+    chosen = {key: isolation.choice(key, isolations()) for key in isolation.data}
+    found["isolation"] = MappingProxyType({**settings.isolation, **chosen})
     for name, attribute in (("schedulers", "schedulers"), ("runtimeClasses", "runtime_classes")):
-        if name in data:
-            found[attribute] = texts(data[name], source, name)
+        if name in read.data:
+            found[attribute] = read.texts(name)
     return replace(settings, **found)

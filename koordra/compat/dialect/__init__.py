@@ -1,42 +1,24 @@
-"""What a dialect is to the rest: its names, and a function from a pod to a normalized."""
+"""What a dialect is to the rest: its names, and a function from a pod to what it asks for.
+
+`pod_view`     the pod that is translated, and what its containers ask for
+`vocabulary`   names, and what becomes of each
+`vgpu`         what HAMi and Volcano vGPU have in common
+`charges`      how quotas count a claim;  `allocation`  what a pod was given
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
-from koordra.api.classic.notes import Notes
 from koordra.compat.dialect.allocation import Allocated, Card, NodeCards, Variables
 from koordra.compat.dialect.charges import Charge
-from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import Place, Vocabulary
 from koordra.compat.normalized_request import NormalizedRequest, Share
-from koordra.compat.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class PodView:
-    """A pod, or the pod template of a workload. `where` is the field of its spec, `meta` of its metadata."""
-
-    containers: tuple[Container, ...]
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str]
-    spec: Mapping[str, Any]
-    where: str
-    meta: str
-
-    def annotation(self, key: str) -> str | None:
-        return self.annotations.get(key)
-
-    def field(self, key: str) -> str:
-        return f"{self.meta}.annotations[{key}]"
-
-
-Parse = Callable[[PodView, Settings, Notes], NormalizedRequest]
-Section = Callable[[Settings, object, str], Settings]
-"""(settings, what the section says, where it stands) -> settings. Raises InvalidManifest."""
+from koordra.compat.settings import Section, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +26,7 @@ class Dialect:
     """Everything that is one dialect's alone.
 
     parse             a pod -> what it asks for; raises Refused for what koordra cannot honour
+    isolation         of its shares, where neither the pod nor the operator says one
     charges           name of a resource -> how a claim is counted under it by quotas; those among `bytes` are amounts of memory
     charges_partitions   whether MIG instances count under these names too
     environment       the variables of a container: (cards of a request, cards of the pod, bytes of a unit)
@@ -55,13 +38,14 @@ class Dialect:
     asking            beginnings of annotations that ask by themselves
     extended_resources   whether a DeviceClass' extendedResourceName says all that a pod of it can say
     opt_out           a label and its value: such a pod is left as it is
-    like_resources, like_annotations   beginnings under which an unknown name is a slip of the pen
+    like_resources, like_annotations   beginnings under which an unknown name is taken for a misspelt one
     sections          of an operator's settings: name -> reader of the settings with what it says
     device_config     field of a device-config.yaml -> the resource that it names in the cluster
     """
 
     vocabulary: Vocabulary
-    parse: Parse
+    parse: Callable[[PodView], NormalizedRequest]
+    isolation: str | None = None
     charges: Mapping[str, Charge] = field(default_factory=dict)
     charges_partitions: bool = False
     bytes: frozenset[str] = frozenset()
@@ -83,17 +67,18 @@ class Dialect:
     def name(self) -> str:
         return self.vocabulary.dialect
 
+    def normalized(self, view: PodView) -> NormalizedRequest:
+        """What the pod asks for; asking for no card is asking for nothing. Raises Refused."""
+        found = self.parse(replace(view, dialect=self.name))
+        return replace(
+            found,
+            dialect=self.name,
+            shares=tuple(share for share in found.shares if share.count > 0),
+            isolation=found.isolation or view.settings.isolation.get(self.name, self.isolation),
+        )
 
-def resource_names(vocabulary: Vocabulary, settings: Settings) -> frozenset[str]:
-    """The dialect's resources as they are called in this cluster."""
-    return frozenset(
-        found
-        for name in vocabulary.of(Place.RESOURCE)
-        if (found := settings.name(name.key, vocabulary.dialect)) and "*" not in found
-    )
 
-
-def split_list(view: PodView, key: str, *, notes: Notes, strip: bool = True) -> tuple[str, ...] | None:
+def split_list(view: PodView, key: str, *, strip: bool = True) -> tuple[str, ...] | None:
     """The entries of a comma list, None where the annotation is absent or blank. Raises Refused for `,` alone."""
     value = view.annotation(key)
     if value is None or not value.strip():
@@ -101,15 +86,11 @@ def split_list(view: PodView, key: str, *, notes: Notes, strip: bool = True) -> 
     entries = tuple(entry.strip() if strip else entry for entry in value.split(","))
     kept = tuple(entry for entry in entries if entry.strip())
     if not kept:
-        raise notes.refuse(
-            view.field(key), f"{value!r} names nothing", "write names with commas between them"
-        )
+        raise view.refuse(key, f"{value!r} names nothing", "write names with commas between them")
     return kept
 
 
-def tell_environment(
-    view: PodView, normalized: NormalizedRequest, vocabulary: Vocabulary, notes: Notes
-) -> None:
+def warn_of_environment(view: PodView, normalized: NormalizedRequest, vocabulary: Vocabulary) -> None:
     """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
     asking = {share.container for share in normalized.shares} | set(normalized.users)
     for container in view.containers:
@@ -117,42 +98,35 @@ def tell_environment(
             continue
         for name in vocabulary.of(Place.ENVIRONMENT):
             if name.told and container.mentions(name.key):
-                notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
+                view.notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
             if name.given and container.mentions(f"$({name.key}"):
-                notes.warn(
+                view.notes.warn(
                     container.where,
                     f"has $({name.key}...) where the kubelet puts values in: it does not know this one",
                     "read the variable inside the container (sh -c)",
                 )
 
 
-def tell_zeros(shares: Sequence[Share]) -> tuple[Share, ...]:
-    """Without shares of no card: asking for none is asking for nothing."""
-    return tuple(share for share in shares if share.count > 0)
-
-
-def mig_shares(view: PodView, notes: Notes) -> tuple[tuple[Share, ...], frozenset[str]]:
-    """MIG instances by profile (`nvidia.com/mig-1g.5gb`) and their resource names."""
-    shares: list[Share] = []
-    found: set[str] = set()
-    for container in view.containers:
-        for name in container.resources():
-            if not name.startswith(MIG):
-                continue
-            found.add(name)
-            count = amount(container, name, notes=notes) or 0
-            profile = profile_of(name)
-            if not profile:
-                raise notes.refuse(
-                    container.field(name),
-                    "is no MIG profile that koordra gives out",
-                    "profiles are like 1g.5gb or 1g.10gb.me",
-                )
-            shares.append(Share(container.name, container.phase, count, distinct=False, profile=profile))
-    return tell_zeros(shares), frozenset(found)
-
-
 MIG: Final = "nvidia.com/mig-"
+
+
+def mig_shares(view: PodView) -> tuple[Share, ...]:
+    """MIG instances by profile (`nvidia.com/mig-1g.5gb`)."""
+    return tuple(
+        _instances(request, name)
+        for request in view.requests()
+        for name in request.container.resources()
+        if name.startswith(MIG)
+    )
+
+
+def _instances(request: ContainerRequest, name: str) -> Share:
+    count, profile = request.amount(name) or 0, profile_of(name)
+    if not profile:
+        raise request.refuse(
+            name, "is no MIG profile that koordra gives out", "profiles are like 1g.5gb or 1g.10gb.me"
+        )
+    return request.share(count, distinct=False, profile=profile)
 
 
 def profile_of(name: str) -> str:

@@ -19,9 +19,14 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.api.classic.notes import Notes
-from koordra.compat.settings import Settings, mapping, number, text, whole, word
+from koordra.api.reader import Reader
+from koordra.compat.dialect.pod_view import PodView
+from koordra.compat.normalized_request import Share
+from koordra.compat.settings import Settings
 
 _OPTION: Final = "vgpu"
+MOST_MIB: Final = 2**31 - 1
+"""Of memory, that HAMi and Volcano can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +64,25 @@ def vgpu_settings(settings: Settings, dialect: str) -> VgpuSettings:
     return found
 
 
-def read(
-    settings: Settings, section: object, source: str, *, dialect: str, resources: Mapping[str, str]
-) -> Settings:
+def vgpu_section(settings: Settings, read: Reader, *, dialect: str, resources: Mapping[str, str]) -> Settings:
     """The settings with what the section says. `resources`: field -> the name of the tables that it renames."""
-    data = mapping(section, source, "")
-    names = dict(settings.own_names)
-    for name, default in resources.items():
-        if name in data:
-            names[dialect, default] = text(data[name], source, name)
-    found: dict[str, Any] = {}
-    for name, attribute in _NUMBERS.items():
-        if data.get(name) is not None:
-            found[attribute] = whole(data[name], source, name)
+    names = {(dialect, default): read.text(name) for name, default in resources.items() if name in read.data}
+    numbers = {attribute: read.between(name, 0) for name, attribute in _NUMBERS.items() if name in read.data}
+    scales = {attribute: read.data[name] for name, attribute in _SCALES.items() if name in read.data}
     for name, attribute in _SCALES.items():
-        if data.get(name) is not None:
-            found[attribute] = number(data[name], source, name)
-    if data.get("gpuCorePolicy"):
-        found["core_policy"] = word(
-            data["gpuCorePolicy"], ("default", "force", "disable"), source, "gpuCorePolicy"
-        )
-    if str(data.get("disableCoreLimit", "")).lower() == "true":
+        scale = scales.get(attribute)
+        if scale is not None and (
+            isinstance(scale, bool) or not isinstance(scale, int | float) or scale <= 0
+        ):
+            raise read.wrong(f"{scale!r} is not a number above 0", at=name)
+    policy = read.choice("gpuCorePolicy", ("default", "force", "disable"))
+    found: dict[str, Any] = {**numbers, **scales, "core_policy": policy or None}
+    if str(read.data.get("disableCoreLimit", "")).lower() == "true":
         found["core_limit"] = False
-    now = replace(vgpu_settings(settings, dialect), **found)
-    return replace(settings.with_option(dialect, _OPTION, now), own_names=MappingProxyType(names))
+    given = {attribute: value for attribute, value in found.items() if value is not None}
+    own = replace(vgpu_settings(settings, dialect), **given)
+    own_names = MappingProxyType({**settings.own_names, **names})
+    return replace(settings.with_option(dialect, _OPTION, own), own_names=own_names)
 
 
 def check_scaling(own: VgpuSettings, notes: Notes) -> None:
@@ -97,6 +97,16 @@ def check_scaling(own: VgpuSettings, notes: Notes) -> None:
         notes.warn(
             "deviceCoreScaling", f"{own.core_scaling:g} is not honoured: the compute of a card adds up to 100"
         )
+
+
+def as_mig(share: Share, view: PodView, mode: str, *, cores: str, remedy: str) -> Share:
+    """The share in mode `mig` (annotation `mode`): instances with enough memory, which may lie on one card."""
+    who = f"{share.phase} {share.container}"
+    if share.memory.bytes is None:
+        raise view.refuse(mode, f"{who}: an instance cannot be chosen by {share.memory}", remedy)
+    if share.cores:
+        view.warn(mode, f"{who}: an instance has the compute of its profile, {cores} is left out")
+    return replace(share, mig=True, distinct=False, exclusive=False, cores=0, cores_policy=None)
 
 
 _ATTRIBUTES: Final = f'device.attributes["{names.DRIVER}"]'

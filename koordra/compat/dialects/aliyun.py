@@ -7,13 +7,11 @@ kept: the container was told its part in variables and was trusted. So shares as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
-from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, charges
 from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
-from koordra.compat.dialect.containers import Container, only_limit
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
@@ -24,7 +22,7 @@ from koordra.compat.dialect.vocabulary import (
     written,
 )
 from koordra.compat.normalized_request import GIB, InitRule, Memory, NormalizedRequest, Share, Together
-from koordra.compat.settings import Settings, unit_of
+from koordra.compat.settings import Settings, memory_unit_section
 
 ALIYUN: Final = "aliyun"
 MEMORY: Final = "aliyun.com/gpu-mem"
@@ -69,45 +67,28 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
-    for container in view.containers:
-        name = settings.name(COUNT)
-        if name in container.resources():
-            raise notes.refuse(
-                container.field(name), "is what a node has and cannot be asked for", f"ask for {MEMORY}"
-            )
-    shares = [
-        share for container in view.containers if (share := _share(container, settings, notes)) is not None
-    ]
-    return NormalizedRequest(
-        ALIYUN,
-        shares=tell_zeros(shares),
-        together=Together.ONE_CARD,
-        init=InitRule.IGNORED,
-        isolation=settings.isolation.get(ALIYUN),
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
-    )
+def parse(view: PodView) -> NormalizedRequest:
+    return NormalizedRequest(view.shares(_share), together=Together.ONE_CARD, init=InitRule.IGNORED)
 
 
-def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
-    name = settings.name(MEMORY)
-    units = only_limit(container, name, notes=notes)
+def _share(request: ContainerRequest) -> Share | None:
+    if request.has(COUNT):
+        raise request.refuse(COUNT, "is what a node has and cannot be asked for", f"ask for {MEMORY}")
+    units = request.limit(MEMORY)
     if units is None:
         return None
-    amount = units * _unit(settings)
-    if amount >= _LARGEST_CARD and _unit(settings) == GIB:
-        notes.warn(
-            container.field(name),
+    unit = _unit(request.pod.settings)
+    if units * unit >= _LARGEST_CARD and unit == GIB:
+        request.warn(
+            MEMORY,
             f"{units}GiB is more than any card has",
             "is the unit MiB? say so: aliyun: {memoryUnit: MiB}",
         )
-    return Share(container.name, container.phase, 1 if units else 0, memory=Memory(bytes=amount))
+    return request.share(1 if units else 0, memory=Memory(bytes=units * unit))
 
 
 def _unit(settings: Settings) -> int:
-    found: int = settings.option(ALIYUN, "memoryUnit", GIB)
-    return found
+    return int(settings.option(ALIYUN, "memoryUnit", GIB))
 
 
 def _environment(cards: Sequence[Card], pod: Sequence[Card], unit: int) -> Variables:
@@ -149,5 +130,5 @@ DIALECT: Final = Dialect(
     schedulers={"gpushare-scheduler": False},
     like_resources=("aliyun.com/gpu",),
     like_annotations=("aliyun.com/gpu",),
-    sections={ALIYUN: partial(unit_of, section=ALIYUN)},
+    sections={ALIYUN: memory_unit_section},
 )

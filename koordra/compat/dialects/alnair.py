@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import NodePolicy
-from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
-from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect import Dialect, charges
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
@@ -22,8 +21,7 @@ from koordra.compat.dialect.vocabulary import (
     scheduler,
     written,
 )
-from koordra.compat.normalized_request import GIB, WHOLE, InitRule, Memory, NormalizedRequest, Share
-from koordra.compat.settings import Settings
+from koordra.compat.normalized_request import GIB, WHOLE, Memory, NormalizedRequest, Share
 
 ALNAIR: Final = "alnair"
 MEMORY: Final = "alnair/vgpu-memory"
@@ -79,45 +77,30 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
-    shares = [
-        share for container in view.containers if (share := _share(container, settings, notes)) is not None
-    ]
+def parse(view: PodView) -> NormalizedRequest:
     return NormalizedRequest(
-        ALNAIR,
-        shares=tell_zeros(shares),
-        init=InitRule.MAX,
-        node_policy=SCHEDULERS.get(str(view.spec.get("schedulerName"))),
-        isolation=settings.isolation.get(ALNAIR, "limiter"),
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
+        view.shares(_share), node_policy=SCHEDULERS.get(str(view.spec.get("schedulerName")))
     )
 
 
-def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
-    memory = amount(container, settings.name(MEMORY), notes=notes)
-    compute = amount(container, settings.name(COMPUTE), notes=notes)
+def _share(request: ContainerRequest) -> Share | None:
+    memory, compute = request.amount(MEMORY), request.amount(COMPUTE)
     if not memory and not compute:
         return None
     if not memory:
-        notes.warn(
-            container.field(settings.name(COMPUTE)),
+        request.warn(
+            COMPUTE,
             "comes without memory, which is not limited then: the share has all of the card's memory",
             f"ask for {MEMORY} to share the card",
         )
     cores = compute if compute and compute < 100 else 0
-    return Share(
-        container.name,
-        container.phase,
-        1,
-        memory=Memory(bytes=memory * GIB) if memory else WHOLE,
-        cores=cores,
-    )
+    return request.share(1, memory=Memory(bytes=memory * GIB) if memory else WHOLE, cores=cores)
 
 
 DIALECT: Final = Dialect(
     VOCABULARY,
     parse,
+    isolation="limiter",
     charges={MEMORY: charges.memory_in(lambda _: GIB), COMPUTE: charges.cores},
     publishers=(("alnair/vgpu-", "Alnair's device plugin"),),
     schedulers=dict.fromkeys(SCHEDULERS, True),

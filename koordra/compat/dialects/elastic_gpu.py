@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, charges
 from koordra.compat.dialect.allocation import Allocated
-from koordra.compat.dialect.containers import REQUESTS_FIRST, Container, amount
+from koordra.compat.dialect.pod_view import REQUESTS_FIRST, ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
@@ -39,7 +38,7 @@ from koordra.compat.normalized_request import (
     NormalizedRequest,
     Share,
 )
-from koordra.compat.settings import Settings, unit_of
+from koordra.compat.settings import Settings, memory_unit_section
 
 ELASTIC: Final = "elastic-gpu"
 CLAIM_PREFIX: Final = "egpuc.elasticgpu.io/"
@@ -115,117 +114,70 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
+def parse(view: PodView) -> NormalizedRequest:
     claims = [key for key in view.annotations if key.startswith(CLAIM_PREFIX)]
     if claims:
-        raise notes.refuse(
-            view.field(claims[0]),
+        raise view.refuse(
+            claims[0],
             "refers to an ElasticGPUClaim, which is served in the cluster and cannot be converted in a file",
             "ask for elasticgpu.io/gpu-core and elasticgpu.io/gpu-memory in the container",
         )
-    isolation = settings.isolation.get(ELASTIC)
-    shares = [
-        share
-        for container in view.containers
-        if (share := _share(container, isolation, settings, notes)) is not None
-    ]
-    return NormalizedRequest(
-        ELASTIC,
-        shares=tell_zeros(shares),
-        init=InitRule.IGNORED,
-        isolation=isolation,
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
-    )
+    return NormalizedRequest(view.shares(_share, REQUESTS_FIRST), init=InitRule.IGNORED)
 
 
-def _share(container: Container, isolation: str | None, settings: Settings, notes: Notes) -> Share | None:
+def _share(request: ContainerRequest) -> Share | None:
     for name in README_ONLY:
-        if name in container.resources():
-            raise notes.refuse(
-                container.field(name),
+        if request.has(name):
+            raise request.refuse(
+                name,
                 "is a name for ElasticGPUClaims; no program reads it on a pod",
                 "use elasticgpu.io/gpu-core and gpu-memory",
             )
-    asked = [
-        (family, found)
-        for family in FAMILIES
-        if (found := _read(container, family, settings, notes)) is not None
-    ]
+    asked = [(family, found) for family in FAMILIES if (found := _read(request, family)) is not None]
     if not asked:
         return None
     if len(asked) > 1:
         two = " and ".join(family.cores.partition("/")[0] for family, _ in asked)
-        raise notes.refuse(container.where, f"asks under {two} at once", "use one family of names")
+        where = request.container.where
+        raise request.pod.notes.refuse(where, f"asks under {two} at once", "use one family of names")
     (family, (cores, memory, policy)) = asked[0]
-    if cores >= 100:
-        if memory:
-            notes.warn(
-                container.field(settings.name(family.memory)),
-                "is left out: a whole card comes with all its memory",
-            )
-        if cores % 100:
-            notes.warn(
-                container.field(settings.name(family.cores)),
-                f"{cores} is {cores // 100} whole cards, the rest does not count",
-            )
-        return Share(container.name, container.phase, cores // 100, cores=100)
-    return Share(
-        container.name,
-        container.phase,
-        1,
-        memory=_memory(container, memory, family, isolation=isolation, settings=settings, notes=notes),
-        cores=cores,
-        cores_policy=policy,
-    )
+    if cores < 100:
+        kept = Memory(bytes=memory) if memory else _without_memory(request, family)
+        return request.share(1, memory=kept, cores=cores, cores_policy=policy)
+    if memory:
+        request.warn(family.memory, "is left out: a whole card comes with all its memory")
+    if cores % 100:
+        request.warn(family.cores, f"{cores} is {cores // 100} whole cards, the rest does not count")
+    return request.share(cores // 100, cores=100)
 
 
-def _read(
-    container: Container, family: Family, settings: Settings, notes: Notes
-) -> tuple[int, int, CoresPolicy | None] | None:
+def _read(request: ContainerRequest, family: Family) -> tuple[int, int, CoresPolicy | None] | None:
     """(compute, memory in bytes, policy); None where nothing is asked under these names."""
-    cores = amount(container, settings.name(family.cores), notes=notes, sides=REQUESTS_FIRST) or 0
-    units = amount(container, settings.name(family.memory), notes=notes, sides=REQUESTS_FIRST) or 0
-    greedy = amount(container, settings.name(family.greedy), notes=notes, sides=REQUESTS_FIRST) or 0
+    cores, units, greedy = (
+        request.amount(name) or 0 for name in (family.cores, family.memory, family.greedy)
+    )
     if greedy and cores:
-        raise notes.refuse(
-            container.field(settings.name(family.greedy)),
-            f"stands beside {family.cores}",
-            "use one of the two",
-        )
+        raise request.refuse(family.greedy, f"stands beside {family.cores}", "use one of the two")
     if not (cores or units or greedy):
         return None
-    memory = units * _unit_of(family, settings)
+    memory = units * _unit_of(family, request.pod.settings)
     return cores or greedy, memory, CoresPolicy.ELASTIC if greedy else None
 
 
-def _memory(
-    container: Container,
-    memory: int,
-    family: Family,
-    *,
-    isolation: str | None,
-    settings: Settings,
-    notes: Notes,
-) -> Memory:
-    if memory:
-        return Memory(bytes=memory)
+def _without_memory(request: ContainerRequest, family: Family) -> Memory:
+    """The least that can be charged; all of the card where something enforces the share."""
+    isolation = request.pod.settings.isolation.get(ELASTIC)
     least = WHOLE if isolation not in (None, "none") else LEAST
-    notes.warn(
-        container.field(settings.name(family.cores)),
+    request.warn(
+        family.cores,
         f"comes without memory: the share is charged {'all of the card' if least.whole else 'the least there is, 1Mi'}",
         f"ask for {family.memory}",
     )
     return least
 
 
-def _unit(settings: Settings) -> int:
-    found: int = settings.option("elastic", "memoryUnit", MIB)
-    return found
-
-
 def _unit_of(family: Family, settings: Settings) -> int:
-    return family.unit or _unit(settings)
+    return family.unit or int(settings.option("elastic", "memoryUnit", MIB))
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
@@ -256,5 +208,5 @@ DIALECT: Final = Dialect(
     asking=(CLAIM_PREFIX,),
     like_resources=("elasticgpu.io/", "elasticgpu.com/", "tke.cloud.tencent.com/qgpu"),
     like_annotations=("elasticgpu.io/",),
-    sections={"elastic": partial(unit_of, section="elastic")},
+    sections={"elastic": memory_unit_section},
 )

@@ -11,12 +11,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import MIG, Dialect, PodView, charges, mig_shares, resource_names, tell_zeros
-from koordra.compat.dialect.containers import Container, amount
+from koordra.compat.dialect import MIG, Dialect, charges, mig_shares
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import Vocabulary, environment, resource, setting
-from koordra.compat.normalized_request import InitRule, Memory, NormalizedRequest, Share, percent_of
-from koordra.compat.settings import Settings, number_of
+from koordra.compat.normalized_request import NormalizedRequest, Share, percent_of
+from koordra.compat.settings import number_section
 
 PLAIN: Final = "plain"
 COUNT: Final = "nvidia.com/gpu"
@@ -60,43 +59,28 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
-    mig, mig_names = mig_shares(view, notes)
-    shares = [
-        share
-        for container in view.containers
-        for share in (_cards(container, settings, notes), _replicas(container, settings, notes))
-        if share is not None
-    ]
-    return NormalizedRequest(
-        PLAIN,
-        shares=(*tell_zeros(shares), *mig),
-        init=InitRule.MAX,
-        isolation=settings.isolation.get(PLAIN),
-        names=resource_names(VOCABULARY, settings) | mig_names,
-    )
+def parse(view: PodView) -> NormalizedRequest:
+    shares = [share(request) for request in view.requests() for share in (_cards, _replicas)]
+    return NormalizedRequest((*(share for share in shares if share is not None), *mig_shares(view)))
 
 
-def _cards(container: Container, settings: Settings, notes: Notes) -> Share | None:
-    count = amount(container, settings.name(COUNT), notes=notes)
-    return None if count is None else Share(container.name, container.phase, count)
+def _cards(request: ContainerRequest) -> Share | None:
+    count = request.amount(COUNT)
+    return None if count is None else request.share(count)
 
 
-def _replicas(container: Container, settings: Settings, notes: Notes) -> Share | None:
-    name = settings.name(SHARED)
-    count = amount(container, name, notes=notes)
+def _replicas(request: ContainerRequest) -> Share | None:
+    count = request.amount(SHARED)
     if not count:
         return None
-    replicas: int | None = settings.option(PLAIN, "replicas", None)
+    replicas: int | None = request.pod.settings.option(PLAIN, "replicas", None)
     if replicas is None:
-        raise notes.refuse(
-            container.field(name),
+        raise request.refuse(
+            SHARED,
             "is a replica of a card, and how many a card has is not known",
             "say it in the settings (plain: {replicas: 4}), or ask for memory",
         )
-    part = max(100 // replicas, 1)
-    memory: Memory = percent_of(part)
-    return Share(container.name, container.phase, count, memory=memory)
+    return request.share(count, memory=percent_of(max(100 // replicas, 1)))
 
 
 DIALECT: Final = Dialect(
@@ -106,5 +90,5 @@ DIALECT: Final = Dialect(
     publishers=((COUNT, "NVIDIA's or HAMi's device plugin"), (MIG, "NVIDIA's or HAMi's device plugin")),
     extended_resources=True,
     like_resources=("nvidia.com/gpu",),
-    sections={PLAIN: partial(number_of, section=PLAIN, name="replicas")},
+    sections={PLAIN: partial(number_section, name="replicas")},
 )

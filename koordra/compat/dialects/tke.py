@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, PodView, charges, resource_names, tell_zeros
+from koordra.compat.dialect import Dialect, charges
 from koordra.compat.dialect.allocation import NANOSECONDS, Allocated
-from koordra.compat.dialect.containers import Container, only_limit
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import Vocabulary, annotation, environment, resource, written
 from koordra.compat.normalized_request import MIB, InitRule, Memory, NormalizedRequest, Share
-from koordra.compat.settings import Settings
 
 TKE: Final = "tke"
 CORES: Final = "tencent.com/vcuda-core"
@@ -58,79 +56,44 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
-    limit = _core_limit(view, notes)
-    shares = [
-        share
-        for container in view.containers
-        if (share := _share(container, limit, view, settings, notes)) is not None
-    ]
-    return NormalizedRequest(
-        TKE,
-        shares=tell_zeros(shares),
-        init=InitRule.IGNORED,
-        isolation=settings.isolation.get(TKE, "limiter"),
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
-    )
+def parse(view: PodView) -> NormalizedRequest:
+    limit = _core_limit(view)
+    return NormalizedRequest(view.shares(lambda request: _share(request, limit)), init=InitRule.IGNORED)
 
 
-def _core_limit(view: PodView, notes: Notes) -> int | None:
-    said = view.annotation(CORE_LIMIT)
-    if said is None:
+def _core_limit(view: PodView) -> int | None:
+    text = view.annotation(CORE_LIMIT)
+    if text is None:
         return None
-    if not (said.isascii() and said.isdigit()) or not 1 <= int(said) <= 100:
-        raise notes.refuse(view.field(CORE_LIMIT), f"{said!r} is no percentage", "write 1 to 100")
-    return int(said)
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 100:
+        raise view.refuse(CORE_LIMIT, f"{text!r} is no percentage", "write 1 to 100")
+    return int(text)
 
 
-def _share(
-    container: Container, limit: int | None, view: PodView, settings: Settings, notes: Notes
-) -> Share | None:
-    core_name, memory_name = settings.name(CORES), settings.name(MEMORY)
-    cores = only_limit(container, core_name, notes=notes)
-    blocks = only_limit(container, memory_name, notes=notes)
+def _share(request: ContainerRequest, limit: int | None) -> Share | None:
+    cores, blocks = request.limit(CORES), request.limit(MEMORY)
     if not cores and not blocks:
         return None
     if not cores:
-        raise notes.refuse(
-            container.field(memory_name),
-            "comes without compute, and such a container gets nothing there",
-            f"add {CORES}",
-        )
+        problem = "comes without compute, and such a container gets nothing there"
+        raise request.refuse(MEMORY, problem, f"add {CORES}")
     if cores > 100 and cores % 100:
-        raise notes.refuse(
-            container.field(core_name),
-            f"{cores} is neither below 100 nor a multiple of it",
-            "write 1 to 99, 100, 200 ...",
-        )
+        problem = f"{cores} is neither below 100 nor a multiple of it"
+        raise request.refuse(CORES, problem, "write 1 to 99, 100, 200 ...")
     if cores >= 100:
         if blocks:
-            notes.warn(container.field(memory_name), "is left out: a whole card comes with all its memory")
-        return Share(container.name, container.phase, cores // 100, cores=100)
+            request.warn(MEMORY, "is left out: a whole card comes with all its memory")
+        return request.share(cores // 100, cores=100)
     if not blocks:
-        raise notes.refuse(
-            container.field(core_name),
-            "comes without memory, and such a container gets nothing there",
-            f"add {MEMORY}",
-        )
-    policy = None
-    if limit is not None and limit > cores:
-        policy = CoresPolicy.ELASTIC
-        notes.warn(view.field(CORE_LIMIT), f"idle compute may be used beyond {cores}%, also beyond {limit}%")
+        problem = "comes without memory, and such a container gets nothing there"
+        raise request.refuse(CORES, problem, f"add {MEMORY}")
+    policy = CoresPolicy.ELASTIC if limit is not None and limit > cores else None
+    if policy:
+        request.pod.warn(CORE_LIMIT, f"idle compute may be used beyond {cores}%, also beyond {limit}%")
     elif limit is not None and limit < cores:
-        notes.warn(
-            view.field(CORE_LIMIT),
-            f"{limit} is below the {cores}% of container {container.name} and is left out",
-        )
-    return Share(
-        container.name,
-        container.phase,
-        1,
-        memory=Memory(bytes=blocks * BLOCK),
-        cores=cores,
-        cores_policy=policy,
-    )
+        problem = f"{limit} is below the {cores}% of container {request.container.name} and is left out"
+        request.pod.warn(CORE_LIMIT, problem)
+    return request.share(1, memory=Memory(bytes=blocks * BLOCK), cores=cores, cores_policy=policy)
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
@@ -150,6 +113,7 @@ def _annotations(found: Allocated) -> dict[str, str]:
 DIALECT: Final = Dialect(
     VOCABULARY,
     parse,
+    isolation="limiter",
     charges={CORES: charges.compute, MEMORY: charges.memory_in(lambda _: BLOCK, of_shares=True)},
     annotations=_annotations,
     publishers=(("tencent.com/vcuda-", "TKE's gpu-manager"),),

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView, charges, resource_names
+from koordra.compat.dialect import Dialect, charges
 from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
-from koordra.compat.dialect.containers import only_limit
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     environment,
@@ -21,8 +20,8 @@ from koordra.compat.dialect.vocabulary import (
     setting,
     written,
 )
-from koordra.compat.normalized_request import MIB, WHOLE, InitRule, Memory, NormalizedRequest, Share, Together
-from koordra.compat.settings import Settings, number_of
+from koordra.compat.normalized_request import MIB, Memory, NormalizedRequest, Share, Together
+from koordra.compat.settings import Settings, number_section
 
 NAME: Final = "volcano-gpu"
 MEMORY: Final = "volcano.sh/gpu-memory"
@@ -59,38 +58,31 @@ VOCABULARY: Final = Vocabulary(
 
 
 def _factor(settings: Settings) -> int:
-    found: int = settings.option("volcanoGpu", "gpuMemoryFactor", 1)
-    return found
+    return int(settings.option("volcanoGpu", "gpuMemoryFactor", 1))
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
+def parse(view: PodView) -> NormalizedRequest:
     """Memory or whole cards; a node offers one of the two."""
-    shares: list[Share] = []
-    kinds: set[str] = set()
-    for container in view.containers:
-        for name in (settings.name(MEMORY), settings.name(NUMBER)):
-            count = only_limit(container, name, notes=notes)
-            if not count:
-                continue
-            kinds.add(name)
-            memory = Memory(bytes=count * _factor(settings) * MIB) if name == settings.name(MEMORY) else WHOLE
-            shares.append(Share(container.name, container.phase, count if memory.whole else 1, memory=memory))
-    if len(kinds) > 1:
-        raise notes.refuse(
-            view.where,
-            f"asks for {' and '.join(sorted(kinds))}, and a node offers one of the two",
-            "use one of them",
-        )
-    shared = settings.name(MEMORY) in kinds
+    shared, whole = view.shares(_memory), view.shares(_cards)
+    if shared and whole:
+        both = " and ".join(sorted(view.settings.name(name) for name in (MEMORY, NUMBER)))
+        problem = f"asks for {both}, and a node offers one of the two"
+        raise view.notes.refuse(view.where, problem, "use one of them")
     return NormalizedRequest(
-        NAME,
-        shares=tuple(shares),
-        together=Together.ONE_CARD if shared else Together.PER_CONTAINER,
-        init=InitRule.MAX,
-        isolation=settings.isolation.get(NAME),
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
+        shared or whole, together=Together.ONE_CARD if shared else Together.PER_CONTAINER
     )
+
+
+def _memory(request: ContainerRequest) -> Share | None:
+    units = request.limit(MEMORY)
+    if not units:
+        return None
+    return request.share(1, memory=Memory(bytes=units * _factor(request.pod.settings) * MIB))
+
+
+def _cards(request: ContainerRequest) -> Share | None:
+    count = request.limit(NUMBER)
+    return request.share(count) if count else None
 
 
 def _environment(cards: Sequence[Card], _pod: Sequence[Card], _unit: int) -> Variables:
@@ -122,5 +114,5 @@ DIALECT: Final = Dialect(
     publishers=(("volcano.sh/gpu-", "Volcano's device plugin"),),
     like_resources=("volcano.sh/gpu",),
     like_annotations=("volcano.sh/gpu-",),
-    sections={"volcanoGpu": partial(number_of, section="volcanoGpu", name="gpuMemoryFactor")},
+    sections={"volcanoGpu": partial(number_section, name="gpuMemoryFactor")},
 )

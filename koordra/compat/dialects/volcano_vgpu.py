@@ -7,22 +7,23 @@ looked at; the allow list of models hides the deny list.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
-from koordra.api.classic.notes import Notes
 from koordra.api.opaque.parameters import DevicePolicy
-from koordra.compat.dialect import (
-    Dialect,
-    PodView,
-    charges,
-    exclusively,
-    resource_names,
-    split_list,
-    tell_zeros,
-)
+from koordra.compat.dialect import Dialect, charges, exclusively, split_list
 from koordra.compat.dialect.allocation import Allocated, memory_limits
-from koordra.compat.dialect.containers import Container, amount, only_limit
-from koordra.compat.dialect.vgpu import check_scaling, model_in, read, uuid_in, vgpu_settings
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
+from koordra.compat.dialect.vgpu import (
+    MOST_MIB,
+    as_mig,
+    check_scaling,
+    model_in,
+    uuid_in,
+    vgpu_section,
+    vgpu_settings,
+)
 from koordra.compat.dialect.vocabulary import (
     Vocabulary,
     annotation,
@@ -42,7 +43,6 @@ from koordra.compat.normalized_request import (
     Share,
     percent_of,
 )
-from koordra.compat.settings import Settings
 
 VOLCANO: Final = "volcano-vgpu"
 USE_TYPE: Final = "nvidia.com/use-gputype"
@@ -55,8 +55,6 @@ MODE: Final = "volcano.sh/vgpu-mode"
 USE_UUID: Final = "volcano.sh/vgpu-use-gpuuuid"
 NO_UUID: Final = "volcano.sh/vgpu-nouse-gpuuuid"
 GROUP_POLICY: Final = "volcano.sh/vgpu-podgroup-policy"
-
-_MOST_MIB: Final = 2**31 - 1
 
 VOCABULARY: Final = Vocabulary(
     VOLCANO,
@@ -133,69 +131,45 @@ VOCABULARY: Final = Vocabulary(
 )
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
+def parse(view: PodView) -> NormalizedRequest:
     """A pod of volcano-vgpu."""
-    own = vgpu_settings(settings, VOLCANO)
-    check_scaling(own, notes)
-    isolation = settings.isolation.get(VOLCANO, "limiter")
-    shares = [
-        share for container in view.containers if (share := _share(container, settings, notes)) is not None
-    ]
+    check_scaling(vgpu_settings(view.settings, VOLCANO), view.notes)
+    shares = view.shares(_share)
     mode = view.annotation(MODE)
     if mode is not None and mode not in ("hami-core", "mig", "mps"):
-        raise notes.refuse(
-            view.field(MODE), f"{mode!r} is the mode of no node", "write hami-core, mig or mps"
-        )
+        raise view.refuse(MODE, f"{mode!r} is the mode of no node", "write hami-core, mig or mps")
     if mode == "mig":
-        shares = [_as_mig(share, view, notes) for share in shares]
+        shares = tuple(as_mig(share, view, MODE, cores=CORES, remedy=f"write {MEMORY}") for share in shares)
     return NormalizedRequest(
-        VOLCANO,
-        shares=tell_zeros(shares),
+        shares,
         init=InitRule.IGNORED,
-        selectors=_selectors(view, notes),
-        device_policy=_group_policy(view, notes),
-        isolation="mps" if mode == "mps" else isolation,
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
+        selectors=tuple(_selectors(view)),
+        device_policy=_group_policy(view),
+        isolation="mps" if mode == "mps" else None,
     )
 
 
-def _share(container: Container, settings: Settings, notes: Notes) -> Share | None:
-    number_name, memory_name = settings.name(NUMBER, VOLCANO), settings.name(MEMORY, VOLCANO)
-    percent_name, cores_name = settings.name(PERCENT, VOLCANO), settings.name(CORES, VOLCANO)
-    limits = container.asked("limits")
-    asked = [
-        name for name in (number_name, memory_name, percent_name, cores_name) if name in container.resources()
-    ]
+def _share(request: ContainerRequest) -> Share | None:
+    asked = [name for name in (NUMBER, MEMORY, PERCENT, CORES) if request.has(name)]
     if not asked:
         return None
-    if number_name not in limits and memory_name not in limits:
-        raise notes.refuse(
-            container.field(asked[0]),
-            "comes without a number or memory in limits, and Volcano gives nothing then",
-            f"add {NUMBER}",
-        )
-    count = only_limit(container, number_name, notes=notes)
-    units = amount(container, memory_name, notes=notes) or 0
-    factor = max(vgpu_settings(settings, VOLCANO).memory_factor, 1)
-    if units > _MOST_MIB // factor:
-        raise notes.refuse(
-            container.field(memory_name),
-            f"{units} is more MiB than Volcano can hold",
-            "write a plain number of MiB",
-        )
-    percent = amount(container, percent_name, notes=notes)
+    if not request.has(NUMBER, "limits") and not request.has(MEMORY, "limits"):
+        problem = "comes without a number or memory in limits, and Volcano gives nothing then"
+        raise request.refuse(asked[0], problem, f"add {NUMBER}")
+    count, units, percent = request.limit(NUMBER), request.amount(MEMORY) or 0, request.amount(PERCENT)
+    factor = max(vgpu_settings(request.pod.settings, VOLCANO).memory_factor, 1)
+    if units > MOST_MIB // factor:
+        problem = f"{units} is more MiB than Volcano can hold"
+        raise request.refuse(MEMORY, problem, "write a plain number of MiB")
     if percent is not None and not 1 <= percent <= 100:
-        raise notes.refuse(container.field(percent_name), f"{percent} is no part of a card", "write 1 to 100")
-    cores = amount(container, cores_name, notes=notes) or 0
+        raise request.refuse(PERCENT, f"{percent} is no part of a card", "write 1 to 100")
+    cores = request.amount(CORES) or 0
     if cores > 100:
-        raise notes.refuse(container.field(cores_name), f"{cores} fits on no card", "write 0 to 100")
+        raise request.refuse(CORES, f"{cores} fits on no card", "write 0 to 100")
     if percent is not None and units:
-        notes.warn(container.field(memory_name), f"is left out: {percent_name} wins in Volcano")
-    memory = WHOLE if not units else Memory(bytes=units * factor * MIB)
-    share = Share(
-        container.name,
-        container.phase,
+        request.warn(MEMORY, f"is left out: {request.name(PERCENT)} wins in Volcano")
+    memory = Memory(bytes=units * factor * MIB) if units else WHOLE
+    share = request.share(
         1 if count is None else count,
         memory=memory if percent is None else percent_of(percent),
         cores=cores,
@@ -203,49 +177,30 @@ def _share(container: Container, settings: Settings, notes: Notes) -> Share | No
     return exclusively(share) if cores == 100 else share
 
 
-def _as_mig(share: Share, view: PodView, notes: Notes) -> Share:
-    if share.memory.bytes is None:
-        raise notes.refuse(
-            view.field(MODE),
-            f"{share.phase} {share.container}: an instance cannot be chosen by {share.memory}",
-            f"write {MEMORY}",
-        )
-    if share.cores:
-        notes.warn(
-            view.field(MODE),
-            f"{share.phase} {share.container}: an instance has the compute of its profile, {CORES} is left out",
-        )
-    return Share(share.container, share.phase, share.count, memory=share.memory, distinct=False, mig=True)
-
-
-def _group_policy(view: PodView, notes: Notes) -> DevicePolicy | None:
-    said = view.annotation(GROUP_POLICY)
-    if said is None:
+def _group_policy(view: PodView) -> DevicePolicy | None:
+    text = view.annotation(GROUP_POLICY)
+    if text is None:
         return None
-    if said != "spread":
-        notes.warn(view.field(GROUP_POLICY), f"{said!r} is no policy and is left out", "write spread")
+    if text != "spread":
+        view.warn(GROUP_POLICY, f"{text!r} is no policy and is left out", "write spread")
         return None
-    notes.warn(
-        view.field(GROUP_POLICY), "cards without other pods are taken where there are any; it is not demanded"
-    )
+    view.warn(GROUP_POLICY, "cards without other pods are taken where there are any; it is not demanded")
     return DevicePolicy.SPREAD
 
 
-def _selectors(view: PodView, notes: Notes) -> tuple[str, ...]:
-    found = []
-    allowed, denied = (split_list(view, key, notes=notes, strip=False) for key in (USE_TYPE, NO_TYPE))
+def _selectors(view: PodView) -> Iterator[str]:
+    allowed, denied = (split_list(view, key, strip=False) for key in (USE_TYPE, NO_TYPE))
     if allowed:
-        found.append(model_in(allowed))
+        yield model_in(allowed)
         if denied:
-            notes.warn(view.field(NO_TYPE), f"is left out: Volcano does not look at it beside {USE_TYPE}")
+            view.warn(NO_TYPE, f"is left out: Volcano does not look at it beside {USE_TYPE}")
     elif denied:
-        found.append(model_in(denied, deny=True))
+        yield model_in(denied, deny=True)
     for key, deny in ((USE_UUID, False), (NO_UUID, True)):
         entries = [entry.strip() for entry in (view.annotation(key) or "").split(",")]
         kept = [entry for entry in entries if entry]
         if kept:
-            found.append(uuid_in(kept, deny=deny))
-    return tuple(found)
+            yield uuid_in(kept, deny=deny)
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
@@ -267,13 +222,10 @@ _RESOURCE_FIELDS: Final = {
 }
 
 
-def _section(settings: Settings, section: object, source: str) -> Settings:
-    return read(settings, section, f"{source}: volcano", dialect=VOLCANO, resources=_RESOURCE_FIELDS)
-
-
 DIALECT: Final = Dialect(
     VOCABULARY,
     parse,
+    isolation="limiter",
     charges={
         NUMBER: charges.count,
         MEMORY: charges.memory_in(lambda settings: MIB * vgpu_settings(settings, VOLCANO).memory_factor),
@@ -286,6 +238,6 @@ DIALECT: Final = Dialect(
     schedulers={"volcano": False},
     like_resources=("volcano.sh/vgpu",),
     like_annotations=("volcano.sh/vgpu-",),
-    sections={"volcano": _section},
+    sections={"volcano": partial(vgpu_section, dialect=VOLCANO, resources=_RESOURCE_FIELDS)},
     device_config=_RESOURCE_FIELDS,
 )

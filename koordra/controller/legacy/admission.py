@@ -23,7 +23,6 @@ from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
-from koordra.api.pods import containers, resource_names
 from koordra.compat.dialects import dialect_named
 from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
 from koordra.compat.settings import Settings
@@ -150,8 +149,7 @@ class Admission:
             found = rewrite(pod, self.settings, notes)
         except InvalidInput:
             return False
-        own = found.normalized.names if found.normalized else ()
-        asked = {name for each in containers(pod) for name in resource_names(each) if name in own}
+        asked = found.resources
         dialect = dialect_named(found.dialect)
         standard = dialect is not None and dialect.extended_resources
         return standard and bool(asked) and asked <= served

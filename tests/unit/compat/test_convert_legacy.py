@@ -223,7 +223,7 @@ def test_the_default_dialect_is_an_option() -> None:
         ("defaultDialect: tke", "defaultDialect: 'tke' is not allowed"),
         ("aliyun: {memoryUnit: MB}", "aliyun.memoryUnit: 'MB' is not allowed"),
         ("aliyun: {unit: MiB}", "aliyun: has other fields"),
-        ("names: {a: 1}", "names[a]: 1 is not a text"),
+        ("names: {a: 1}", "names.a: 1 is not text"),
         ("isolation: {aliyun: magic}", "isolation.aliyun: 'magic' is not allowed"),
         ("hami: {memoryFactor: -1}", "memoryFactor: -1 is not a whole number"),
         ("nvidia: {deviceMemoryScaling: much}", "deviceMemoryScaling: 'much' is not a number"),

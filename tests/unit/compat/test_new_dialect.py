@@ -22,12 +22,11 @@ DIALECT = '''
 
 from typing import Final
 
-from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import Dialect, PodView, charges, resource_names
-from koordra.compat.dialect.containers import amount
+from koordra.compat.dialect import Dialect, charges
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vocabulary import Vocabulary, annotation, resource, scheduler, written
 from koordra.compat.normalized_request import GIB, Memory, NormalizedRequest, Share
-from koordra.compat.settings import Settings, number_of
+from koordra.compat.settings import Settings, number_section
 
 SLICES: Final = "acme.example/gpu-slices"
 VOCABULARY: Final = Vocabulary(
@@ -46,17 +45,13 @@ def _slice(settings: Settings) -> int:
     return settings.option("acme", "sliceGib", 2) * GIB
 
 
-def parse(view: PodView, settings: Settings, notes: Notes) -> NormalizedRequest:
-    asked = [(each, amount(each, settings.name(SLICES), notes=notes)) for each in view.containers]
-    return NormalizedRequest(
-        "acme",
-        shares=tuple(
-            Share(each.name, each.phase, 1, memory=Memory(bytes=slices * _slice(settings))) for each, slices in asked if slices
-        ),
-        isolation=settings.isolation.get("acme"),
-        names=resource_names(VOCABULARY, settings),
-        results=VOCABULARY.results(list(view.annotations)),
-    )
+def parse(view: PodView) -> NormalizedRequest:
+    return NormalizedRequest(view.shares(_share))
+
+
+def _share(request: ContainerRequest) -> Share | None:
+    slices = request.amount(SLICES)
+    return request.share(1, memory=Memory(bytes=slices * _slice(request.pod.settings))) if slices else None
 
 
 DIALECT: Final = Dialect(
@@ -72,7 +67,7 @@ DIALECT: Final = Dialect(
     opt_out=("acme.example/leave", "yes"),
     like_resources=("acme.example/",),
     like_annotations=("acme.example/",),
-    sections={"acme": lambda settings, said, source: number_of(settings, said, source, section="acme", name="sliceGib")},
+    sections={"acme": lambda settings, read: number_section(settings, read, name="sliceGib")},
 )
 '''
 

@@ -15,19 +15,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.dialect import PodView
+from koordra.api.reader import Reader
+from koordra.compat.dialect.pod_view import PodView
 from koordra.compat.dialect.vgpu import cel_text
-from koordra.errors import InvalidQuantity
-from koordra.quantity import parse
 
 HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
 JOINT: Final = "scheduling.koordinator.sh/device-joint-allocate"
 PARTITION: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 
 _TYPES: Final = ("gpu", "rdma", "fpga")
-_STRATEGIES: Final = ("ApplyForAll", "RequestsAsCount")
-_SCOPES: Final = ("Device", "PCIe", "NUMANode", "Node")
-_EXCLUSIVE: Final = ("DeviceLevel", "PCIeLevel")
+_HINT_FIELDS: Final = (
+    "selector",
+    "vfSelector",
+    "allocateStrategy",
+    "requiredTopologyScope",
+    "exclusivePolicy",
+)
+_UNKNOWN: Final = "is no field that Koordinator reads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,106 +52,67 @@ class JointAllocate:
     same_pcie: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """That the pod wants whole partitions of the NVLink fabric; `restricted`: the best of them."""
-
-    restricted: bool
-    bandwidth: str = ""
-
-
-def hints(view: PodView, notes: Notes) -> dict[str, Hint]:
+def hints_of(view: PodView) -> dict[str, Hint]:
     """By device type. Raises Refused."""
+    read = _json(view, HINT)
     found: dict[str, Hint] = {}
-    for kind, raw in _json(view, HINT, notes).items():
-        where = f"{view.field(HINT)}.{kind}"
+    for kind, raw in read.data.items():
         if kind not in _TYPES:
-            raise notes.refuse(where, "is no type of device", f"types are {', '.join(_TYPES)}")
+            raise read.wrong("is no type of device", f"types are {', '.join(_TYPES)}", at=kind)
         if raw is None:
             continue
-        data = _fields(
-            raw,
-            ("selector", "vfSelector", "allocateStrategy", "requiredTopologyScope", "exclusivePolicy"),
-            where,
-            notes,
-        )
+        hint = read.inner(kind)
+        hint.only(*_HINT_FIELDS, problem=_UNKNOWN)
         found[kind] = Hint(
-            where,
-            selector=data.get("selector"),
-            vf_selector=data.get("vfSelector"),
-            strategy=_word(data, "allocateStrategy", _STRATEGIES, where, notes),
-            scope=_word(data, "requiredTopologyScope", _SCOPES, where, notes),
-            exclusive=_word(data, "exclusivePolicy", _EXCLUSIVE, where, notes),
+            hint.field,
+            selector=hint.data.get("selector"),
+            vf_selector=hint.data.get("vfSelector"),
+            strategy=_word(hint, "allocateStrategy", "ApplyForAll", "RequestsAsCount"),
+            scope=_word(hint, "requiredTopologyScope", "Device", "PCIe", "NUMANode", "Node"),
+            exclusive=_word(hint, "exclusivePolicy", "DeviceLevel", "PCIeLevel"),
         )
     return found
 
 
-def joint(view: PodView, notes: Notes) -> JointAllocate | None:
-    data = _json(view, JOINT, notes)
-    if not data:
+def joint(view: PodView) -> JointAllocate | None:
+    read = _json(view, JOINT)
+    if not read.data:
         return None
-    where = view.field(JOINT)
-    _fields(data, ("deviceTypes", "requiredScope"), where, notes)
-    types = data.get("deviceTypes")
+    read.only("deviceTypes", "requiredScope", problem=_UNKNOWN)
+    types = read.data.get("deviceTypes")
     if not isinstance(types, list) or not all(kind in _TYPES for kind in types):
-        raise notes.refuse(
-            f"{where}.deviceTypes", "is no list of types of devices", f"types are {', '.join(_TYPES)}"
-        )
-    return JointAllocate(
-        tuple(types), _word(data, "requiredScope", ("SamePCIe",), where, notes) == "SamePCIe"
-    )
+        remedy = f"types are {', '.join(_TYPES)}"
+        raise read.wrong("is no list of types of devices", remedy, at="deviceTypes")
+    return JointAllocate(tuple(types), _word(read, "requiredScope", "SamePCIe") == "SamePCIe")
 
 
-def partition(view: PodView, notes: Notes) -> Partition | None:
+def partition_bandwidth(view: PodView) -> str | None:
+    """The bandwidth that a pod asks of a partition of the NVLink fabric, "" for any; None where it asks for no partition."""
     if view.annotation(PARTITION) is None:
         return None
-    data, where = _json(view, PARTITION, notes), view.field(PARTITION)
-    _fields(data, ("allocatePolicy", "ringBusBandwidth"), where, notes)
-    bandwidth = data.get("ringBusBandwidth")
-    if bandwidth is not None:
-        try:
-            parse(bandwidth)
-        except InvalidQuantity as error:
-            raise notes.refuse(f"{where}.ringBusBandwidth", error.problem, error.remedy) from error
-    restricted = _word(data, "allocatePolicy", ("Restricted", "BestEffort"), where, notes) == "Restricted"
-    return Partition(restricted, str(bandwidth or ""))
+    read = _json(view, PARTITION)
+    read.only("allocatePolicy", "ringBusBandwidth", problem=_UNKNOWN)
+    read.amount_or_none("ringBusBandwidth")
+    _word(read, "allocatePolicy", "Restricted", "BestEffort")
+    return str(read.data.get("ringBusBandwidth") or "")
 
 
-def _json(view: PodView, key: str, notes: Notes) -> dict[str, Any]:
+def _json(view: PodView, key: str) -> Reader:
     text = view.annotation(key)
-    if text is None or not text.strip():
-        return {}
     try:
-        found = json.loads(text)
+        found = json.loads(text) if text and text.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise notes.refuse(
-            view.field(key), f"is not JSON: {error}", "Koordinator would not place the pod either"
-        ) from error
+        remedy = "Koordinator would not place the pod either"
+        raise view.refuse(key, f"is not JSON: {error}", remedy) from error
     if not isinstance(found, dict):
-        raise notes.refuse(view.field(key), "is not a JSON object", "write it in braces")
-    return found
+        raise view.refuse(key, "is not a JSON object", "write it in braces")
+    return Reader(found, object=view.notes.object, field=view.field(key))
 
 
-def _fields(raw: object, known: tuple[str, ...], where: str, notes: Notes) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise notes.refuse(where, "is not an object", f"fields are {', '.join(known)}")
-    unknown = sorted(set(map(str, raw)) - set(known))
-    if unknown:
-        raise notes.refuse(
-            f"{where}.{unknown[0]}", "is no field that Koordinator reads", f"fields are {', '.join(known)}"
-        )
-    return raw
-
-
-def _word(data: Mapping[str, Any], field: str, words: tuple[str, ...], where: str, notes: Notes) -> str:
-    said = data.get(field)
-    if said in (None, ""):
-        return ""
-    if said not in words:
-        raise notes.refuse(
-            f"{where}.{field}", f"{said!r} is none that Koordinator has", f"use {' or '.join(words)}"
-        )
-    return str(said)
+def _word(read: Reader, name: str, *words: str) -> str:
+    return read.choice(
+        name, words, problem="is none that Koordinator has", remedy=f"use {' or '.join(words)}"
+    )
 
 
 LABELS_DOMAIN: Final = "koordinator.sh"
