@@ -37,13 +37,17 @@ from typing import Any
 import networkx as nx
 
 from benchmarks._results import table, write
-from koordra.allocator.devices.inventory import GPU, NIC, Inventory
+from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.request.classes import shipped_classes
 from koordra.api import names
+from koordra.api.claims import ResourceClaim
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import read_inventory
-from koordra.placement.gang import Gang, GangNode, GangPlaced, Member, Remembered, place_gang
+from koordra.placement import engine_for, read_inventory
+from koordra.placement.gang import Gang, GangPlaced, Member, place_gang
+from koordra.placement.index import CLAIM, Change
+from koordra.placement.manifests import Manifests
+from koordra.placement.request.groups import Group
 from koordra.topology import Level, level_between, presets
 
 Object = dict[str, Any]
@@ -252,24 +256,26 @@ def _by_tree(cluster: Cluster, node: int, gpus: int, nics: bool) -> Seat:
 
 
 class Koordra:
-    """`place_gang` over the same cluster, with what nodes said kept from job to job, as the controller does."""
+    """`place_gang` over the same cluster, on an engine that is told of what changes, as the controller's is."""
 
     def __init__(self, machine: Machine) -> None:
-        self.memory = Remembered()
-        self.classes = {entry["metadata"]["name"]: entry for entry in shipped_classes()}
-        self.inventories = [self._inventory(machine, node) for node in range(NODES)]
+        self.engine = engine_for()
+        objects = [*shipped_classes(), *(one for node in range(NODES) for one in self._node(machine, node))]
+        Manifests.of(objects).fill(self.engine.index)
+        self.held: dict[int, Object | None] = {}
         self.jobs = 0
 
     def __call__(self, cluster: Cluster, members: int, gpus: int, nics: bool) -> list[Seat] | None:
         machine = cluster.machine
         self.jobs += 1
-        nodes = {_name(node): self._node(cluster, node) for node in range(NODES)}
+        for node in range(NODES):
+            self._tell(cluster, node)
         gang = Gang(
             "job",
             [_member(f"job-{self.jobs}-{index}", index, gpus, nics) for index in range(members)],
             members,
         )
-        answer = place_gang(gang, nodes, self.classes, memory=self.memory)
+        answer = place_gang(gang, self.engine)
         if not isinstance(answer, GangPlaced):
             return None
         seats = []
@@ -288,7 +294,8 @@ class Koordra:
             )
         return seats
 
-    def _node(self, cluster: Cluster, node: int) -> GangNode:
+    def _tell(self, cluster: Cluster, node: int) -> None:
+        """What is in use on the node."""
         machine, name = cluster.machine, _name(node)
         held = [machine.gpus[at] for at in range(len(machine.gpus)) if at not in cluster.gpus[node]]
         held += [machine.nics[at] for at in range(len(machine.nics)) if at not in cluster.nics[node]]
@@ -300,22 +307,19 @@ class Koordra:
             "metadata": {"name": f"held-{name}", "namespace": "d", "uid": name},
             "status": {"allocation": {"devices": {"results": results}}},
         }
-        labels = {"network.topology.nvidia.com/block": f"block-{node // BLOCK}"}
-        return GangNode(
-            {"kind": "Node", "metadata": {"name": name, "labels": labels}},
-            self.inventories[node],
-            (holder,) if held else (),
-            likeness=tuple(held),
-            published=0,
-        )
+        now = holder if held else None
+        if self.held.get(node) != now:
+            self.held[node] = now
+            self.engine.index.apply(Change(CLAIM, f"d/held-{name}", now))
 
-    def _inventory(self, machine: Machine, node: int) -> Inventory:
+    def _node(self, machine: Machine, node: int) -> list[Object]:
         name = _name(node)
-        slices = []
+        labels = {"network.topology.nvidia.com/block": f"block-{node // BLOCK}"}
+        found: list[Object] = [{"kind": "Node", "metadata": {"name": name, "labels": labels}}]
         for index, entry in enumerate(machine.slices):
             spec = {**entry["spec"], "nodeName": name, "pool": {**entry["spec"]["pool"], "name": name}}
-            slices.append({"kind": "ResourceSlice", "metadata": {"name": f"{name}-{index}"}, "spec": spec})
-        return read_inventory(slices)
+            found.append({"kind": "ResourceSlice", "metadata": {"name": f"{name}-{index}"}, "spec": spec})
+        return found
 
 
 def _name(node: int) -> str:
@@ -343,7 +347,7 @@ def _member(name: str, index: int, gpus: int, nics: bool) -> Member:
         "metadata": {"name": name, "namespace": "d", "uid": f"pod-{name}"},
         "spec": {"containers": [], "resourceClaims": [{"name": "x", "resourceClaimName": name}]},
     }
-    return Member(f"d/{name}", [pod], [claim], index=index)
+    return Member(f"d/{name}", Group((ResourceClaim.from_dict(claim),), (pod,)), index=index)
 
 
 def _machine() -> Machine:

@@ -1,9 +1,9 @@
 """A gang of 1,000 pods on 10,000 nodes: how long the decision takes.
 
-Nodes of eight Hopper GPUs and NICs in blocks of 32 and spines of 8 blocks, as a controller knows them: what a node publishes is told
-by its likeness and read when it is first asked. On a part of the nodes devices are in use (any set of GPUs with their NICs).
+Nodes of eight Hopper GPUs and NICs in blocks of 32 and spines of 8 blocks, in the engine's index as a controller keeps it. On a part
+of the nodes devices are in use (any set of GPUs with their NICs).
 
-    cold    nothing is remembered: every kind of node is looked at for the first time, one of those that publish the same is read
+    cold    no request class is known: every kind of node is asked for the first time
     warm    the next gang, asked of the same nodes
 
 Times are the processor's for this thread; they include the classes of members, the tables, the places of all pods and their
@@ -15,18 +15,20 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks._results import table, write
-from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.request.classes import shipped_classes
 from koordra.api import names
+from koordra.api.claims import ResourceClaim
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import read_inventory
-from koordra.placement.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
+from koordra.placement import engine_for
+from koordra.placement.decide import Engine
+from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
+from koordra.placement.manifests import Manifests
+from koordra.placement.request.groups import Group
 from koordra.topology import presets
 
 Object = dict[str, Any]
@@ -61,23 +63,20 @@ def main() -> None:
 
 def _measured(published: list[Object], case: tuple[str, int, int, int, bool, float]) -> dict[str, Any]:
     name, members, gpus, nics, launcher, used = case
-    nodes = _nodes(published, used)
-    classes = {entry["metadata"]["name"]: entry for entry in shipped_classes()}
-    memory = Remembered()
+    engine = _engine(published, used)
     gangs = [_gang(members, gpus, nics, number, launcher=launcher) for number in range(2)]
     times: list[float] = []
     answers: list[GangAnswer] = []
     for gang in gangs:
         began = time.thread_time()
-        answers.append(place_gang(gang, nodes, classes, memory=memory))
+        answers.append(place_gang(gang, engine))
         times.append(time.thread_time() - began)
     answer = answers[0]
     score = answer.score if isinstance(answer, GangPlaced) else None
     return {
         "case": name,
         "used": used,
-        "kinds": len({node.likeness for node in nodes.values()}),
-        "questions": memory.asked,
+        "kinds": len({node.state for node in engine.index.nodes.values()}),
         "cold_s": round(times[0], 2),
         "warm_s": round(times[1], 2),
         "answer": type(answer).__name__,
@@ -95,7 +94,7 @@ def _published() -> list[Object]:
     return build_slices(machine, node_name="n", node_uid="0", mode=names.MODE_JOINT, generation=1)
 
 
-def _nodes(published: list[Object], used: float) -> dict[str, GangNode]:
+def _engine(published: list[Object], used: float) -> Engine:
     draw = random.Random(7)
     devices = {
         kind: [
@@ -106,47 +105,45 @@ def _nodes(published: list[Object], used: float) -> dict[str, GangNode]:
         ]
         for kind in ("gpu", "nic")
     }
-    found = {}
+    found: list[Object] = list(shipped_classes())
     for number in range(NODES):
         name = f"node-{number:05}"
         block = number // BLOCK
         mask = draw.randrange(1, 256) if draw.random() < used else 0
         held = [devices[kind][at] for at in range(8) if mask >> at & 1 for kind in devices]
-        claim = {
-            "kind": "ResourceClaim",
-            "metadata": {"name": f"held-{name}", "namespace": "d", "uid": f"held-{name}"},
-            "status": {"allocation": {"devices": {"results": [_result(name, device) for device in held]}}},
+        labels = {
+            "kubernetes.io/hostname": name,
+            "network.topology.nvidia.com/leaf": f"block-{block}",
+            "network.topology.nvidia.com/spine": f"spine-{block // SPINE}",
         }
-        node = {
-            "kind": "Node",
-            "metadata": {
-                "name": name,
-                "labels": {
-                    "kubernetes.io/hostname": name,
-                    "network.topology.nvidia.com/leaf": f"block-{block}",
-                    "network.topology.nvidia.com/spine": f"spine-{block // SPINE}",
-                },
-            },
-            "status": {"allocatable": {"cpu": "192", "memory": "2Ti", "pods": "250"}},
-        }
-        inventory = partial(_inventory, published, name, {})
-        found[name] = GangNode(node, inventory, (claim,) if held else (), likeness=(0, mask), published=0)
-    return found
+        allocatable = {"cpu": "192", "memory": "2Ti", "pods": "250"}
+        found.append(
+            {
+                "kind": "Node",
+                "metadata": {"name": name, "labels": labels},
+                "status": {"allocatable": allocatable},
+            }
+        )
+        for index, entry in enumerate(published):
+            spec = {**entry["spec"], "nodeName": name, "pool": {**entry["spec"]["pool"], "name": name}}
+            found.append({"kind": "ResourceSlice", "metadata": {"name": f"{name}-{index}"}, "spec": spec})
+        if held:
+            results = {"results": [_result(name, device) for device in held]}
+            found.append(
+                {
+                    "kind": "ResourceClaim",
+                    "metadata": {"name": f"held-{name}", "namespace": "d", "uid": f"held-{name}"},
+                    "status": {"allocation": {"devices": results}},
+                }
+            )
+    engine = engine_for()
+    Manifests.of(found).fill(engine.index)
+    engine.settle()
+    return engine
 
 
 def _result(node: str, device: str) -> Object:
     return {"request": "r", "driver": names.DRIVER, "pool": node, "device": device}
-
-
-def _inventory(published: list[Object], name: str, known: dict[str, Inventory]) -> Inventory:
-    """Read when first asked for, as the controller does."""
-    if name not in known:
-        slices = []
-        for index, entry in enumerate(published):
-            spec = {**entry["spec"], "nodeName": name, "pool": {**entry["spec"]["pool"], "name": name}}
-            slices.append({"kind": "ResourceSlice", "metadata": {"name": f"{name}-{index}"}, "spec": spec})
-        known[name] = read_inventory(slices)
-    return known[name]
 
 
 def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) -> Gang:
@@ -163,7 +160,8 @@ def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) ->
                 "resourceClaims": [{"name": "x", "resourceClaimName": name}] if asks else [],
             },
         }
-        found.append(Member(f"d/{name}", [pod], claims, index=index, needed=not asks))
+        group = Group(tuple(map(ResourceClaim.from_dict, claims)), (pod,))
+        found.append(Member(f"d/{name}", group, index=index, needed=not asks))
     return Gang(f"job-{number}", found, members)
 
 
@@ -204,7 +202,6 @@ def _markdown(found: list[dict[str, Any]]) -> str:
             one["case"],
             f"{one['used']:.0%}",
             one["kinds"],
-            one["questions"],
             one["cold_s"],
             one["warm_s"],
             one["answer"],
@@ -217,7 +214,6 @@ def _markdown(found: list[dict[str, Any]]) -> str:
         "gang",
         "nodes used",
         "kinds of node",
-        "questions to nodes",
         "cold, s",
         "warm, s",
         "answer",

@@ -186,7 +186,6 @@ IMPORTS_INSIDE_FUNCTIONS = {
 }
 CROWDED_PACKAGES = {
     "koordra.controller",
-    "koordra.placement.gang",
 }
 MOST_ENTRIES = 15
 

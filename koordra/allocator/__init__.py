@@ -12,7 +12,6 @@ Pure: no I/O, no clock, no randomness, no logger. Which node of a cluster is `ko
     offer              a placement written as allocations
     explain/           why a claim fits on no node; reasons: the words
     predicates         what kube-scheduler would refuse about a node; features: the gates
-    likeness           nodes with equal devices, for gangs
 """
 
 from koordra.allocator.devices.gpu_nic_distance import worst_level

@@ -216,11 +216,15 @@ class Placer:
             if known is not None and known[0] is group:
                 self._last = known
                 return known[1]
-        claims = tuple([self._claim(claim) for claim in group.pending])
-        placed = tuple([objects.key(claim) for claim in group.placed])
-        found = self.engine.resolve(placement_groups.Group(claims, group.pods, (), placed))
+        found = self.engine.resolve(self.group(group))
         self._last = group, found
         return found
+
+    def group(self, group: Group) -> placement_groups.Group:
+        """The group with its claims read. Raises ClaimRefused for one that cannot be."""
+        claims = tuple([self._claim(claim) for claim in group.pending])
+        placed = tuple([objects.key(claim) for claim in group.placed])
+        return placement_groups.Group(claims, group.pods, (), placed)
 
     def _claim(self, claim: Object) -> ResourceClaim:
         uid = objects.uid(claim) or objects.key(claim)

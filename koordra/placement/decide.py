@@ -10,7 +10,8 @@ policy leave the choice to it, the expected waste (`learned_order`). Equal costs
 costs are equal.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or `fits`;
-`explain` says why a group fits nowhere. Gangs placed as a whole and defragmentation have searches of their own (`gang/`, `defragment/`).
+`explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of each DeviceState for several members with
+`search`. Defragmentation has a search of its own (`defragment/`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
-from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.devices.inventory import Pool, Usage
 from koordra.allocator.explain.nearest_fit import Told
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
@@ -126,7 +127,7 @@ class Engine:
         if not without:
             return self._result(question, info, None).cost is not None
         taken = self.index.taken_without(info, without)
-        return self._search(question, info, taken, several=False).offer is not None
+        return self.search(question, info, taken, several=False).offer is not None
 
     def resolve(self, group: Group | Question) -> Question:
         """The group as a question; a question is resolved again only if a DeviceClass has changed since. Raises ClaimRefused."""
@@ -144,7 +145,7 @@ class Engine:
         known = self._resolved
         if known is not None and known.group is group:
             return known
-        asked = tuple([self._asked(claim, at) for at, claim in enumerate(group.claims)])
+        asked = tuple([self.resolve_claim(claim, at) for at, claim in enumerate(group.claims)])
         question = question_of(group, asked, self._classes, policy=self.policy, features=self.features)
         self._classes.pop(question.key, None)
         if len(self._classes) >= MOST_CLASSES:
@@ -153,7 +154,8 @@ class Engine:
         self._resolved = question
         return question
 
-    def _asked(self, claim: ResourceClaim, position: int) -> ResolvedClaim:
+    def resolve_claim(self, claim: ResourceClaim, position: int) -> ResolvedClaim:
+        """The claim as the one at this position of its group. Raises ClaimRefused."""
         key = position, spec_key(claim)
         known = self._claims.get(key)
         if known is not None:
@@ -347,7 +349,7 @@ class Engine:
             return known
         short = False
         try:
-            answer = self._search(
+            answer = self.search(
                 question, info, self.index.taken, placement=placement, several=False, ceiling=ceiling
             )
             short = answer.short
@@ -363,23 +365,25 @@ class Engine:
             results.keep(where, found)
         return found
 
-    def _search(
+    def search(
         self,
         question: Question,
         info: NodeInfo,
         taken: Usage,
         *,
         placement: Placement | None = None,
-        several: bool,
+        several: bool = False,
         alike: Hashable = None,
         ceiling: int | None = None,
+        pools: Sequence[Pool] | None = None,
     ) -> NodeAnswer:
+        """What the node says to the question. `pools`: as if the node had these, and no others."""
         asking = placement or self._placement(question, several=several)
         of = info.devices.node_class
-        alone = self._where(question, info) is info
+        alone = self._where(question, info) is info or pools is not None
         return asking.on_node(
             info.name,
-            info.pools,
+            info.pools if pools is None else pools,
             taken,
             honors_partitions=info.devices.honors_partitions,
             alike=alike,
@@ -402,7 +406,7 @@ class Engine:
         """The node's result written for this group; searched again where it was chosen by an older table."""
         result = self._result(question, info, None)
         if result.epoch != self.order.epoch:
-            found = self._search(question, info, self.index.taken, several=False)
+            found = self.search(question, info, self.index.taken, several=False)
             if found.offer is not None:
                 result = result_of(found, generation=self._version(question, info), epoch=self.order.epoch)
                 question.request_class.results.keep(self._where(question, info), result)
@@ -460,7 +464,7 @@ class Engine:
                 continue
             told += [(position, reason) for position in everyone for reason in self._unreadable(info)]
             alike = self._where(question, info) if info.devices.node_class is not None else None
-            answer = self._search(
+            answer = self.search(
                 question, info, self.index.taken, placement=placement, several=True, alike=alike
             )
             told += answer.reasons()

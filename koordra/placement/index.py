@@ -87,11 +87,6 @@ class NodeInfo:
         assert self.state is not None
         return self.state.devices
 
-    @property
-    def is_told_by_its_pool(self) -> bool:
-        """Whether all its devices are in one pool of its own name, so that nodes of one DeviceState differ in that name alone."""
-        return self.devices.node_class is not None and all(pool.id[1] == self.name for pool in self.pools)
-
 
 class Moved(NamedTuple):
     """A node that left one state and entered another."""

@@ -28,7 +28,7 @@ from koordra.placement.gang.score import Count, NodeCounts, Rules
 from koordra.placement.gang.topology.distribution import read_off
 from koordra.placement.gang.topology.packing import Packing
 from koordra.placement.gang.topology.tree import domains_at, tree_of
-from tests.fakes.gang_nodes import gang_nodes
+from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
@@ -288,7 +288,7 @@ def member_of(name: str, sort: Sort) -> Member:
     asked += [request("nic", "nic", sort.nics)] if sort.nics else []
     configs = [joint("PCIeRoot")] if sort.paired else []
     own = [claim(name, *asked, configs=configs)] if asked else []
-    return Member(
+    return member(
         f"default/{name}", [pod(name, *([name] if own else []), requests={"cpu": str(sort.cores)})], own
     )
 
@@ -415,7 +415,7 @@ def test_gangs_get_what_trying_everything_finds(twenty: int) -> None:
             # On one node rails do not matter, and what is spare is the last word among equals.
             until = -2 if found.score.nodes == 1 else -1
             assert best is not None
-            assert found.score.order[:until] == best[: len(best) + until + 1], (twenty, number)
+            assert order_of(found.score)[:until] == best[: len(best) + until + 1], (twenty, number)
         else:
             assert isinstance(found, GangUnsatisfiable), (twenty, number)
             assert best is None, (twenty, number)
@@ -435,7 +435,6 @@ def placed(
         own, holders = objects_of(one)
         objects += [*own, *holders]
     draw.shuffle(objects)
-    nodes, classes = gang_nodes(objects)
     members = [member_of(f"m{at}", sort) for at, sort in enumerate(asked)]
     draw.shuffle(members)
     gang = Gang(
@@ -445,12 +444,12 @@ def placed(
         fixed=tuple(Fixed(f"f-{name}", name) for name in fixed),
         required=required,
     )
-    found = place_gang(gang, nodes, classes)
+    found = place_gang(gang, gang_engine(objects))
     if isinstance(found, GangPlaced):
         given = [
             (entry["pool"], entry["device"])
-            for member in found.members
-            for allocation in member.allocations.values()
+            for one in found.members
+            for allocation in one.allocations.values()
             for entry in allocation["devices"]["results"]
         ]
         held = {(one.name, f"gpu-{at}") for one in made for at in one.held_gpus} | {

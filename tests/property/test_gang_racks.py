@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
-from tests.fakes.gang_nodes import gang_nodes
+from tests.fakes.gang_engine import gang_engine, member
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
@@ -165,7 +165,7 @@ def objects_of(case: Case) -> list[dict[str, Any]]:
 def members_of(case: Case) -> list[Member]:
     asked = [request("gpu", "gpu", case.pairs), request("nic", "nic", case.pairs)]
     return [
-        Member(
+        member(
             f"default/m{index}",
             [pod(f"m{index}", f"m{index}")],
             [claim(f"m{index}", *asked, configs=[joint("PCIeSwitch")])],
@@ -180,11 +180,8 @@ def answered(case: Case, draw: random.Random) -> GangAnswer:
     objects, members = [*device_classes(), *objects_of(case)], members_of(case)
     draw.shuffle(objects)
     draw.shuffle(members)
-    nodes, classes = gang_nodes(objects)
-    shuffled = list(nodes)
-    draw.shuffle(shuffled)
     gang = Gang("g", members, case.least, required="nvlink" if case.required else None)
-    return place_gang(gang, {name: nodes[name] for name in shuffled}, classes)
+    return place_gang(gang, gang_engine(objects))
 
 
 def score_of(answer: GangAnswer) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
 """The fast ways of placing gangs against the plain ones: tables of whole devices, tables of one class, counting before packing.
 
 The plain way is the one that was there first, and is still what is taken where the fast ones cannot tell: each kind of node is
-searched for each count (`Searching`), tables are convolved shift by shift, and every set of rails is packed. Made-up clusters of nodes
+searched for each count (`NodeSearch`), tables are convolved shift by shift, and every set of rails is packed. Made-up clusters of nodes
 with holes in them are answered both ways. The answers have to be equal to the last device.
 
 `make soak` tries more (KOORDRA_EXAMPLES).
@@ -13,17 +13,16 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from koordra.placement.gang import Gang, GangAnswer, GangNode, GangPlaced, Member, Remembered, place_gang
-from koordra.placement.gang.table_fit import Tabled
+from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
+from koordra.placement.gang.table_fit import TableFit
 from koordra.placement.gang.topology.packing import Costs, Packing
-from koordra.placement.gang.topology.rail_bound import Room
-from tests.fakes.gang_nodes import gang_nodes
+from koordra.placement.gang.topology.rail_minimization import RailBound
+from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
     allocated,
@@ -52,10 +51,10 @@ def shift_by_shift(packing: Packing, left: Costs, right: Costs) -> Costs:
 @contextmanager
 def plainly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tabled, "numbers", lambda *_: None)
-        patch.setattr(Tabled, "fit", lambda *_: None)
+        patch.setattr(TableFit, "numbers", lambda *_: None)
+        patch.setattr(TableFit, "fit", lambda *_: None)
         patch.setattr(Packing, "_convolved_in_line", shift_by_shift)
-        patch.setattr(Room, "suffices", lambda *_: True)
+        patch.setattr(RailBound, "suffices", lambda *_: True)
         yield
 
 
@@ -143,7 +142,7 @@ def members_of(draw: random.Random) -> list[Member]:
         name = f"m{index}"
         requests = {"cpu": "2"} if draw.random() < 0.8 else {"cpu": "5"}
         found.append(
-            Member(
+            member(
                 f"default/{name}",
                 [pod(name, name, requests=requests)],
                 [claim(name, *asked, configs=config)],
@@ -151,7 +150,7 @@ def members_of(draw: random.Random) -> list[Member]:
             )
         )
     if draw.random() < 0.2:
-        found.append(Member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True))
+        found.append(member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True))
     return found
 
 
@@ -160,9 +159,7 @@ def test_the_fast_way_gives_the_answer_of_the_plain_one(twenty: int) -> None:
     by_table = 0
     for number in range(20):
         draw = random.Random(20 * twenty + number)
-        nodes, classes = gang_nodes([*device_classes(), *cluster(draw)])
-        if draw.random() < 0.5:
-            nodes = told(nodes)
+        objects = [*device_classes(), *cluster(draw)]
         members = members_of(draw)
         gang = Gang(
             "g",
@@ -171,12 +168,16 @@ def test_the_fast_way_gives_the_answer_of_the_plain_one(twenty: int) -> None:
             required=draw.choice((None, None, None, "block")),
         )
         policy = draw.choice(("koordra", "koordra", "Binpack", "Spread", "TopologyAware"))
-        memory = Remembered()
-        fast = place_gang(gang, nodes, classes, policy=policy, memory=memory)
-        again = place_gang(gang, nodes, classes, policy=policy, memory=memory)
+        engine = gang_engine(objects, policy=policy)
+        fast = place_gang(gang, engine)
+        again = place_gang(gang, engine)
         with plainly():
-            plain = place_gang(gang, nodes, classes, policy=policy)
-        by_table += any(table is not None for table in memory.tables.values())
+            plain = place_gang(gang, gang_engine(objects, policy=policy))
+        by_table += any(
+            table is not None
+            for asked in members
+            for table in engine.resolve(asked.group).request_class.kept.get("tables", {}).values()
+        )
         same(fast, again)  # who remembers answers may go on where the first gave up
         if isinstance(plain, GangPlaced) and not plain.proven:
             same(plain, fast)
@@ -189,30 +190,6 @@ def same(one: GangAnswer, other: GangAnswer) -> None:
     """The other is the same answer; or as good at least, where the one gave up before it was proven best."""
     if isinstance(one, GangPlaced) and not one.proven:
         assert isinstance(other, GangPlaced)
-        assert other.score.order <= one.score.order
+        assert order_of(other.score) <= order_of(one.score)
     else:
         assert one == other
-
-
-def told(nodes: dict[str, GangNode]) -> dict[str, GangNode]:
-    """As a controller tells them: what is published, and what of it is taken, by likeness, and read when first asked."""
-    found = {}
-    for name, one in nodes.items():
-        inventory = one.inventory
-        assert not callable(inventory)
-        published = str(
-            [
-                (offered.id.device, sorted(offered.plain.items()), offered.taints)
-                for pool in inventory.pools(one.node)
-                for offered in pool.devices
-            ]
-        )
-        held = str(
-            [
-                {**result, "pool": ""}
-                for holder in one.holders
-                for result in holder["status"]["allocation"]["devices"]["results"]
-            ]
-        )
-        found[name] = replace(one, likeness=(published, held), published=published)
-    return found

@@ -37,9 +37,6 @@ __all__ = ["GPU", "NIC", "Inventory", "Pool", "PoolID", "PublishedDevice", "Usag
 _Key = TypeVar("_Key")
 _Found = TypeVar("_Found")
 
-_MOST_KINDS = 4096
-"""Kinds of pools that are remembered from plan to plan."""
-
 
 @dataclass(slots=True)
 class Usage:
@@ -107,11 +104,8 @@ class Inventory:
     by_node: dict[str, list[ResourceSlice]] = field(default_factory=dict)
     anywhere: list[ResourceSlice] = field(default_factory=list)
     unreadable: dict[PoolID, dict[str, str]] = field(default_factory=dict)
-    likes: dict[Pool, dict[Hashable, int]] = field(default_factory=dict)
-    kinds: dict[Hashable, int] = field(default_factory=dict)
     version: int = 0
     """Goes up with every change."""
-    _numbered: int = 0
     _named: dict[str, list[PoolID]] = field(default_factory=dict)
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
 
@@ -145,7 +139,6 @@ class Inventory:
             self.rules.pop(name, None)
             touched = set(self._pools)
             self._pools.clear()
-            self.likes.clear()
             return touched
         touched = self._forget(manifest)
         nodes: set[str] = set()
@@ -216,21 +209,8 @@ class Inventory:
         else:
             nodes = {part.selection.node_name for part in parts}
         for node in nodes:
-            _, gathered = self._pools.pop(node, ((), []))
-            for pool in gathered:
-                self.likes.pop(pool, None)
+            self._pools.pop(node, None)
         return nodes
-
-    def number_of(self, published: Hashable) -> int:
-        """Of a kind of pool. A number is never used again: what was answered for it is not found any more."""
-        found = self.kinds.get(published)
-        if found is None:
-            if len(self.kinds) > _MOST_KINDS + 4 * len(self._pools):
-                self.kinds = {}  # a new one: who keeps answers by kind sees that the numbers are new
-                self.likes.clear()
-            found = self.kinds[published] = self._numbered
-            self._numbered += 1
-        return found
 
     def node_names(self) -> list[str]:
         """Nodes that slices name, for input without Node objects."""

@@ -77,9 +77,7 @@ class GangController:
         self._on_allocated = on_allocated
         self._kept_off = kept_off
         self._entries = entries
-        self._memory = asked.Remembered()
-        self._arranging = MemberPlacement(placer, place=place, memory=self._memory)
-        self._remembers: tuple[object, ...] = ()
+        self._arranging = MemberPlacement(placer, place=place)
         self._placer = placer
         self.ungating = UngateTracker()
         self.reservation = GangReservation(starves_after=starves_after)
@@ -231,10 +229,6 @@ class GangController:
         `concerns`: what concerns everybody that waits."""
         cache, now = self._context.cache, self._context.clock()
         self._epoch = epoch
-        remembers = tuple(cache.classes.values())
-        if remembers != self._remembers:
-            self._memory.forget()
-            self._remembers = remembers
         seen = (concerns, self.reservation.version)
         starving = self._next_kept is not None and self._next_kept <= now
         self._next_kept = None
@@ -281,7 +275,7 @@ class GangController:
         if not status.plan:
             self._considered.pop(key, None)
             return True
-        whole, cells = question(gang, status, kept_off=self._kept_off_by(gang))
+        whole, cells = question(gang, status, self._placer, kept_off=self._kept_off_by(gang))
         basis = self._basis(whole, status)
         before = self._considered.pop(key, None)
         same = before is not None and before.basis == basis
@@ -326,11 +320,8 @@ class GangController:
         budget: int = 1,
         without: frozenset[str] = frozenset(),
     ) -> asked.GangAnswer:
-        classes = self._context.cache.classes
         kept_off = self._kept_off_by(self.all[whole.name])
-        return self._arranging.arrange(
-            whole, cells, classes, kept_off=kept_off, budget=budget, without=without
-        )
+        return self._arranging.arrange(whole, cells, kept_off=kept_off, budget=budget, without=without)
 
     def _kept_off_by(self, gang: Gang) -> KeptOffBy:
         of_gangs = self.reservation.kept_off(gang.urgency, gang.key)
@@ -340,10 +331,10 @@ class GangController:
         members = tuple(
             (
                 member.key,
-                tuple(objects.uid(pod) for pod in member.pods),
-                tuple(objects.uid(claim) for claim in member.claims),
-                member.pinned,
-                tuple((node, member.kept_off[node].detail) for node in sorted(member.kept_off)),
+                tuple(objects.uid(pod) for pod in member.group.pods),
+                tuple(claim.uid for claim in member.group.claims),
+                member.group.allocated,
+                tuple((node, member.excluded[node].detail) for node in sorted(member.excluded)),
             )
             for member in whole.members
         )

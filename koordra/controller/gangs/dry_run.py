@@ -57,7 +57,7 @@ def gangs_ahead(
     placer, cache = Placer(), ClusterCache.of(cluster)
     placer.sync(cache)
     obstacles = InterPodPredicates(cache, placer.nodes)
-    arranging = MemberPlacement(placer, place=place, memory=asked.Remembered())
+    arranging = MemberPlacement(placer, place=place)
     nodes, users = cache.nodes, cache.pod_index.users
     found = []
     gathering = GangIndex(cache, UngateTracker())
@@ -72,8 +72,8 @@ def gangs_ahead(
         if not status.plan:
             found.append(_still(gang, status))
             continue
-        whole, cells = question(gang, status, kept_off=obstacles.of)
-        answer = arranging.arrange(whole, cells, cache.classes, kept_off=obstacles.of)
+        whole, cells = question(gang, status, placer, kept_off=obstacles.of)
+        answer = arranging.arrange(whole, cells, kept_off=obstacles.of)
         found.append(_planned(gang, status, answer))
     return found
 

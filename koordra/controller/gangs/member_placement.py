@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.allocator.reasons import Reason
+from koordra.allocator.reasons import ClaimRefused, Reason
 from koordra.api import objects
-from koordra.api.objects import Object
+from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
 from koordra.controller.placer import GroupPlacement, Placer
+from koordra.errors import PlanError
 from koordra.placement import gang as asked
 from koordra.placement.decide import Excluded
+from koordra.placement.request import groups as placement_groups
 
 KeptOffBy = Callable[[Group], Excluded]
 
@@ -81,8 +83,10 @@ def cells_of(members: Iterable[Member]) -> list[Cell]:
     return [Cell(tuple(joined[position])) for position in sorted(joined)]
 
 
-def question(gang: Gang, status: GangStatus, *, kept_off: KeptOffBy) -> tuple[asked.Gang, dict[str, Cell]]:
-    """The gang as the allocator is asked, and the cells by key."""
+def question(
+    gang: Gang, status: GangStatus, placer: Placer, *, kept_off: KeptOffBy
+) -> tuple[asked.Gang, dict[str, Cell]]:
+    """The gang as the engine is asked, and the cells by key."""
     cells = cells_of(status.plan)
     planned = {member.uid for member in status.plan}
     fixed = tuple(
@@ -104,16 +108,22 @@ def question(gang: Gang, status: GangStatus, *, kept_off: KeptOffBy) -> tuple[as
     members = tuple(
         asked.Member(
             cell.key,
-            cell.group.pods,
-            cell.group.pending,
-            pinned=cell.pinned,
+            _group(cell, placer),
             index=index_of(cell.members[0].pod),
-            kept_off=kept_off(cell.group),
+            excluded=kept_off(cell.group),
         )
         for cell in cells
     )
     whole = asked.Gang(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
     return whole, {cell.key: cell for cell in cells}
+
+
+def _group(cell: Cell, placer: Placer) -> placement_groups.Group:
+    """As the engine reads it. Of a claim that cannot be read, why."""
+    try:
+        return placer.group(cell.group)
+    except ClaimRefused as error:
+        return placement_groups.Group((), cell.group.pods, missing=(str(error),))
 
 
 def node_of(member: Member) -> str | None:
@@ -135,50 +145,33 @@ def rank_of(member: Member) -> int | None:
 
 
 class MemberPlacement:
-    """Finds places in the cluster as it is in a pass. Not thread-safe; `place` remembers through `memory`."""
+    """Finds places in the cluster as it is in a pass. Not thread-safe."""
 
-    def __init__(self, placer: Placer, *, place: Place | None, memory: Any = None) -> None:
+    def __init__(self, placer: Placer, *, place: Place | None) -> None:
         self._placer = placer
         self._place = place
-        self._memory = memory
 
     def arrange(
         self,
         whole: asked.Gang,
         cells: Mapping[str, Cell],
-        classes: Mapping[str, Object],
         *,
         kept_off: KeptOffBy,
         budget: int = 1,
         without: frozenset[str] = frozenset(),
     ) -> asked.GangAnswer:
         """`without`: uids of claims and pods as if they were gone."""
-        if self._place is None:
+        if without:
             with self._placer.overlay(without):
-                return self._one_by_one(whole, cells, kept_off)
-        answer = self._place(whole, self._nodes(without), classes, memory=self._memory, budget=budget)
-        if isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, kept_off):
-            with self._placer.overlay(without):
-                return self._one_by_one(whole, cells, kept_off)
-        return answer
-
-    def _nodes(self, without: frozenset[str]) -> dict[str, asked.GangNode]:
-        index = self._placer.engine.index
-        found = {}
-        for name, info in self._placer.nodes.items():
-            holders = info.holders
-            if without:
-                holders = tuple(claim for claim in holders if objects.uid(claim) not in without)
-            own = info.is_told_by_its_pool
-            found[name] = asked.GangNode(
-                info.node,
-                index.inventory,
-                holders,
-                index.load_without(info, without) if without else info.load,
-                info.devices if own and len(holders) == len(info.holders) else None,
-                info.devices.node_class if own else None,
-            )
-        return found
+                return self.arrange(whole, cells, kept_off=kept_off, budget=budget)
+        if self._place is not None:
+            try:
+                answer = self._place(whole, self._placer.engine, budget=budget)
+            except PlanError as error:  # a taint rule that cannot be read concerns everybody
+                return asked.GangUnsatisfiable(len(whole.fixed), str(error), {})
+            if not (isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, kept_off)):
+                return answer
+        return self._one_by_one(whole, cells, kept_off)
 
     def _is_obstructed(
         self, answer: asked.GangPlaced, cells: Mapping[str, Cell], kept_off: KeptOffBy
@@ -202,10 +195,10 @@ class MemberPlacement:
         reasons: dict[str, tuple[Reason, ...]] = {}
         undecided = False
         with self._placer.overlay():
-            for member in sorted(whole.members, key=lambda each: -_asks(each.claims)):
+            for member in sorted(whole.members, key=lambda each: -_asks(each.group.claims)):
                 cell = cells[member.key]
                 found = self._offer(cell, kept_off(cell.group))
-                if found.node is None and member.claims:
+                if found.node is None and member.group.claims:
                     undecided = undecided or found.undecided
                     reasons[member.key] = tuple(
                         dict.fromkeys(reason for told in found.reasons.values() for reason in told)
@@ -277,11 +270,7 @@ def _looks_at_others(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def _asks(claims: Sequence[Mapping[str, Any]]) -> int:
+def _asks(claims: Sequence[ResourceClaim]) -> int:
     """Roughly how much: the number of devices."""
-    total = 0
-    for claim in claims:
-        for request in (objects.spec_of(claim).get("devices") or {}).get("requests") or ():
-            count = (request.get("exactly") or {}).get("count")
-            total += count if isinstance(count, int) else 1
-    return total
+    requests = [request for claim in claims for request in claim.requests]
+    return sum(request.alternatives[0].count for request in requests if request.alternatives)

@@ -1,61 +1,81 @@
 """Members that ask the same are one class: a node answers for the class, and only numbers of members count.
 
-A class is everything that a node's answer depends on, without names and uids: the claims' specs, what the node predicates read of the
-pods, the nodes that come into question. Inside a class members are ordered by their index, else as they were given.
+A class is everything that a node's answer depends on: the engine's request class of the member's claims and pods, the claims that
+the pods have already, and the nodes that are excluded. Inside a class members are ordered by their index, else by name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from koordra.allocator.predicates import requests_of
-from koordra.api import objects
+from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
+from koordra.placement.request.request_class import Question, RequestClass
 
 _NUMBERS: Final = re.compile(r"([0-9]+)")
-_FACE: Final = ("nodeName", "nodeSelector", "tolerations")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemberClass:
     """`room` is what a member's pods ask of a node together; `needed` how many members are indispensable (they come first).
 
-    `key` tells what is asked of devices, for answers that are remembered from gang to gang.
+    `devices` is the request class that stands for what a member asks of devices: classes that differ in CPU alone share it.
     """
 
     members: tuple[Member, ...]
+    questions: tuple[Question, ...]
     room: Mapping[str, Decimal]
     needed: int
-    key: str
+    devices: RequestClass
 
     @property
     def claims(self) -> int:
-        return len(self.members[0].claims)
+        return len(self.members[0].group.claims)
 
 
-def classes_of(members: Sequence[Member]) -> list[MemberClass]:
-    """The classes, those with indispensable members first, then by what they ask (so that order of input does not matter)."""
-    found: dict[tuple[str, str], list[Member]] = {}
-    spelled: dict[int, str] = {}
-    for member in members:
-        found.setdefault((_asks(member, spelled), _faces(member, spelled)), []).append(member)
+def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
+    """The classes, those with indispensable members first, then by what they ask (so that order of input does not matter).
+
+    Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
+    found: dict[Hashable, list[tuple[Member, Question]]] = {}
+    for member in sorted(members, key=_order):
+        question = engine.resolve(member.group)
+        key = (question.request_class, frozenset(member.excluded), member.group.allocated)
+        found.setdefault(key, []).append((member, question))
+    ordered = sorted(found.values(), key=lambda own: (not own[0][0].needed, _asks(own[0][1])))
+    devices: dict[Hashable, RequestClass] = {}
     classes = []
-    for (key, face), own in found.items():
-        ordered = sorted(own, key=_order)
-        needed = sum(member.needed for member in own)
+    for own in ordered:
+        first, question = own[0]
         room: dict[str, Decimal] = {}
-        for pod in ordered[0].pods:
+        for pod in first.group.pods:
             for resource, amount in requests_of(pod).items():
                 room[resource] = room.get(resource, Decimal(0)) + amount
-        classes.append((needed == 0, key, face, MemberClass(tuple(ordered), room, needed, key)))
-    classes.sort(key=lambda entry: entry[:3])
-    return [entry[3] for entry in classes]
+        asks = (question.key[0], question.siblings)
+        classes.append(
+            MemberClass(
+                tuple(member for member, _ in own),
+                tuple(question for _, question in own),
+                room,
+                sum(member.needed for member, _ in own),
+                devices.setdefault(asks, question.request_class),
+            )
+        )
+    return classes
+
+
+def _asks(question: Question) -> tuple[str, str]:
+    """What is asked, as a text without names: the claims' configuration first."""
+    claims = question.group.claims
+    config = [[entry.raw for entry in claim.config] for claim in claims]
+    return json.dumps(config, sort_keys=True, default=str), repr(question.key)
 
 
 def _order(member: Member) -> tuple[object, ...]:
@@ -68,37 +88,3 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple(
         (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _NUMBERS.split(name) if part
     )
-
-
-def _asks(member: Member, spelled: dict[int, str]) -> str:
-    claims = [_spelled(objects.spec_of(claim), spelled) for claim in member.claims]
-    position = {objects.key(claim): index for index, claim in enumerate(member.claims)}
-    uses = [
-        [position.get(f"{objects.namespace(pod)}/{name}") for name in objects.pod_claim_names(pod).values()]
-        for pod in member.pods
-    ]
-    return f"[{','.join(claims)}]{uses}"
-
-
-def _faces(member: Member, spelled: dict[int, str]) -> str:
-    """What the node predicates read."""
-    faces = []
-    for pod in member.pods:
-        spec = objects.spec_of(pod)
-        containers = [
-            [[entry.get("resources"), entry.get("restartPolicy")] for entry in spec.get(place) or ()]
-            for place in ("containers", "initContainers")
-        ]
-        affinity = (spec.get("affinity") or {}).get("nodeAffinity")
-        rest = [spec.get(name) for name in (*_FACE, "overhead", "resources")]
-        faces.append([containers, affinity, rest])
-    pinned = None if member.pinned is None else sorted(member.pinned)
-    return json.dumps([faces, pinned, sorted(member.kept_off)], sort_keys=True, default=str)
-
-
-def _spelled(spec: Mapping[str, Any], spelled: dict[int, str]) -> str:
-    """Claims of one template often are one object in memory too."""
-    found = spelled.get(id(spec))
-    if found is None:
-        found = spelled[id(spec)] = json.dumps(spec, sort_keys=True, default=str)
-    return found

@@ -1,129 +1,131 @@
 """One node is asked for devices for several members at the same time.
 
-The word on devices is the allocator's own: the claims of all the members are placed on the node in one complete search
-(`placement.Placement`), so two members never want the same device and neither is refused for a bad choice of the other.
+The word on devices is the engine's own: the claims of all the members are one question to the node (`Engine.search`), so two
+members never want the same device and neither is refused for a bad choice of the other.
 
 A search that runs out of budget is asked once more, one member after the other. What that finds is good; what it does not find is
 not known.
+
+With a set of rails, a node is shown as if its NICs on other rails were not there. They are not forgotten: what refers to them
+by name still finds them among the others of the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from koordra.allocator.devices.inventory import Usage
-from koordra.allocator.devices.nvlink_fabric import honors_partitions
-from koordra.allocator.features import Features
+from koordra.allocator.devices.inventory import NIC, Pool, Usage
 from koordra.allocator.placement import NodeAnswer, Placement
-from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
-from koordra.api import objects
-from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.api.opaque.parameters import PlacementPolicy
-from koordra.errors import InvalidManifest
-from koordra.placement.gang.member_assignment import Alike, Fit, fit_of
-from koordra.placement.gang.node_devices import Devices, Rails, taken_by
-from koordra.placement.gang.preferred_scopes import climbing, prefers
-from koordra.placement.gang.types import GangNode, Member
-from koordra.placement.request.groups import Group, siblings_in
+from koordra.allocator.request.requests import ResolvedClaim
+from koordra.placement.decide import Engine
+from koordra.placement.gang.member_assignment import Alike, Fit, Rails, fit_of, rail_of
+from koordra.placement.gang.preferred_scopes import prefers, widening
+from koordra.placement.request.request_class import Question
 
 BUDGET: Final = 5_000
 """Placements that one node may try for one count."""
 
 
 @dataclass(slots=True)
-class Searching:
+class NodeSearch:
     """Asks nodes, each time anew."""
 
-    nodes: Mapping[str, GangNode]
-    devices: Devices
-    device_classes: Mapping[str, DeviceClass | InvalidManifest]
-    features: Features
-    policy: PlacementPolicy | None
+    engine: Engine
     budget: int = 1
-    _asked: dict[tuple[str, int], ResolvedClaim] = field(default_factory=dict)
+    _pools: dict[tuple[str, Rails], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
 
     def search(self, name: str, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
         """The node's seats for these members, on these rails; and whether the search ran out of budget."""
         members = [member for _, own in alike for member in own]
-        asked, siblings = self.together(members)
-        if len(members) > 1 and any(map(prefers, asked)):
-            offer, climbed, unknown = climbing(
-                asked,
+        together = self.together(members)
+        positions = None if rails is None else self._on_rails(name, rails)[1]
+        if len(members) > 1 and any(map(prefers, together.asked)):
+            offer, steps, unknown = widening(
+                together.asked,
                 alike,
-                lambda claims: self._placed(name, claims, siblings, rails),
+                lambda asked: self.ask(name, replace(together, asked=tuple(asked)), rails),
                 budget=self.budget,
             )
-            return None if offer is None else fit_of(name, alike, [offer], climbed=climbed), unknown
-        answer = self._placed(name, asked, siblings, rails)
+            return None if offer is None else fit_of(alike, [offer], positions, widened=steps), unknown
+        answer = self.ask(name, together, rails)
         if answer.offer is not None:
-            return fit_of(name, alike, [answer.offer]), False
+            return fit_of(alike, [answer.offer], positions), False
         if not answer.exhausted:
             return None, False
-        return self._one_by_one(name, alike, rails), True
+        return self._one_by_one(name, alike, members, rails), True
 
     def ask(
-        self, name: str, members: Sequence[Member], rails: Rails | None = None, taken: Usage | None = None
+        self, name: str, question: Question, rails: Rails | None = None, taken: Usage | None = None
     ) -> NodeAnswer:
         """The allocator's answer for these members on the node."""
-        return self._placed(name, *self.together(members), rails, taken)
-
-    def _placed(
-        self,
-        name: str,
-        asked: Sequence[ResolvedClaim],
-        siblings: Sequence[frozenset[int]],
-        rails: Rails | None = None,
-        taken: Usage | None = None,
-    ) -> NodeAnswer:
-        node = self.nodes[name]
+        index = self.engine.index
         placement = Placement(
-            asked,
-            siblings,
-            policy=self.policy,
-            features=self.devices.inventory(name).features,
+            question.asked,
+            question.siblings,
+            policy=self.engine.policy,
+            features=self.engine.features,
             several=False,
             budget=BUDGET * self.budget,
         )
-        return placement.on_node(
-            name,
-            self.devices.pools(name, rails),
-            self.devices.taken(name) if taken is None else taken,
-            honors_partitions=honors_partitions(objects.labels_of(node.node)),
+        return self.engine.search(
+            question,
+            index.nodes[name],
+            index.taken if taken is None else taken,
+            placement=placement,
+            pools=None if rails is None else self._on_rails(name, rails)[0],
         )
 
-    def _one_by_one(self, name: str, alike: Alike, rails: Rails | None) -> Fit | None:
-        taken = taken_by(self.nodes[name])
+    def _one_by_one(
+        self, name: str, alike: Alike, members: Sequence[Question], rails: Rails | None
+    ) -> Fit | None:
+        taken = self.engine.index.taken_without(self.engine.index.nodes[name], frozenset())
         offers = []
-        for member in (member for _, own in alike for member in own):
-            answer = self.ask(name, [member], rails, taken)
+        for number, question in enumerate(members):
+            answer = self.ask(name, question, rails, taken)
             if answer.offer is None:
                 return None
             offers.append(answer.offer)
             for allocation in answer.offer.allocations(pin_to_node=True):
-                taken.add(allocation.results, holder=member.key)
-        return fit_of(name, alike, offers)
+                taken.add(allocation.results, holder=f"member {number}")
+        return fit_of(alike, offers, self._on_rails(name, rails)[1] if rails is not None else None)
 
-    def together(self, members: Sequence[Member]) -> tuple[list[ResolvedClaim], list[frozenset[int]]]:
-        """The members' claims, one after the other, and which claims each one's pods use together with it."""
+    def together(self, members: Sequence[Question]) -> Question:
+        """The members' claims, one after the other, as one question."""
+        if len(members) == 1:
+            return members[0]
+        identities = self.engine.index.known.identities
+        lead = next((one for one in members if one.request_class.reads_any_of(identities)), members[0])
         asked: list[ResolvedClaim] = []
         siblings: list[frozenset[int]] = []
         for member in members:
             start = len(asked)
-            claims = []
-            for claim in member.claims:
-                key = (objects.key(claim), len(asked))
-                found = self._asked.get(key)
-                if found is None:
-                    read = ResourceClaim.from_dict(claim)
-                    found = resolve(
-                        read, position=len(asked), classes=self.device_classes, features=self.features
-                    )
-                    refuse_bad_selectors(found)
-                    self._asked[key] = found
-                asked.append(found)
-                claims.append(found.claim)
-            own = siblings_in(Group(tuple(claims), tuple(member.pods)))
-            siblings += [frozenset(start + at for at in together) for together in own]
-        return asked, siblings
+            asked += [
+                self.engine.resolve_claim(claim, start + at) for at, claim in enumerate(member.group.claims)
+            ]
+            siblings += [frozenset(start + at for at in own) for own in member.siblings]
+        return replace(lead, asked=tuple(asked), siblings=tuple(siblings))
+
+    def _on_rails(self, name: str, rails: Rails) -> tuple[list[Pool], tuple[int, ...]]:
+        """The node's pools without the NICs that are on other rails, and the positions on the node of the devices that are left."""
+        found = self._pools.get((name, rails))
+        if found is None:
+            pools, positions, start = [], list[int](), 0
+            for pool in self.engine.index.nodes[name].pools:
+                kept = [
+                    at
+                    for at, offered in enumerate(pool.devices)
+                    if offered.kind != NIC or rail_of(offered.plain) in rails
+                ]
+                dropped = [
+                    (offered.id, offered.device) for at, offered in enumerate(pool.devices) if at not in kept
+                ]
+                positions += [start + at for at in kept]
+                start += len(pool.devices)
+                devices = tuple(pool.devices[at] for at in kept)
+                pools.append(
+                    replace(pool, devices=devices, others=(*pool.others, *dropped)) if dropped else pool
+                )
+            found = self._pools[name, rails] = pools, tuple(positions)
+        return found

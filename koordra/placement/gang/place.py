@@ -4,40 +4,34 @@
     nodes ───▶ kinds ──┼─▶ what each kind takes ─▶ tables over the tree of domains ─▶ counts per node ─▶ seats, ranks
     labels ──▶ tree ───┘
 
-    scope       where the gang may stand; what it requires and cannot be had ends here
-    fitting     what each kind of node takes
-    spreading   the best counts, first without a word on rails
-    rails       the same on fewer rails
-    answer      members get their seats in order of the fabric, and ranks; or every member is told why not
+    scope          where the gang may stand; what it requires and cannot be had ends here
+    node_fit       what each kind of node takes, by the engine's word
+    distribution   the best counts, first without a word on rails
+    rails          the same on fewer rails
+    answer         members get their seats in order of the fabric, and ranks; or every member is told why not
 
 If the search ran out of budget somewhere and counting does not exclude a placement, the answer is Undecided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from koordra.allocator.features import Features
+from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason
-from koordra.allocator.score import policy_of
-from koordra.api import objects
-from koordra.api.claims import DeviceClass
-from koordra.errors import InvalidManifest
+from koordra.placement.decide import Engine
 from koordra.placement.gang.member_assignment import seated
-from koordra.placement.gang.member_classes import classes_of, natural
-from koordra.placement.gang.node_fit import Fitting
+from koordra.placement.gang.member_classes import MemberClass, classes_of, natural
+from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.rank_assignment import ranks
-from koordra.placement.gang.reasons import refusals_of
-from koordra.placement.gang.result_cache import Remembered
 from koordra.placement.gang.topology.constraint import Scope
-from koordra.placement.gang.topology.distribution import Found, Spreading
+from koordra.placement.gang.topology.distribution import Distribution, Found
 from koordra.placement.gang.topology.rail_minimization import FewerRails
 from koordra.placement.gang.types import (
     Gang,
     GangAnswer,
-    GangNode,
     GangPlaced,
     GangScore,
     GangUndecided,
@@ -51,97 +45,87 @@ _MOST_TOLD: Final = 24
 
 
 def place_gang(
-    gang: Gang,
-    nodes: Mapping[str, GangNode],
-    classes: Mapping[str, Mapping[str, Any]],
-    *,
-    fabric: NetworkLevels | None = None,
-    policy: str = "koordra",
-    features: str | Iterable[str] | None = None,
-    memory: Remembered | None = None,
-    budget: int = 1,
+    gang: Gang, engine: Engine, *, fabric: NetworkLevels | None = None, budget: int = 1
 ) -> GangAnswer:
-    """The best placement of the gang's members on the nodes, or why there is none.
+    """The best placement of the gang's members on the engine's nodes, or why there is none.
 
-    `classes`  DeviceClasses by name
-    `memory`   answers of nodes, kept by who plans often
-    `budget`   a larger one searches longer before it says Undecided
-    Raises PlanError for an unknown policy or gate.
+    A larger `budget` searches longer before it says Undecided. Nothing is assumed: who writes the answer tells the index.
     """
-    fitting = Fitting(
-        classes_of(gang.members),
-        nodes,
-        {name: _read(entry) for name, entry in classes.items()},
-        Features.of(features),
-        policy_of(policy),
-        Remembered() if memory is None else memory,
-        budget,
-    )
-    scope = Scope(gang, nodes, fabric or NetworkLevels(), fitting.memory)
-    spreading = Spreading(gang, scope, fitting, budget)
-    placing = _Placing(gang, fitting, scope, spreading, FewerRails(gang, fitting, spreading, budget))
+    engine.settle()
     try:
-        return placing.run()
+        missing = [text for member in gang.members for text in member.group.missing]
+        if missing:
+            return _nothing(gang, len(gang.fixed), missing[0], {})
+        fitting = NodeFit(classes_of(gang.members, engine), engine, budget)
+        scope = Scope(gang, engine.index, fabric or NetworkLevels())
+        spread = Distribution(gang, scope, fitting, budget)
+        return _Placing(gang, fitting, scope, spread, FewerRails(gang, fitting, spread, budget)).run()
     except ClaimRefused as error:
-        return placing.nothing(
-            len(gang.fixed), str(error), {member.key: (error.reason,) for member in gang.members}
+        return _nothing(
+            gang, len(gang.fixed), str(error), {member.key: (error.reason,) for member in gang.members}
         )
 
 
-def _read(entry: Mapping[str, Any]) -> DeviceClass | InvalidManifest:
-    try:
-        return DeviceClass.from_dict(entry)
-    except InvalidManifest as error:
-        return error
+def _nothing(
+    gang: Gang,
+    most: int,
+    text: str,
+    reasons: Mapping[str, Sequence[Reason]],
+    *,
+    cause: Cause = Cause.INSUFFICIENT_CAPACITY,
+) -> GangUnsatisfiable:
+    head = Reason(None, None, None, cause.value, f"gang {gang.name}: {text}")
+    return GangUnsatisfiable(
+        most, text, {member.key: (head, *reasons.get(member.key, ())) for member in gang.members}
+    )
 
 
 @dataclass(slots=True)
 class _Placing:
     gang: Gang
-    fitting: Fitting
+    fitting: NodeFit
     scope: Scope
-    spreading: Spreading
+    spread: Distribution
     rails: FewerRails
 
     def run(self) -> GangAnswer:
         if not self.gang.members:
             return self._nobody()
-        why = self.scope.look()
+        why = self.scope.find()
         if why:
-            return self.nothing(len(self.gang.fixed), why, {}, cause=Cause.TOPOLOGY_SCOPE_UNMET)
-        self.fitting.kinds.look(frozenset(one.node for one in self.gang.fixed))
+            return _nothing(self.gang, len(self.gang.fixed), why, {}, cause=Cause.TOPOLOGY_SCOPE_UNMET)
+        self.fitting.kinds.find(frozenset(one.node for one in self.gang.fixed))
         takes = {kind: self.fitting.takes(kind) for kind in self.fitting.kinds.example}
-        found = self.spreading.packed(takes, None)
+        found = self.spread.packed(takes, None)
         if found is None:
-            return self._told()
-        return self._answer(self.rails.sought(found, takes))
+            return self._refused()
+        return self._answer(self.rails.reduced(found, takes))
 
     def _nobody(self) -> GangAnswer:
         """A gang of which all are placed already has nothing to ask for."""
         size = len(self.gang.fixed)
         if size < self.gang.minimum:
-            return self.nothing(
-                size, f"{size} of {size} members fit, at least {self.gang.minimum} are needed", {}
-            )
+            text = f"{size} of {size} members fit, at least {self.gang.minimum} are needed"
+            return _nothing(self.gang, size, text, {})
         nodes = len({one.node for one in self.gang.fixed})
         return GangPlaced((), (), size, GangScore(size, 0, (), 0, nodes, len(self.rails.fixed()), 0))
 
     def _answer(self, found: Found) -> GangPlaced:
-        waiting = [iter(one.members) for one in self.fitting.classes]
-        placed: list[tuple[Member, PlacedMember]] = []
+        waiting = [iter(zip(one.members, one.questions, strict=True)) for one in self.fitting.classes]
+        engine, placed = self.fitting.engine, list[tuple[Member, PlacedMember]]()
         for node in sorted(
             found.counts, key=lambda name: (tuple(map(natural, self.scope.places[name])), natural(name))
         ):
             fit = self.fitting.placed(node, found.counts[node], found.rails)
+            domains = dict(zip(self.scope.levels, self.scope.places[node], strict=False))
             for members, seats in zip(waiting, fit.seats, strict=True):
                 for seat in seats:
-                    member = next(members)
-                    allocations = seated(seat, member, example=fit.node, node=node)
-                    levels = {
-                        objects.key(claim): level
-                        for claim, level in zip(member.claims, seat.levels, strict=True)
-                    }
-                    domains = dict(zip(self.scope.levels, self.scope.places[node], strict=False))
+                    member, question = next(members)
+                    offer = seated(seat, question, node, engine)
+                    keys = [claim.key for claim in member.group.claims]
+                    given = offer.allocations(pin_to_node=True)
+                    allocations = {key: one.to_dict() for key, one in zip(keys, given, strict=True)}
+                    levels = {key: level_of(offer.devices_of(at)) for at, key in enumerate(keys)}
                     placed.append(
                         (member, PlacedMember(member.key, node, 0, allocations, levels, domains, seat.rails))
                     )
@@ -173,38 +157,47 @@ class _Placing:
             spare=sum(fit.spare for fit in fits),
         )
 
-    def _told(self) -> GangAnswer:
+    def _refused(self) -> GangUnsatisfiable | GangUndecided:
         """Fewer than the minimum fit, as far as is known."""
-        whole = len(self.gang.fixed) + len(self.gang.members)
+        whole, most = len(self.gang.fixed) + len(self.gang.members), self.spread.most
         required, levels = self.scope.required, self.scope.levels
         where = (
             f" in one {levels[required] if required < len(levels) else NODE}" if required is not None else ""
         )
         enough = f", at least {self.gang.minimum} are needed" if self.gang.minimum < whole else ""
-        text = f"{self.spreading.most} of {whole} members fit{where}{enough}"
-        if self.spreading.most >= self.gang.minimum and not self.fitting.unknown:
-            text += ", but not all that are indispensable"
-        reasons = {}
-        for at, one in enumerate(self.fitting.classes):
-            told = refusals_of(self.fitting, one, at, most=_MOST_TOLD)
-            for member in one.members:
-                reasons[member.key] = tuple(told)
+        text = f"{most} of {whole} members fit{where}{enough}"
         cause = Cause.INSUFFICIENT_CAPACITY if required is None else Cause.TOPOLOGY_SCOPE_UNMET
-        return self.nothing(self.spreading.most, text, reasons, cause=cause)
-
-    def nothing(
-        self,
-        most: int,
-        text: str,
-        reasons: Mapping[str, Sequence[Reason]],
-        *,
-        cause: Cause = Cause.INSUFFICIENT_CAPACITY,
-    ) -> GangUnsatisfiable | GangUndecided:
+        told = [self._reasons(one, at) for at, one in enumerate(self.fitting.classes)]
+        reasons = {
+            member.key: own
+            for one, own in zip(self.fitting.classes, told, strict=True)
+            for member in one.members
+        }
         if self.fitting.unknown:
             text = f"no placement was found or excluded within the search limit; so far {text}"
-            cause = Cause.SEARCH_LIMIT
-        head = Reason(None, None, None, cause.value, f"gang {self.gang.name}: {text}")
-        told = {member.key: (head, *reasons.get(member.key, ())) for member in self.gang.members}
-        return (
-            GangUndecided(most, text, told) if self.fitting.unknown else GangUnsatisfiable(most, text, told)
-        )
+            found = _nothing(self.gang, most, text, reasons, cause=Cause.SEARCH_LIMIT)
+            return GangUndecided(found.most, found.text, found.reasons)
+        if most >= self.gang.minimum:
+            text += ", but not all that are indispensable"
+        return _nothing(self.gang, most, text, reasons, cause=cause)
+
+    def _reasons(self, one: MemberClass, at: int) -> list[Reason]:
+        """Why a member of the class is not on the nodes: nodes that say the same words are told once, and so is every kind. Only where
+        the node itself does not refuse, the allocator is asked for devices for one lone member."""
+        kinds, found = self.fitting.kinds, list[Reason]()
+        told: set[Hashable] = set()
+        lone = tuple(int(position == at) for position in range(len(self.fitting.classes)))
+        for name in sorted(kinds.of):
+            if len(told) >= _MOST_TOLD:
+                break
+            kind, refusals = kinds.of[name], kinds.refusals[name][at]
+            key: Hashable = tuple(reason.detail for reason in refusals) or kind
+            if key in told:
+                continue
+            told.add(key)
+            if refusals:
+                found += [replace(reason, node=name) for reason in refusals]
+            elif one.claims and self.fitting.told(kind, lone) is None:
+                answer = self.fitting.searching.ask(name, one.questions[0])
+                found += [reason for _, reason in answer.reasons()]
+        return found

@@ -1,11 +1,12 @@
 """Preferred scopes of several members on one node.
 
-    all on their lowest rungs ─▶ fits: taken
-                              └▶ does not: do they fit at all? ─▶ no: refused
-                                                               └▶ yes: the fewest rungs climbed in sum, then the next fewest, …
+    all in their narrowest scopes ─▶ fits: taken
+                                  └▶ does not: do they fit at all? ─▶ no: refused
+                                                                   └▶ yes: the fewest levels wider in sum, then the next fewest, …
 
-The combinations are not climbed in every order (that is exponential): members of a class are alike, so it is asked how many of them are
-on which rung. A few ways are tried; if none of them fits, what fitted without scopes is taken, counted as if all had climbed to the top.
+The combinations are not tried in every order (that is exponential): members of a class are alike, so it is asked how many of them are
+how many levels wider. A few ways are tried; if none of them fits, what fitted without scopes is taken, counted as if all were at their
+widest.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement
 from koordra.placement.gang.member_assignment import Alike
 
-MOST_CLIMBS: Final = 8
-"""Ways to climb that are tried on one node for one count."""
+MOST_WAYS: Final = 8
+"""Ways to widen scopes that are tried on one node for one count."""
 
 _MOST_COMBINATIONS: Final = 20_000
 
@@ -33,21 +34,21 @@ def prefers(claim: ResolvedClaim) -> bool:
     return any(joint.enforcement is Enforcement.PREFERRED for joint in claim.joints)
 
 
-def climbing(
+def widening(
     asked: Sequence[ResolvedClaim],
     alike: Alike,
     place: Callable[[Sequence[ResolvedClaim]], NodeAnswer],
     *,
     budget: int,
 ) -> tuple[Offer | None, int, bool]:
-    """The offer to members with Preferred scopes, how many rungs it climbed, and whether a better one is not known.
+    """The offer to members with Preferred scopes, how many levels wider they are, and whether a better one is not known.
 
     `place` asks the node for claims, which are these ones with other scopes.
     """
     anyhow = None
     exhausted = False
-    for steps in itertools.islice(_rungs(asked, alike), MOST_CLIMBS * budget):
-        answer = place(_on_rungs(asked, steps))
+    for steps in itertools.islice(_ways(asked, alike), MOST_WAYS * budget):
+        answer = place(_widened(asked, steps))
         if answer.offer is not None:
             return answer.offer, sum(map(sum, steps)), exhausted
         exhausted = exhausted or answer.exhausted
@@ -61,13 +62,13 @@ def climbing(
     return anyhow.offer, most, True
 
 
-def _rungs(asked: Sequence[ResolvedClaim], alike: Alike) -> Iterator[list[tuple[int, ...]]]:
-    """Steps climbed per claim and joint, the fewest in sum first; members of a class in order of their steps."""
+def _ways(asked: Sequence[ResolvedClaim], alike: Alike) -> Iterator[list[tuple[int, ...]]]:
+    """Levels wider per claim and joint, the fewest in sum first; members of a class in order of their steps."""
     of_claim = [[range(len(rungs(joint))) for joint in claim.joints] for claim in asked]
     at = 0
     choices: list[list[tuple[tuple[tuple[int, ...], ...], ...]]] = []
     for _, own in alike:
-        size = len(own[0].claims)
+        size = len(own[0].asked)
         per_member = list(
             itertools.product(*(itertools.product(*ladders) for ladders in of_claim[at : at + size]))
         )
@@ -83,14 +84,14 @@ def _rungs(asked: Sequence[ResolvedClaim], alike: Alike) -> Iterator[list[tuple[
     yield from sorted(flat, key=lambda steps: (sum(map(sum, steps)), steps))
 
 
-def _on_rungs(asked: Sequence[ResolvedClaim], steps: Sequence[tuple[int, ...]]) -> list[ResolvedClaim]:
-    """The claims with every Preferred scope turned into the one that is so many rungs up, now Required."""
+def _widened(asked: Sequence[ResolvedClaim], steps: Sequence[tuple[int, ...]]) -> list[ResolvedClaim]:
+    """The claims with every Preferred scope turned into the one that is so many levels wider, now Required."""
     found = []
-    for claim, climbs in zip(asked, steps, strict=True):
+    for claim, wider in zip(asked, steps, strict=True):
         kept = [
             (replace(joint, scope=scope, enforcement=Enforcement.REQUIRED), covered)
-            for joint, covered, climb in zip(claim.joints, claim.joint_requests, climbs, strict=True)
-            if (scope := rungs(joint)[climb]) is not None
+            for joint, covered, level in zip(claim.joints, claim.joint_requests, wider, strict=True)
+            if (scope := rungs(joint)[level]) is not None
         ]
         found.append(
             replace(

@@ -1,18 +1,17 @@
 """What is asked of the placement of a gang, and what is answered. Frozen values over plain Kubernetes objects.
 
 A *member* is a pod with its claims; pods that share a claim that is still to be allocated are one member, since the claim has one
-node. A *fixed* member has its node already and stays there: one member is planned again beside the others, or a gang grows.
+node. A *fixed* member has its node already and stays there: one member is placed again beside the others, or a gang grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any
 
-from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.reasons import Reason
+from koordra.placement.request.groups import Group
 
 Object = Mapping[str, Any]
 
@@ -21,20 +20,17 @@ Object = Mapping[str, Any]
 class Member:
     """`key` is unique in the gang (usually the pod's `namespace/name`).
 
-    `claims`    the pods' ResourceClaims that are to be allocated now; claims of other drivers and allocated ones are left out
-    `pinned`    the only nodes that come into question, because other claims of the pods are allocated there; None: any
+    `group`     the pods and those of their claims that are to be allocated now, as the engine is asked for them
     `index`     the position that the workload fixed (completion index); members get places in the order of the fabric by it
     `needed`    the gang makes no sense without this member (a launcher); others may be left out of an elastic gang
-    `kept_off`  nodes that must not be used for this member, and why
+    `excluded`  nodes that must not be used for this member, and why
     """
 
     key: str
-    pods: Sequence[Object]
-    claims: Sequence[Object] = ()
-    pinned: frozenset[str] | None = None
+    group: Group
     index: int | None = None
     needed: bool = False
-    kept_off: Mapping[str, Reason] = field(default_factory=dict)
+    excluded: Mapping[str, Reason] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +64,11 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
-class GangNode:
-    """A node as the controller knows it: the Node, its slices read, allocated claims with devices here, what pods ask here.
-
-    Nodes of equal `likeness` (not None) publish the same devices under the same names in a pool named like the node, of which the
-    same is taken: they give the same answers. `inventory` may be a call that reads it, made only for nodes that are asked.
-    """
-
-    node: Object
-    inventory: Inventory | Callable[[], Inventory]
-    holders: Sequence[Object] = ()
-    load: Mapping[str, Decimal] = field(default_factory=dict)
-    likeness: Hashable = None
-    published: Hashable = None
-
-
-@dataclass(frozen=True, slots=True)
 class GangScore:
     """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See packing.py.
 
     `apart`    steps above PXB of the worst pair of GPU and NIC, summed over the new members (PHB 1, NODE 2, SYS 3);
-               a step down in a firstAvailable list counts 64, a rung of a Preferred scope 1024
+               a step down in a firstAvailable list counts 64, a level by which a Preferred scope is widened 1024
     `domains`  per level that tells nodes apart: its name and the number of domains used; the preferred level first, then widest first
     `opened`   blocks and NVLink domains that were untouched and now are used in part
     `nodes`    number of nodes
@@ -103,11 +83,6 @@ class GangScore:
     nodes: int
     rails: int
     spare: int
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        counts = tuple(count for _, count in self.domains)
-        return (-self.placed, self.apart, *counts, self.opened, self.nodes, self.rails, self.spare)
 
 
 @dataclass(frozen=True, slots=True)

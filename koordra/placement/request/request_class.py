@@ -40,6 +40,8 @@ class RequestClass:
     bound: CostBound
     results: ResultCache = field(default_factory=ResultCache)
     candidates: CandidateList = field(default_factory=CandidateList)
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What others work out for the class and keep with it (`gang`: several members on one node), by their own names."""
     _verdicts: dict[NodeClass, Verdicts] = field(default_factory=dict)
 
     def verdicts_of(self, node_class: NodeClass) -> Verdicts:
@@ -61,7 +63,7 @@ class Question:
     asked: tuple[ResolvedClaim, ...]
     siblings: tuple[frozenset[int], ...]
     request_class: RequestClass
-    key: Hashable
+    key: tuple[Hashable, Hashable]
 
 
 def spec_key(claim: ResourceClaim) -> Hashable:
@@ -70,8 +72,8 @@ def spec_key(claim: ResourceClaim) -> Hashable:
     return claim.requests, claim.constraints, config
 
 
-def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> Hashable:
-    """Equal for groups that every node answers alike."""
+def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> tuple[Hashable, Hashable]:
+    """Equal for groups that every node answers alike: what is said of devices, and what the pods say."""
     position = {claim.key: at for at, claim in enumerate(group.claims)}
     several = len(group.pods) > 1
     pods = tuple(

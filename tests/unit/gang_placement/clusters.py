@@ -7,7 +7,7 @@ from typing import Any
 
 from koordra.placement.gang import Fixed, Gang, GangAnswer, GangPlaced, Member, gang_members, place_gang
 from koordra.topology.network_topology import NetworkLevels
-from tests.fakes.gang_nodes import gang_nodes
+from tests.fakes.gang_engine import gang_engine, member
 from tests.unit.allocator.machines import allocated, claim, device_classes, joint, machine, pod, request
 
 Dict = dict[str, Any]
@@ -42,12 +42,12 @@ def workers(count: int, gpus: int, *, prefix: str = "w", scope: str = "Required"
             request("nic", "nic", gpus),
             configs=[joint("PCIeRoot", enforcement=scope)],
         )
-        found.append(Member(f"default/{name}", [pod(name, name)], [own], index=index))
+        found.append(member(f"default/{name}", [pod(name, name)], [own], index=index))
     return found
 
 
 def launcher() -> Member:
-    return Member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True)
+    return member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True)
 
 
 def placed(objects: Sequence[Dict], gang: Gang, **options: Any) -> GangPlaced:
@@ -57,25 +57,23 @@ def placed(objects: Sequence[Dict], gang: Gang, **options: Any) -> GangPlaced:
 
 
 def answered(objects: Sequence[Dict], gang: Gang, *, fabric: NetworkLevels | None = None) -> GangAnswer:
-    nodes, classes = gang_nodes([*device_classes(), *objects])
-    return place_gang(gang, nodes, classes, fabric=fabric)
+    return place_gang(gang, gang_engine([*device_classes(), *objects]), fabric=fabric)
 
 
 def written(answer: GangPlaced, members: Sequence[Member], *, gang: str = "job") -> list[Dict]:
     """The members' claims as the controller writes them."""
     entries = gang_members(gang, answer)
     found = []
-    for member in members:
-        one = next((entry for entry in answer.members if entry.key == member.key), None)
-        for asked in member.claims if one else ():
-            key = f"default/{asked['metadata']['name']}"
+    for asker in members:
+        one = next((entry for entry in answer.members if entry.key == asker.key), None)
+        for asked in asker.group.claims if one else ():
             assert one is not None
-            allocation: Dict = dict(one.allocations[key])
+            allocation: Dict = dict(one.allocations[asked.key])
             devices = allocation["devices"]
-            allocation["devices"] = {**devices, "config": [*devices.get("config", ()), entries[key]]}
-            obj = allocated(dict(asked), allocation)
+            allocation["devices"] = {**devices, "config": [*devices.get("config", ()), entries[asked.key]]}
+            obj = allocated(claim(asked.name, request("r")), allocation)
             obj["status"]["reservedFor"] = [
-                {"resource": "pods", "name": member.key.partition("/")[2], "uid": "u"}
+                {"resource": "pods", "name": asker.key.partition("/")[2], "uid": "u"}
             ]
             found.append(obj)
     return found

@@ -10,9 +10,9 @@ import pytest
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.environment import variables
-from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Remembered, place_gang
-from tests.fakes.gang_nodes import gang_nodes
-from tests.unit.allocator.machines import device_classes
+from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable
+from koordra.placement.gang.node_search import NodeSearch
+from koordra.placement.gang.table_fit import TableFit
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
 
 
@@ -39,15 +39,23 @@ def test_no_new_member_gets_the_rank_of_one_that_stays() -> None:
     assert sorted(one.rank for one in answer.members) == [0, 2]
 
 
-def test_classes_that_ask_the_same_of_devices_are_one_question() -> None:
+def test_classes_that_ask_the_same_of_devices_are_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they differ in CPU, so many members are asked for once."""
+    searched: list[int] = []
+    search = NodeSearch.search
+
+    def counted(self: NodeSearch, name: str, alike: Any, rails: Any) -> Any:
+        searched.append(sum(len(own) for _, own in alike))
+        return search(self, name, alike, rails)
+
+    monkeypatch.setattr(NodeSearch, "search", counted)
+    monkeypatch.setattr(TableFit, "numbers", lambda *_: None)
+    monkeypatch.setattr(TableFit, "fit", lambda *_: None)
     members = workers(8, 1)
     for number, member in enumerate(members):
-        spec: Any = member.pods[0]["spec"]
+        spec: Any = member.group.pods[0]["spec"]
         spec["containers"] = [{"name": "c", "resources": {"requests": {"cpu": str(number % 4 + 1)}}}]
-    nodes, classes = gang_nodes([*device_classes(), *cluster(a=1)])
-    memory = Remembered()
-    answer = place_gang(Gang("g", members, 8), nodes, classes, memory=memory)
-    assert isinstance(answer, GangPlaced)
+    answer = placed(cluster(a=1), Gang("g", members, 8))
     devices = [
         result["device"]
         for one in answer.members
@@ -55,15 +63,7 @@ def test_classes_that_ask_the_same_of_devices_are_one_question() -> None:
         for result in allocation["devices"]["results"]
     ]
     assert len(devices) == len(set(devices)) == 16
-    assert memory.asked <= 8
-
-
-def test_inventories_that_are_gone_are_not_remembered_for_ever() -> None:
-    memory = Remembered()
-    for _ in range(80):
-        nodes, classes = gang_nodes([*device_classes(), *cluster(a=1)])
-        place_gang(Gang("g", workers(1, 8), 1), nodes, classes, memory=memory)
-    assert len(memory._inventories) <= 2 + 64 + 1
+    assert sorted(searched) == list(range(1, 9))
 
 
 @pytest.mark.parametrize(

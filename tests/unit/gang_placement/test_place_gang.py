@@ -12,10 +12,11 @@ import pytest
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.errors import InvalidManifest
-from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable
+from koordra.placement.gang import GangPlaced, GangUndecided, GangUnsatisfiable, Member
 from koordra.placement.gang import node_search as searching
 from koordra.topology.network_topology import NetworkLevels
 from koordra.topology.pictures.job import jobs_of, svg, text_tree
+from tests.fakes.gang_engine import member
 from tests.unit.allocator.machines import allocated, claim, request
 from tests.unit.gang_placement.clusters import (
     BLOCK,
@@ -60,8 +61,17 @@ def test_members_of_two_nodes_are_on_the_same_rails() -> None:
     ]
     answer = placed(objects, Gang("job", workers(2, 2), 2, slice_size=1))
     assert answer.score.nodes == 1  # both fit on a-1
-    apart = [replace(member, pinned=frozenset({f"a-{at}"})) for at, member in enumerate(workers(2, 2))]
-    answer = placed(objects, Gang("job", apart, 2))
+    apart, there = list[Member](), list[dict[str, Any]]()
+    for at, one in enumerate(workers(2, 2)):
+        # Another claim of the pod has its devices on a node, so that the pod has to be there.
+        own = held(f"a-{at}", [])
+        own["metadata"]["name"] = f"other-{at}"
+        named = {"key": "metadata.name", "operator": "In", "values": [f"a-{at}"]}
+        own["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": [named]}]}
+        there.append(own)
+        apart.append(replace(one, group=replace(one.group, allocated=(f"default/other-{at}",))))
+    answer = placed([*objects, *there], Gang("job", apart, 2))
+    assert {one.key: one.node for one in answer.members} == {"default/w0": "a-0", "default/w1": "a-1"}
     assert {one.rails for one in answer.members} == {("2", "3")}
     assert answer.score.rails == 2
 
@@ -128,7 +138,7 @@ def test_one_member_is_planned_again_beside_the_others_and_keeps_off_a_node() ->
     stay = [one for one in fixed(first, claims) if one.key != "default/w1"]
     lost = next(one for one in first.members if one.key == "default/w1")
     why = Reason(lost.node, None, None, Cause.NODE_UNSUITABLE.value, "refused by the scheduler")
-    again = replace(members[1], kept_off={lost.node: why})
+    again = replace(members[1], excluded={lost.node: why})
     kept = [entry for entry in claims if entry["metadata"]["name"] != "w1"]
     answer = placed([*objects, *kept], Gang("job", [again], 3, fixed=tuple(stay), required="block"))
     assert nodes_of(answer) == ["a-3"]
@@ -214,7 +224,8 @@ def test_what_ran_out_of_budget_is_undecided_and_never_unsatisfiable(monkeypatch
 
 def test_a_claim_that_is_wrong_is_everybodys_reason() -> None:
     members = workers(2, 8)
-    members[0].claims[0]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "nothing"  # type: ignore[index]
+    wrong = claim("w0", {"name": "gpu", "exactly": {"deviceClassName": "nothing", "count": 8}})
+    members[0] = member("default/w0", members[0].group.pods, [wrong], index=0)
     answer = answered(cluster(a=2), Gang("job", members, 2))
     assert isinstance(answer, GangUnsatisfiable)
     assert "nothing" in answer.text

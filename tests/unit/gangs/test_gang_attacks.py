@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names
-from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_TAINT_RULES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
@@ -303,3 +303,37 @@ def test_a_part_of_a_workload_with_the_policy_basic_is_no_gang() -> None:
     ref = gang_of(pod)
     assert ref is not None
     assert terms_of(ref, [pod], {"scheduling.k8s.io/team/train": workload}) is None
+
+
+def test_a_claim_that_cannot_be_read_is_told_and_its_gang_waits() -> None:
+    """The webhook would have refused it; who comes past the webhook must not stop the others."""
+    cluster = GangCluster(nodes=1, gpus=4)
+    for number in range(2):
+        member(cluster, f"w{number}", least=2)
+    wrong = {"apiVersion": "koordra.io/v1alpha1", "kind": "JointAllocation", "scope": "Galaxy"}
+    entry = {"opaque": {"driver": names.DRIVER, "parameters": wrong}}
+    cluster.api.edit(RESOURCE_CLAIMS, "w0", lambda found: found["spec"]["devices"].update(config=[entry]))
+    cluster.claim("alone")
+    cluster.pod("alone", "alone")
+    cluster.settle()
+    assert cluster.node_of("alone")
+    assert set(allocated(cluster)) <= {"alone"}
+    assert any("Galaxy" in message for message in told(cluster, events.WAITING))
+
+
+def test_a_taint_rule_that_cannot_be_read_stops_no_pass() -> None:
+    cluster = GangCluster(nodes=1, gpus=4)
+    cluster.api.create(
+        DEVICE_TAINT_RULES,
+        {
+            "apiVersion": "resource.k8s.io/v1alpha3",
+            "kind": "DeviceTaintRule",
+            "metadata": {"name": "odd"},
+            "spec": {"taint": {"effect": 7}},
+        },
+    )
+    for number in range(2):
+        member(cluster, f"w{number}", least=2)
+    cluster.settle()
+    assert allocated(cluster) == []
+    assert any("odd" in message for message in told(cluster, events.WAITING))

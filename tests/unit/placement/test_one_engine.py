@@ -13,6 +13,8 @@ from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.dry_run import forecast
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
+from koordra.placement.gang import Gang, GangPlaced, place_gang
+from tests.fakes.gang_engine import gang_engine, member
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.controller.test_forecast import NOW
 from tests.unit.controller.test_placer import Book
@@ -62,6 +64,26 @@ def test_a_forecast_decides_every_group(decided: Iterator[list[str]]) -> None:
     )
     assert forecast(cluster, refused={}, now=NOW)["default/a"].node == "n0"
     assert found == ["default/a"]
+
+
+def test_gangs_placed_as_a_whole_ask_the_engine_and_keep_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node of each DeviceState, once for each number of members; the next gang that asks the same asks nobody."""
+    searched: list[str] = []
+    search = Engine.search
+
+    def counted(self: Engine, question: Any, info: Any, taken: Any, **given: Any) -> Any:
+        searched.append(info.name)
+        return search(self, question, info, taken, **given)
+
+    monkeypatch.setattr(Engine, "search", counted)
+    engine = gang_engine([*mixed.nodes(3), *mixed.slices(3), *mixed.classes()])
+    asked = []
+    for job in ("a", "b"):
+        pairs = [mixed.claim(f"{job}{number}", memory="10Gi") for number in range(2)]
+        members = [member(f"d/{job}{at}", [pod], [claim]) for at, (claim, pod) in enumerate(pairs)]
+        assert isinstance(place_gang(Gang(job, members, 2), engine), GangPlaced)
+        asked.append(len(searched))
+    assert 0 < asked[0] == asked[1]
 
 
 def test_what_is_decided_offline_is_what_the_controller_decides() -> None:

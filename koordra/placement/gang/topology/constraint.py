@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.placement.gang.result_cache import Remembered
 from koordra.placement.gang.score import Count, Rules
 from koordra.placement.gang.topology.tree import Domain, tree_of
-from koordra.placement.gang.types import Gang, GangNode
+from koordra.placement.gang.types import Gang
+from koordra.placement.index import ClusterIndex
 from koordra.topology.network_topology import NODE, NVLINK, NetworkLevels, trimmed
 
 _OPENED: Final = frozenset({"block", NVLINK})
@@ -28,20 +28,19 @@ class Scope:
     `remark`: why the preferred level counts for nothing."""
 
     gang: Gang
-    nodes: Mapping[str, GangNode]
+    index: ClusterIndex
     fabric: NetworkLevels
-    memory: Remembered
     levels: list[str] = field(default_factory=list)
     places: dict[str, tuple[str, ...]] = field(default_factory=dict)
     required: int | None = None
     slice_level: int | None = None
     remark: str = ""
 
-    def look(self) -> str:
+    def find(self) -> str:
         """The tree's levels; a text if what the gang requires of them cannot be."""
         if self.gang.slice_size < 1:
             return f"slices of {self.gang.slice_size} members cannot be"
-        whole = self.memory.places(self.nodes, self.fabric)
+        whole = {name: self.fabric.place(info.labels) for name, info in self.index.nodes.items()}
         kept = trimmed(whole)
         self.levels = [self.fabric.names[at] for at in kept]
         self.places = {name: tuple(place[at] for at in kept) for name, place in whole.items()}
@@ -94,7 +93,7 @@ class Scope:
         fixed = dict(beside)
         for one in self.gang.fixed:
             fixed[one.node] = fixed.get(one.node, 0) + 1
-        touched = {name for name, node in self.nodes.items() if node.holders}
+        touched = {name for name, info in self.index.nodes.items() if info.holders}
         return tree_of(self.places, fixed=fixed, touched=frozenset(touched | fixed.keys()))
 
     def rules(self, want: Count) -> Rules:

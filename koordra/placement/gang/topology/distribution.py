@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from koordra.placement.gang.node_devices import Rails
-from koordra.placement.gang.node_fit import Fitting
+from koordra.placement.gang.member_assignment import Rails
+from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.score import Count, NodeCounts
 from koordra.placement.gang.topology.constraint import Scope
 from koordra.placement.gang.topology.packing import Packing, TooMuch
@@ -47,12 +47,12 @@ class Found:
 
 
 @dataclass(slots=True)
-class Spreading:
+class Distribution:
     """`most` is the largest number of members that was seen to fit."""
 
     gang: Gang
     scope: Scope
-    fitting: Fitting
+    fitting: NodeFit
     budget: int
     most: int = 0
 

@@ -6,7 +6,7 @@ that has one is taken.
 
     fewest       no placement can be on fewer: the bound at which the search starts, and often ends
     known        rails that are free on most nodes come first, so good sets are met early
-    admitted     a set on which some class fits on no node at all, or all together have no room by counting (room.py), is left out,
+    admitted     a set on which some class fits on no node at all, or all together have no room by counting (RailBound), is left out,
                  and so is every smaller one inside it
     questions    what may be asked for this; who runs out keeps what was found, not proven best
 """
@@ -19,23 +19,24 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from koordra.allocator.devices.inventory import NIC
 from koordra.api import names
 from koordra.api.allocation import Allocation
+from koordra.placement.gang.member_assignment import Rails, rail_of
 from koordra.placement.gang.member_classes import natural
-from koordra.placement.gang.node_devices import Rails, rail_of
-from koordra.placement.gang.node_fit import Fitting
-from koordra.placement.gang.node_groups import Kind
+from koordra.placement.gang.node_fit import NodeFit
+from koordra.placement.gang.node_kinds import NodeKind
 from koordra.placement.gang.score import Count, NodeCounts
-from koordra.placement.gang.topology.distribution import Found, Spreading
-from koordra.placement.gang.topology.rail_bound import Room
+from koordra.placement.gang.topology.constraint import Scope
+from koordra.placement.gang.topology.distribution import Distribution, Found
 from koordra.placement.gang.types import Fixed, Gang
 
 _RAIL_QUESTIONS: Final = 150
 _RAIL_TABLES: Final = 40_000
 """Questions to nodes, and tables times nodes, that fewer rails are worth."""
-
-_IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 
 
 @dataclass(slots=True)
@@ -43,12 +44,12 @@ class FewerRails:
     """The rails of one gang, and whether it needs so many."""
 
     gang: Gang
-    fitting: Fitting
-    spreading: Spreading
+    fitting: NodeFit
+    spread: Distribution
     budget: int
     _takes: dict[Rails, Mapping[Any, NodeCounts]] = field(default_factory=dict)
 
-    def sought(self, found: Found, takes: Mapping[Any, NodeCounts]) -> Found:
+    def reduced(self, found: Found, takes: Mapping[Any, NodeCounts]) -> Found:
         """The same in all that counts more, on the fewest rails."""
         fixed = self.fixed()
         used = fixed | self.used(found)
@@ -57,22 +58,24 @@ class FewerRails:
         if len(used) <= fewest:
             return found
         known = self._known_rails(takes, fixed)
-        started = self.fitting.memory.asked
+        started = self.fitting.asked
 
         def is_enough() -> bool:
-            return self.fitting.memory.asked - started > _RAIL_QUESTIONS * self.budget
+            return self.fitting.asked - started > _RAIL_QUESTIONS * self.budget
 
-        room = Room(self.fitting, self.spreading.scope, found, frozenset(one.node for one in self.gang.fixed))
+        bound = RailBound(
+            self.fitting, self.spread.scope, found, frozenset(one.node for one in self.gang.fixed)
+        )
         admitted = _Admitted(
             self.fitting,
             takes,
             frozenset(known),
             self._densest(found, len(nodes)),
-            lambda rails: is_enough() or room.suffices(self._on_rails(takes, rails)),
+            lambda rails: is_enough() or bound.suffices(self._on_rails(takes, rails)),
             clean=found.order[0] == 0,
         )
         partly = found.size < len(self.gang.members)  # then a class may be left out as a whole
-        tables = max(3, min(48, _RAIL_TABLES // len(self.fitting.nodes))) * self.budget
+        tables = max(3, min(48, _RAIL_TABLES // len(self.fitting.kinds.of))) * self.budget
         for size in range(fewest, len(used)):
             for rails in self._rail_sets(known, size, fixed):
                 if is_enough() or not tables:
@@ -97,7 +100,7 @@ class FewerRails:
         """Used by members that stay."""
         found: set[str] = set()
         for one in self.gang.fixed:
-            if one.node in self.fitting.nodes:
+            if one.node in self.fitting.engine.index.nodes:
                 found |= self._rails_of(one)
         return frozenset(found)
 
@@ -108,9 +111,9 @@ class FewerRails:
 
     def _limited(self, takes: Mapping[Any, NodeCounts], rails: Rails) -> Found | None:
         """The best counts with the NICs of other rails taken away."""
-        most = self.spreading.most
-        other = self.spreading.packed(self._on_rails(takes, rails), rails)
-        self.spreading.most = most
+        most = self.spread.most
+        other = self.spread.packed(self._on_rails(takes, rails), rails)
+        self.spread.most = most
         return other if other is not None and other.proven else None
 
     def _on_rails(self, takes: Mapping[Any, NodeCounts], rails: Rails) -> Mapping[Any, NodeCounts]:
@@ -138,18 +141,20 @@ class FewerRails:
             types.update(name for seat in seats for name in seat.types)
         nodes = len(found.counts.keys() | {one.node for one in self.gang.fixed})
         examples = {
-            self.fitting.devices.stand_in(self.fitting.kinds.example[kind])
+            self.fitting.class_of(kind): self.fitting.kinds.example[kind]
             for kind, counts in takes.items()
             if counts.takes
         }
-        shared = max((self._most_of_one_rail(name, frozenset(types)) for name in examples), default=1)
+        shared = max(
+            (self._most_of_one_rail(name, frozenset(types)) for name in examples.values()), default=1
+        )
         return max(len(fixed), -(-max(most, -(-total // max(nodes, 1))) // shared))
 
     def _most_of_one_rail(self, node: str, types: frozenset[str]) -> int:
         """NICs (or VFs, if members have such) of the node on one rail. VFs and shares of a NIC: any number."""
         rails = [
             rail_of(offered.plain)
-            for pool in self.fitting.devices.pools(node)
+            for pool in self.fitting.engine.index.nodes[node].pools
             for offered in pool.devices
             if offered.kind == NIC and offered.plain.get(names.ATTR_TYPE) in types
         ]
@@ -165,14 +170,17 @@ class FewerRails:
                     free[rail] += nodes[kind]
         return sorted(free.keys() | fixed, key=lambda rail: (-free[rail], natural(rail)))
 
-    def _free_rails(self, kind: Kind) -> Rails:
-        known = self.fitting.memory.free_rails
-        if kind.devices is None:
-            return self.fitting.devices.free_rails(self.fitting.kinds.example[kind])
-        if kind.devices not in known:
-            self.fitting.memory.make_room(known)
-            known[kind.devices] = self.fitting.devices.free_rails(self.fitting.kinds.example[kind])
-        return known[kind.devices]
+    def _free_rails(self, kind: NodeKind) -> Rails:
+        """Rails with a NIC that is not given out whole."""
+        index = self.fitting.engine.index
+        return frozenset(
+            rail_of(offered.plain)
+            for pool in index.nodes[self.fitting.kinds.example[kind]].pools
+            for offered in pool.devices
+            if offered.kind == NIC
+            and offered.id not in index.taken.dedicated
+            and (offered.device.allow_multiple_allocations or not index.taken.in_use(offered.id))
+        )
 
     def _rail_sets(self, known: Sequence[str], size: int, fixed: Rails) -> Iterator[Rails]:
         for chosen in itertools.combinations(known, size):
@@ -186,7 +194,7 @@ class FewerRails:
             held |= {result.device for result in allocation.results} if allocation else set()
         return {
             rail_of(offered.plain)
-            for pool in (self.fitting.devices.pools(one.node) if held else ())
+            for pool in (self.fitting.engine.index.nodes[one.node].pools if held else ())
             for offered in pool.devices
             if offered.id in held and offered.kind == NIC
         }
@@ -199,14 +207,13 @@ class _Admitted:
     `clean`: no member may be apart from its NICs.
     """
 
-    fitting: Fitting
+    fitting: NodeFit
     takes: Mapping[Any, NodeCounts]
     every: Rails
     together: Count
     roomy: Callable[[Rails], bool]
     clean: bool
     known: dict[Rails, bool] = field(default_factory=dict)
-    faces: dict[str, Hashable] = field(default_factory=dict)
 
     def by_some_node(self, rails: Rails) -> bool:
         if rails == self.every:
@@ -224,36 +231,61 @@ class _Admitted:
     def _class(self, at: int, rails: Rails) -> bool:
         """Untouched nodes first: where one of those refuses, so does every one that publishes the same."""
         count = tuple(number * (position == at) for position, number in enumerate(self.together))
-        kinds = [kind for kind, counts in self.takes.items() if count in counts.takes]
-        examples = [self.fitting.kinds.example[kind] for kind in kinds]
+        kinds, nodes = self.fitting.kinds, self.fitting.engine.index.nodes
+        able = [(kinds.example[kind], kind) for kind, counts in self.takes.items() if count in counts.takes]
         refused: set[Hashable] = set()
-        for name in sorted(
-            examples, key=lambda name: (bool(self.fitting.nodes[name].holders), natural(name))
-        ):
-            face = self._face(name)
-            if face in refused:
+        for name, kind in sorted(able, key=lambda one: (bool(nodes[one[0]].holders), natural(one[0]))):
+            published = self.fitting.class_of(kind)
+            if published in refused:
                 continue
-            told = self.fitting.told(name, count, rails)
+            told = self.fitting.told(kind, count, rails)
             if told is not None and not (self.clean and told[0]):
                 return True
-            if not self.fitting.nodes[name].holders:
-                refused.add(face)
+            if not nodes[name].holders:
+                refused.add(published)
         return False
 
-    def _face(self, node: str) -> Hashable:
-        name = self.fitting.devices.stand_in(node)
-        found = self.faces.get(name)
-        if found is None:
-            found = self.faces[name] = tuple(
-                (offered.id.device, offered.taints, tuple(sorted(_placing(offered.plain))))
-                for pool in self.fitting.devices.pools(name)
-                for offered in pool.devices
-            )
-        return found
 
+@dataclass(slots=True)
+class RailBound:
+    """Whether a gang could have room on fewer rails, by counting alone; it only ever says no where there is none.
 
-def _placing(plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Attributes that do not tell single devices of one place apart."""
-    for attribute, value in plain.items():
-        if attribute not in _IDENTITIES:
-            yield attribute, str(value)
+    A placement that is as good as the one `found` uses as many nodes and as many domains of each level. So the nodes that hold most
+    on these rails, so many of them, must hold all members; and so must the domains that hold most, at every level. Asking this is a
+    few sums over the nodes, where the tables are a whole packing.
+    """
+
+    fitting: NodeFit
+    scope: Scope
+    found: Found
+    fixed: frozenset[str]
+    _kinds: dict[Hashable, int] = field(default_factory=dict)
+    _kind_of: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _domains: list[tuple[int, NDArray[np.int64]]] = field(default_factory=list)
+
+    def suffices(self, takes: Mapping[Any, NodeCounts]) -> bool:
+        """Whether so many nodes, and so many domains, could hold all that are placed."""
+        if not self._kinds:
+            self._count()
+        most = np.zeros(len(self._kinds), dtype=np.int64)
+        for kind, counts in takes.items():
+            most[self._kinds[kind]] = max(map(sum, counts.takes), default=0)
+        holds = most[self._kind_of]
+        for allowed, domain in self._domains:
+            together = np.bincount(domain, weights=holds)
+            if np.sort(together)[-allowed:].sum() < self.found.size:
+                return False
+        return True
+
+    def _count(self) -> None:
+        """Per level, and for the nodes themselves: how many may be used, and where each node is."""
+        nodes = list(self.fitting.kinds.of)
+        self._kinds = {kind: number for number, kind in enumerate(self.fitting.kinds.example)}
+        self._kind_of = np.array([self._kinds[self.fitting.kinds.of[name]] for name in nodes], dtype=np.int64)
+        used = self.found.counts.keys() | (self.fixed & set(nodes))
+        for depth in range(1, len(self.scope.levels) + 1):
+            numbers: dict[tuple[str, ...], int] = {}
+            place = [self.scope.places[name][:depth] for name in nodes]
+            where = np.array([numbers.setdefault(one, len(numbers)) for one in place], dtype=np.int64)
+            self._domains.append((len({self.scope.places[name][:depth] for name in used}), where))
+        self._domains.append((len(used), np.arange(len(nodes), dtype=np.int64)))

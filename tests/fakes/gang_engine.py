@@ -1,0 +1,33 @@
+"""A cluster's plain objects as `place_gang` sees them: the engine that plans on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from koordra.api.claims import ResourceClaim
+from koordra.placement import engine_for
+from koordra.placement.decide import Engine
+from koordra.placement.gang import GangScore, Member
+from koordra.placement.manifests import Manifests
+from koordra.placement.request.groups import Group
+
+Object = Mapping[str, Any]
+
+
+def gang_engine(manifests: Iterable[Object], *, policy: str = "koordra") -> Engine:
+    """Allocated claims hold what they say, bound pods load their node."""
+    engine = engine_for(policy=policy)
+    Manifests.of(manifests).fill(engine.index)
+    return engine
+
+
+def member(key: str, pods: Sequence[Object], claims: Sequence[Object] = (), **more: Any) -> Member:
+    """A member by its plain objects."""
+    return Member(key, Group(tuple(map(ResourceClaim.from_dict, claims)), tuple(pods)), **more)
+
+
+def order_of(score: GangScore) -> tuple[int, ...]:
+    """By which scores are compared; less is better."""
+    counts = tuple(count for _, count in score.domains)
+    return (-score.placed, score.apart, *counts, score.opened, score.nodes, score.rails, score.spare)
