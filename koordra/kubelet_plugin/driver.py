@@ -56,7 +56,7 @@ from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_audit import KUBELET_CLAIMS, ClaimAudit
-from koordra.kubelet_plugin.prepare.claim_source import ApiClaims, ApiConsumers
+from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSource
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
@@ -116,7 +116,7 @@ class Driver:
         self._watcher = watcher
         disk = disk or Disk()
         paths = settings.paths
-        claims = ApiClaims(client)
+        claims = ClaimSource(client)
         metrics = metrics or Metrics()
         self._metrics = PluginMetrics(metrics)
         self._guarded = DeviceGuardFile(paths.guarded, node=settings.node, disk=disk)
@@ -144,7 +144,7 @@ class Driver:
             inventory=self._inventory.current,
             backends=known,
             disk=disk,
-            consumers=ApiConsumers(client) if settings.pod_network else None,
+            consumers=ConsumerSource(client) if settings.pod_network else None,
             networks=self._networks if settings.pod_network else None,
         )
         self._feed = HealthFeed()

@@ -124,6 +124,17 @@ class ClaimNetwork:
 
 
 @dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A pod's sandbox as the runtime reports it. `netns` is a path, empty for a pod on the host's network or if unknown."""
+
+    id: str
+    pod_uid: str
+    pod: str
+    namespace: str
+    netns: str
+
+
+@dataclass(frozen=True, slots=True)
 class AttachedDevice:
     """One device in a pod: the interface's name there, its addresses and MAC, and how it was on the host."""
 

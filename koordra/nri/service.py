@@ -30,10 +30,9 @@ from koordra.nri.hook import cgroups
 from koordra.nri.hook.adjust import NodeShape
 from koordra.nri.hook.cgroups import RdmaLimit, has_controller
 from koordra.nri.hook.koordinator import admission_policy
-from koordra.nri.hook.koordinator.annotation import ApiPodClaims, NodeDevices
+from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims
 from koordra.nri.hook.ledger import Ledger
-from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, Settings
-from koordra.nri.hook.sandboxes import SandboxNetworks
+from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, SandboxNetworks, Settings
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.instance_lock import first_start, instance_lock
 from koordra.nri.stub import Stub
@@ -104,7 +103,7 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
         exempt=options.exempt,
         validating=options.validating,
         koordinator=devices if options.koordinator_scheduler is not None else None,
-        pod_claims=ApiPodClaims(options.client) if options.client is not None else None,
+        pod_claims=PodClaims(options.client) if options.client is not None else None,
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )
     changed = _verify(options, stop, ledger=ledger, metrics=metrics)

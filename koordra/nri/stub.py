@@ -36,7 +36,7 @@ from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
 from koordra.nri.transport import mux, ttrpc
 from koordra.nri.transport.events import BY_EVENT, EVENT_METHODS, EventMethod, known_events, subscription
-from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, NullObserver, Observer
+from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, Observer
 from koordra.nri.transport.ttrpc import Call, Caller, Code
 from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
 
@@ -99,7 +99,7 @@ class Session:
 
     def __init__(self, plugin: Plugin, sock: socket.socket, *, observer: Observer | None = None) -> None:
         self._plugin = plugin
-        self._observer: Observer = observer or NullObserver()
+        self._observer = observer or Observer()
         self._mux = mux.Mux(sock)
         self._pods: list[nri_pb2.PodSandbox] = []
         self._containers: list[nri_pb2.Container] = []
@@ -288,7 +288,7 @@ class Stub:
                 repr(index), field="NRI plugin index", remedy="use exactly two digits, such as 90"
             )
         self._plugin = plugin
-        self._observer: Observer = observer or NullObserver()
+        self._observer = observer or Observer()
         self._name = name
         self._index = index
         self._socket_path = socket_path

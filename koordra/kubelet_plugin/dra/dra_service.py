@@ -8,7 +8,7 @@ after 15 s. A call that the kubelet has given up is not carried out: its Unprepa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -16,8 +16,10 @@ from typing import Any, Final, TypeVar
 
 from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from koordra.errors import KoordraError
+from koordra.kubelet_plugin.cdi import claim_spec
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.dra.health_service import HEALTH_VERSIONS
-from koordra.kubelet_plugin.prepare.device_state import DeviceState, KubeletDevice
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import ClaimRef
@@ -48,7 +50,7 @@ class Calls:
         self._metrics = metrics
         self._on_done = on_done
 
-    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> tuple[KubeletDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool]) -> ClaimRecord:
         return self._observed("prepare", lambda: self._state.prepare(ref, awaited=awaited))
 
     def unprepare(self, ref: ClaimRef) -> None:
@@ -81,9 +83,9 @@ class DraService:
             max(1, min(len(refs), SIDE_BY_SIDE)), thread_name_prefix="prepare"
         ) as threads:
             answers = list(threads.map(partial(_attempt, step), refs))
-        for ref, (devices, error) in zip(refs, answers, strict=True):
+        for ref, (record, error) in zip(refs, answers, strict=True):
             response.claims[ref.uid].error = error
-            response.claims[ref.uid].devices.extend(self._device(device) for device in devices or ())
+            response.claims[ref.uid].devices.extend(self._devices(record) if record else ())
         return response
 
     def NodeUnprepareResources(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -94,16 +96,17 @@ class DraService:
             response.claims[ref.uid].error = error
         return response
 
-    def _device(self, device: KubeletDevice) -> Any:
-        message = self._messages.Device(
-            request_names=[device.request],
-            pool_name=device.pool,
-            device_name=device.device,
-            cdi_device_ids=[device.cdi_id],
-        )
-        if self._with_share_id and device.share_id:
-            message.share_id = device.share_id
-        return message
+    def _devices(self, record: ClaimRecord) -> Iterator[Any]:
+        for device, cdi_id in zip(record.devices, claim_spec.device_ids(record), strict=True):
+            message = self._messages.Device(
+                request_names=[device.request],
+                pool_name=record.pool,
+                device_name=device.device,
+                cdi_device_ids=[cdi_id],
+            )
+            if self._with_share_id and device.share_id:
+                message.share_id = device.share_id
+            yield message
 
 
 def add_services(calls: Calls) -> Callable[[Any], None]:

@@ -13,26 +13,14 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from koordra.errors import InvalidInput, NodeError
+from koordra.node_state.claim_network import NetworkPlan, Sandbox
 
 BIN_DIRS: Final = (Path("/opt/cni/bin"), Path("/usr/libexec/cni"), Path("/usr/lib/cni"))
 TIMEOUT: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One attachment of one pod. `arguments` become CNI_ARGS (K8S_POD_NAME, ...)."""
-
-    config: str
-    container_id: str
-    netns: str
-    interface: str
-    bus_id: str
-    arguments: Mapping[str, str]
 
 
 def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
@@ -64,26 +52,26 @@ def plugin_chain(config: str, *, bus_id: str) -> list[dict[str, Any]]:
     return chain
 
 
-def add(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> tuple[str, ...]:
+def add(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> tuple[str, ...]:
     """Attach, and return the pod's addresses. If a plugin fails, the ones before it are undone. Raises
     NodeError."""
-    chain = plugin_chain(request.config, bus_id=request.bus_id)
+    chain = plugin_chain(plan.cni or "{}", bus_id=plan.bus_id)
     result: dict[str, Any] | None = None
     try:
         for plugin in chain:
-            result = _run("ADD", plugin, request, previous=result, bin_dirs=bin_dirs)
+            result = _run("ADD", plugin, plan, sandbox, previous=result, bin_dirs=bin_dirs)
     except NodeError:
-        delete(request, bin_dirs=bin_dirs)
+        delete(plan, sandbox, bin_dirs=bin_dirs)
         raise
     return tuple(str(entry["address"]) for entry in (result or {}).get("ips", ()) if "address" in entry)
 
 
-def delete(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> list[str]:
+def delete(plan: NetworkPlan, sandbox: Sandbox, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> list[str]:
     """Detach as far as possible; returns what failed, as text."""
     problems = []
-    for plugin in reversed(plugin_chain(request.config, bus_id=request.bus_id)):
+    for plugin in reversed(plugin_chain(plan.cni or "{}", bus_id=plan.bus_id)):
         try:
-            _run("DEL", plugin, request, previous=None, bin_dirs=bin_dirs)
+            _run("DEL", plugin, plan, sandbox, previous=None, bin_dirs=bin_dirs)
         except NodeError as error:
             problems.append(str(error))
     return problems
@@ -92,7 +80,8 @@ def delete(request: Request, *, bin_dirs: Sequence[Path] = BIN_DIRS) -> list[str
 def _run(
     command: str,
     plugin: Mapping[str, Any],
-    request: Request,
+    plan: NetworkPlan,
+    sandbox: Sandbox,
     *,
     previous: Mapping[str, Any] | None,
     bin_dirs: Sequence[Path],
@@ -101,14 +90,21 @@ def _run(
     if program is None:
         raise NodeError(f"CNI plugin {plugin['type']} is not in {', '.join(map(str, bin_dirs))}; install it")
     config = {**plugin, "prevResult": previous} if previous is not None else dict(plugin)
+    arguments = {
+        "IgnoreUnknown": "1",
+        "K8S_POD_NAMESPACE": sandbox.namespace,
+        "K8S_POD_NAME": sandbox.pod,
+        "K8S_POD_INFRA_CONTAINER_ID": sandbox.id,
+        "K8S_POD_UID": sandbox.pod_uid,
+    }
     environment = {
         **os.environ,
         "CNI_COMMAND": command,
-        "CNI_CONTAINERID": request.container_id,
-        "CNI_NETNS": request.netns,
-        "CNI_IFNAME": request.interface,
+        "CNI_CONTAINERID": sandbox.id,
+        "CNI_NETNS": sandbox.netns,
+        "CNI_IFNAME": plan.interface,
         "CNI_PATH": ":".join(map(str, bin_dirs)),
-        "CNI_ARGS": ";".join(f"{name}={value}" for name, value in request.arguments.items()),
+        "CNI_ARGS": ";".join(f"{name}={value}" for name, value in arguments.items()),
     }
     try:
         done = subprocess.run(

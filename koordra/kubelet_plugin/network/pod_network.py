@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.errors import CheckpointError, KoordraError, NodeError
 from koordra.kubelet_plugin.network import cni, network_gate
-from koordra.kubelet_plugin.network.netlink_links import LinkState, NetlinkLinks
+from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma
 from koordra.logs import get_logger
 from koordra.node_state import layout
@@ -44,6 +44,7 @@ from koordra.node_state.claim_network import (
     ClaimNetwork,
     NetworkKind,
     NetworkPlan,
+    Sandbox,
     encode_attached,
     read_attached,
     read_networks,
@@ -56,51 +57,6 @@ _BASE: Final = ".b"
 """Suffix of an interface in the pod whose VLAN or partition has the planned name."""
 
 
-class Links(Protocol):
-    """Network interfaces; NetlinkLinks are the kernel's."""
-
-    def host_name(self, *, interface: str, bus_id: str) -> str | None: ...
-    def state(self, name: str) -> LinkState: ...
-    def state_in(self, netns: str, name: str) -> LinkState | None: ...
-    def move_into(self, name: str, *, netns: str, as_name: str) -> None: ...
-    def move_back(self, name: str, *, netns: str, as_name: str) -> None: ...
-    def restore(self, name: str, *, as_name: str, mtu: int, up: bool, addresses: tuple[str, ...]) -> None: ...
-    def add_macvlan(self, parent: str, *, netns: str, as_name: str) -> None: ...
-    def add_child(
-        self, parent: str, *, netns: str, as_name: str, vlan: int | None = None, pkey: int | None = None
-    ) -> None: ...
-    def delete_in(self, netns: str, name: str) -> None: ...
-    def configure(
-        self,
-        name: str,
-        *,
-        netns: str,
-        mtu: int | None,
-        addresses: tuple[str, ...],
-        routes: tuple[tuple[str, str], ...],
-    ) -> LinkState: ...
-
-
-class RdmaLinks(Protocol):
-    """RDMA devices; NetlinkRdma are the kernel's."""
-
-    def exclusive(self) -> bool: ...
-    def present(self, ib_device: str) -> bool: ...
-    def move_into(self, ib_device: str, *, netns: str) -> None: ...
-    def move_back(self, ib_device: str, *, netns: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """A pod's sandbox as the runtime reports it. `netns` is empty for a pod on the host's network."""
-
-    id: str
-    pod_uid: str
-    pod: str
-    namespace: str
-    netns: str
-
-
 class PodNetworks:
     """The pods' networks of one node. Errors are NodeErrors: the sandbox then fails, and is tried again."""
 
@@ -108,8 +64,8 @@ class PodNetworks:
         self,
         state: Path,
         *,
-        links: Links | None = None,
-        rdma: RdmaLinks | None = None,
+        links: NetlinkLinks | None = None,
+        rdma: NetlinkRdma | None = None,
         disk: Disk | None = None,
         sys: Path = Path("/sys"),
         cni_dirs: Sequence[Path] = cni.BIN_DIRS,
@@ -120,14 +76,6 @@ class PodNetworks:
         self._disk = disk or Disk()
         self._sys = sys
         self._cni_dirs = tuple(cni_dirs)
-
-    # Called by the NRI hook.
-
-    def sandbox_started(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
-        self.attach(Sandbox(id=id, pod_uid=pod_uid, pod=pod, namespace=namespace, netns=netns))
-
-    def sandbox_stopped(self, *, id: str, pod_uid: str, pod: str, namespace: str, netns: str) -> None:
-        self.detach(Sandbox(id=id, pod_uid=pod_uid, pod=pod, namespace=namespace, netns=netns))
 
     def attach(self, sandbox: Sandbox) -> None:
         """Attach the NICs of the pod's claims to its sandbox."""
@@ -214,7 +162,7 @@ class PodNetworks:
         given = AttachedDevice(device=device, interface=plan.interface)
         if plan.kind is NetworkKind.ATTACH:
             record(given)
-            return replace(given, addresses=cni.add(_cni_request(plan, sandbox), bin_dirs=self._cni_dirs))
+            return replace(given, addresses=cni.add(plan, sandbox, bin_dirs=self._cni_dirs))
         base = _base(plan)
         if plan.guid:
             self._set_guid(plan)
@@ -302,7 +250,7 @@ class PodNetworks:
         netns = claim.netns if claim.netns and Path(claim.netns).exists() else ""
         if plan.kind is NetworkKind.ATTACH:
             sandbox = Sandbox(claim.sandbox, claim.pod, "", "", netns)
-            for problem in cni.delete(_cni_request(plan, sandbox), bin_dirs=self._cni_dirs):
+            for problem in cni.delete(plan, sandbox, bin_dirs=self._cni_dirs):
                 log.warning("cni_not_deleted", uid=claim.uid, device=attached.device, problem=problem)
             return
         if netns and attached.rdma_moved and plan.ib_device and not self._rdma.present(plan.ib_device):
@@ -377,21 +325,4 @@ def _base(plan: NetworkPlan) -> str:
     """The name in the pod of the interface that is moved or created first."""
     return (
         f"{plan.interface[:13]}{_BASE}" if plan.vlan is not None or plan.pkey is not None else plan.interface
-    )
-
-
-def _cni_request(plan: NetworkPlan, sandbox: Sandbox) -> cni.Request:
-    return cni.Request(
-        config=plan.cni or "{}",
-        container_id=sandbox.id,
-        netns=sandbox.netns,
-        interface=plan.interface,
-        bus_id=plan.bus_id,
-        arguments={
-            "IgnoreUnknown": "1",
-            "K8S_POD_NAMESPACE": sandbox.namespace,
-            "K8S_POD_NAME": sandbox.pod,
-            "K8S_POD_INFRA_CONTAINER_ID": sandbox.id,
-            "K8S_POD_UID": sandbox.pod_uid,
-        },
     )

@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.errors import NodeError
 from koordra.kubelet_plugin.network.netlink_links import inside, opened_namespace
@@ -31,12 +31,8 @@ _ERROR, _DONE = 2, 3
 _HEADER: Final = struct.Struct("=IHHII")
 
 Attributes = dict[int, bytes]
-
-
-class Exchange(Protocol):
-    """One request to the kernel and the messages of its answer."""
-
-    def __call__(self, request: bytes) -> list[bytes]: ...
+Exchange = Callable[[bytes], list[bytes]]
+"""One request to the kernel -> the messages of its answer."""
 
 
 def kernel_exchange(request: bytes) -> list[bytes]:

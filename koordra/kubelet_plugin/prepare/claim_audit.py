@@ -32,15 +32,15 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.api import names
 from koordra.api.allocation import Allocation
 from koordra.errors import ApiError, InvalidInput, KoordraError, NotFound
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.prepare.claim_source import ClaimSource
+from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.logs import get_logger
-from koordra.node_state.claim_ref import ClaimRef
 
 log = get_logger(__name__)
 
@@ -51,13 +51,6 @@ PATIENCE: Final = 60.0
 _BETWEEN: Final = 5.0
 """Least seconds between two audits."""
 _LARGEST: Final = 64 << 20
-
-
-class PreparedClaims(Protocol):
-    """What the audit needs of DeviceState."""
-
-    def records(self) -> tuple[ClaimRecord, ...]: ...
-    def unprepare(self, ref: ClaimRef) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +118,7 @@ class ClaimAudit:
 
     def __init__(
         self,
-        state: PreparedClaims,
+        state: DeviceState,
         claims: ClaimSource,
         *,
         kubelet_claims: Path,

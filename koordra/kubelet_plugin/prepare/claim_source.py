@@ -3,7 +3,7 @@ and uid."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.allocation import Allocation
@@ -25,37 +25,25 @@ NETWORK_ATTACHMENTS: Final = Kind(
 )
 
 
-class ClaimSource(Protocol):
-    """One claim by name."""
-
-    def get(self, namespace: str, name: str) -> Object:
-        """The ResourceClaim as the API has it now. Raises NotFound and the other ApiErrors."""
-
-
-class ConsumerSource(Protocol):
-    """The pods of a claim, as far as its network depends on them."""
-
-    def consumers(self, claim: Object) -> Consumers:
-        """Raises PrepareError for a missing attachment, and ApiErrors."""
-
-
-class ApiClaims:
+class ClaimSource:
     """Reads from the API server, not from a cache: the claim may have been written a moment ago."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     def get(self, namespace: str, name: str) -> Object:
+        """The ResourceClaim as the API has it now. Raises NotFound and the other ApiErrors."""
         return self._client.get(RESOURCE_CLAIMS, name, namespace=namespace)
 
 
-class ApiConsumers:
+class ConsumerSource:
     """Reads the pods that the claim is reserved for, and the attachments that it names."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     def consumers(self, claim: Object) -> Consumers:
+        """Raises PrepareError for a missing attachment, and ApiErrors."""
         namespace = objects.namespace(claim)
         reserved = [
             entry

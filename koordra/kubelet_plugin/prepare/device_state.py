@@ -37,8 +37,6 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
 
 from koordra.api.objects import Object
 from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, PrepareError
@@ -48,6 +46,7 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
 from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.isolation import Backends
 from koordra.kubelet_plugin.network.network_decision import Consumers
+from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.prepare.claim_files import ClaimFiles
 from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSource
 from koordra.kubelet_plugin.prepare.prepare_decision import Decision, NodeView, decide
@@ -58,24 +57,6 @@ from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class KubeletDevice:
-    """One device of the answer to the kubelet."""
-
-    request: str
-    pool: str
-    device: str
-    cdi_id: str
-    share_id: str | None
-
-
-class PodNetworks(Protocol):
-    """What Unprepare needs of the pods' networks."""
-
-    def release_claim(self, uid: str) -> None:
-        """Detach the claim's NICs from its pods. Raises NodeError."""
 
 
 class DeviceState:
@@ -110,13 +91,11 @@ class DeviceState:
         self._in_progress: dict[str, set[object]] = {}
         self._calls = threading.Lock()
 
-    def prepare(
-        self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True
-    ) -> tuple[KubeletDevice, ...]:
+    def prepare(self, ref: ClaimRef, *, awaited: Callable[[], bool] = lambda: True) -> ClaimRecord:
         """Prepare the claim's devices. Raises PrepareError, CheckpointError or CDIError; the call can be
         repeated.
 
-        `awaited` returns whether the kubelet still waits for the answer.
+        `awaited` returns whether the kubelet still waits for the answer, which is made of the record's devices.
         """
         ref.require_valid()
         call = object()
@@ -142,9 +121,7 @@ class DeviceState:
         if overtaken or not awaited():
             raise PrepareError(f"{ref}: the kubelet gave this call up; nothing was prepared by it")
 
-    def _prepare(
-        self, ref: ClaimRef, claim: Object, consumers: Consumers | None
-    ) -> tuple[KubeletDevice, ...]:
+    def _prepare(self, ref: ClaimRef, claim: Object, consumers: Consumers | None) -> ClaimRecord:
         inventory = self._inventory()
         checkpoint = self._load()
         before = checkpoint.get(ref.uid)
@@ -165,16 +142,16 @@ class DeviceState:
             nonce=held.nonce if held else self._new_nonce(),
             before=before,
         )
-        if held is None and not decision.record.devices:
-            return ()
         if held is not None:
             self._renew(checkpoint, held, decision)
-        else:
+        elif decision.record.devices:
             self._prepare_new(checkpoint, decision)
+        else:
+            return decision.record
         log.info(
             "claim_prepared", claim=str(ref), uid=ref.uid, devices=[d.device for d in decision.record.devices]
         )
-        return _answer(decision.record)
+        return decision.record
 
     def unprepare(self, ref: ClaimRef) -> None:
         """Release the claim's devices; success for an unknown claim. Raises PrepareError, CheckpointError or
@@ -372,17 +349,3 @@ def _same_devices(held: ClaimRecord, renewed: ClaimRecord) -> bool:
             device.assignment for device in renewed.devices
         ]
     return [device.allocated for device in held.devices] == [device.allocated for device in renewed.devices]
-
-
-def _answer(record: ClaimRecord) -> tuple[KubeletDevice, ...]:
-    ids = claim_spec.device_ids(record)
-    return tuple(
-        KubeletDevice(
-            request=device.request,
-            pool=record.pool,
-            device=device.device,
-            cdi_id=ids[index],
-            share_id=device.share_id,
-        )
-        for index, device in enumerate(record.devices)
-    )

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import kinds, names, objects
-from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import next_generation
 from koordra.logs import get_logger
@@ -47,16 +47,6 @@ BuildSlices = Callable[[Object, int], Sequence[Object]]
 """The wanted slices, from the Node object and a generation."""
 
 
-class SliceClient(Protocol):
-    """What publishing needs of the API."""
-
-    def get(self, kind: Kind, name: str) -> Object: ...
-    def list(self, kind: Kind, *, field_selector: str = "") -> tuple[list[Object], str]: ...
-    def create(self, kind: Kind, body: Object) -> Object: ...
-    def update(self, kind: Kind, body: Object) -> Object: ...
-    def delete(self, kind: Kind, name: str, *, uid: str | None = None) -> None: ...
-
-
 def own_slices_selector(node: str) -> str:
     """Field selector of this driver's slices of the node."""
     return f"spec.driver={names.DRIVER},spec.nodeName={node}"
@@ -71,7 +61,7 @@ class Publisher:
 
     def __init__(
         self,
-        client: SliceClient,
+        client: KubeClient,
         *,
         node: str,
         build: BuildSlices,

@@ -23,12 +23,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import kinds, names, objects
-from koordra.api.kinds import Kind
-from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, Invalid, KoordraError, NotFound
+from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.report import Verdict
@@ -48,21 +47,6 @@ PAUSE: Final = 1.0
 condition."""
 
 _OURS: Final = frozenset({READY, GID_READY, LIMITED})
-
-
-class StatusClient(Protocol):
-    """What writing a status needs of the API."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-    def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Any,
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-    ) -> Object: ...
 
 
 def device_statuses(
@@ -189,7 +173,7 @@ class ClaimStatusWriter:
 
     def __init__(
         self,
-        client: StatusClient,
+        client: KubeClient,
         *,
         records: Callable[[], Iterable[ClaimRecord]],
         attached: Callable[[], Iterable[AttachedNetwork]],

@@ -19,14 +19,14 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from koordra.api import kinds, names, objects
-from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.compat.dialect.allocation import NodeCards
 from koordra.compat.dialects import DIALECTS
 from koordra.errors import ApiError, Conflict
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.topology.machine import Machine
 
@@ -137,19 +137,12 @@ def label_value(text: str) -> str:
     return cleaned[:63].strip("-._")
 
 
-class NodeClient(Protocol):
-    """What is needed of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str) -> Object: ...
-    def patch(self, kind: Kind, name: str, body: Any) -> Object: ...
-
-
 class NodeLabels:
     """Keeps the labels of one Node. `wake` may be called from any thread."""
 
     def __init__(
         self,
-        client: NodeClient,
+        client: KubeClient,
         *,
         node: str,
         machine: Callable[[], Machine],

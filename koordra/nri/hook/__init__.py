@@ -1,6 +1,6 @@
 """What a container may have, decided while it is created.
 
-plugin               the NRI plugin: looks up what Prepare stored, asks the rules, answers the runtime
+plugin               the NRI plugin: looks up what Prepare stored, asks the rules, answers the runtime; passes sandboxes on
 adjust               the rules in order: a container in, an Adjustment or a Refusal out (pure)
 oci                  containers, devices, device rules, adjustments as small values, from and to NRI messages
 grants               which devices a container was really given, by the markers of its CDI edits
@@ -8,6 +8,5 @@ ungranted_access     what another path than a claim brought into it: annotations
 cgroups              cpusets near its GPUs; rdma.max of its NICs
 validator            the same rules for the adjustments of other plugins
 ledger               what the hook gave to which container, on disk
-sandboxes            pod sandboxes, for whoever moves NICs into them
 koordinator/         pods placed by Koordinator's scheduler, served from its annotation
 """

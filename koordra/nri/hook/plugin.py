@@ -14,23 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import CheckpointError, KoordraError, RemoteError
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
-from koordra.node_state.claim_network import AttachedNetwork
+from koordra.node_state.claim_network import AttachedNetwork, Sandbox
 from koordra.node_state.device_guard import DeviceGuard
 from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.node_state.reader import StateReader
-from koordra.nri.hook import sandboxes
 from koordra.nri.hook.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
 from koordra.nri.hook.grants import Grants, claim_markers, grants_of
 from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims, granted_by_annotation
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
-from koordra.nri.hook.sandboxes import SandboxNetworks
 from koordra.nri.hook.ungranted_access import claim_mounts, control_nodes
 from koordra.nri.hook.validator import validate
 from koordra.nri.stub import Plugin
@@ -40,6 +38,21 @@ from koordra.nri.transport.ttrpc import Call, Code
 PLUGIN_NAME = "koordra"
 
 log = get_logger(__name__)
+
+
+class SandboxNetworks(Protocol):
+    """Attaches and detaches the NICs of pods: `koordra nri --pod-network` supplies what does it."""
+
+    def attach(self, sandbox: Sandbox, /) -> None:
+        """Raises KoordraError if a NIC of the pod's claims cannot be attached."""
+
+    def detach(self, sandbox: Sandbox, /) -> None:
+        """Detach everything; may be called several times. Raises KoordraError."""
+
+
+def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
+    netns = next((space.path for space in pod.linux.namespaces if space.type == "network"), "")
+    return Sandbox(id=pod.id, pod_uid=pod.uid, pod=pod.name, namespace=pod.namespace, netns=netns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,24 +148,36 @@ class Hook(Plugin):
     ) -> nri_pb2.RunPodSandboxResponse:
         """Attach the pod's NICs, or fail the sandbox (RemoteError)."""
         if self._networks is not None:
-            sandboxes.started(self._networks, request.pod)
+            try:
+                self._networks.attach(_sandbox(request.pod))
+            except KoordraError as error:
+                where = f"pod {request.pod.namespace}/{request.pod.name}"
+                raise RemoteError(Code.PERMISSION_DENIED, f"the network of {where}: {error}") from error
         return nri_pb2.RunPodSandboxResponse()
 
     def stop_pod_sandbox(
         self, request: nri_pb2.StopPodSandboxRequest, _call: Call
     ) -> nri_pb2.StopPodSandboxResponse:
         """Detach its NICs."""
-        if self._networks is not None:
-            sandboxes.stopped(self._networks, request.pod)
+        self._detach(request.pod)
         return nri_pb2.StopPodSandboxResponse()
 
     def remove_pod_sandbox(
         self, request: nri_pb2.RemovePodSandboxRequest, _call: Call
     ) -> nri_pb2.RemovePodSandboxResponse:
         """Detach the NICs of a sandbox that was never stopped."""
-        if self._networks is not None:
-            sandboxes.stopped(self._networks, request.pod)
+        self._detach(request.pod)
         return nri_pb2.RemovePodSandboxResponse()
+
+    def _detach(self, pod: nri_pb2.PodSandbox) -> None:
+        """Never raises, since a sandbox must always be able to end: Unprepare retries, and the kernel returns NICs of a
+        namespace that ends."""
+        if self._networks is None:
+            return
+        try:
+            self._networks.detach(_sandbox(pod))
+        except KoordraError as error:
+            log.error("pod_network_not_released", pod=f"{pod.namespace}/{pod.name}", error=str(error))
 
     def remove_container(
         self, request: nri_pb2.RemoveContainerRequest, _call: Call

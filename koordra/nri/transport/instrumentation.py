@@ -16,8 +16,6 @@ keeps metrics:
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from koordra.metrics import Metrics
 
 ANSWERED = "answered"
@@ -30,8 +28,8 @@ REJECTED = "rejected"
 UNREACHABLE = "unreachable"
 
 
-class Observer(Protocol):
-    """Called for every event; methods must not block."""
+class Observer:
+    """Called for every event; methods must not block. This one ignores them."""
 
     def answered(self, method: str, outcome: str, seconds: float, /) -> None:
         """A request has been answered."""
@@ -43,17 +41,7 @@ class Observer(Protocol):
         """The runtime has synchronized with us, or its connection has ended."""
 
 
-class NullObserver:
-    """An observer that drops everything."""
-
-    def answered(self, _method: str, _outcome: str, _seconds: float, /) -> None: ...
-
-    def registration(self, _outcome: str, /) -> None: ...
-
-    def connected(self, _synchronized: bool, /) -> None: ...
-
-
-class MetricsObserver:
+class MetricsObserver(Observer):
     """An observer that keeps metrics."""
 
     def __init__(self, metrics: Metrics) -> None:

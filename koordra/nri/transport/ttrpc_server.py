@@ -27,7 +27,7 @@ from google.protobuf.message import DecodeError
 from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
-from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, NullObserver, Observer
+from koordra.nri.transport.instrumentation import ANSWERED, FAILED, LATE, REFUSED, Observer
 from koordra.nri.transport.ttrpc import DATA, REQUEST, Call, Code, Frame, encode, response_frame
 
 ANSWER_BY: Final = 0.75
@@ -95,7 +95,7 @@ class Dispatcher:
     ) -> None:
         self._handlers = handlers
         self._write = write
-        self._observer: Observer = observer or NullObserver()
+        self._observer = observer or Observer()
         self._workers = Workers(name="nri-worker")
         self._last_stream = 0
         self._lock = threading.Lock()

@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.errors import ApiError, CheckpointError
 from koordra.logs import get_logger
@@ -65,20 +65,15 @@ class Finding:
         return self.container.id, self.drift.message
 
 
-class Reporter(Protocol):
-    """Reports findings. Raises ApiError if it failed; the call is then repeated."""
+class Reporter:
+    """Reports findings. Raises ApiError if it failed; the call is then repeated. This one, of a hook without access to the
+    API, leaves it to log and metrics."""
 
-    def found(self, finding: Finding, /) -> None: ...
+    def found(self, finding: Finding, /) -> None:
+        """The difference has appeared."""
 
-    def gone(self, finding: Finding, /) -> None: ...
-
-
-class NullReporter:
-    """The reporter of a hook without access to the API, which has only log and metrics."""
-
-    def found(self, _finding: Finding, /) -> None: ...
-
-    def gone(self, _finding: Finding, /) -> None: ...
+    def gone(self, finding: Finding, /) -> None:
+        """The difference is gone."""
 
 
 class Verification:
@@ -106,7 +101,7 @@ class Verification:
         self._bundles = bundles
         self._exempt = exempt
         self._private = private
-        self._reporter: Reporter = reporter or NullReporter()
+        self._reporter = reporter or Reporter()
         self._clock = clock
         self._due = threading.Event()
         self._reported: dict[tuple[str, str], Finding] = {}

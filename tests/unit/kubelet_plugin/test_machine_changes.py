@@ -48,7 +48,7 @@ def test_another_card_is_noticed_after_a_reboot_too(node: PluginNode) -> None:
     node.inventory = rebooted(with_other_card(node.inventory, GPU_0))
     assert "another device than" in refusal(node, obj)
     node.plugin().unprepare(ref_of(obj))
-    assert len(prepare(node, obj)) == 1
+    assert len(prepare(node, obj).devices) == 1
 
 
 def test_a_card_that_is_gone_or_uncertain_is_refused(node: PluginNode) -> None:
@@ -73,7 +73,7 @@ def test_after_a_reboot_nothing_is_prepared_and_everything_can_be(node: PluginNo
     # Claim 3 may have what claim 1 had before the reboot.
     prepare(node, claim(3, gpu("gpu", GPU_0)))
     assert "InsufficientCapacity" in refusal(node, claim(1, gpu("gpu", GPU_0)))
-    assert len(plugin.prepare(ref_of(claim(2)))) == 1
+    assert len(plugin.prepare(ref_of(claim(2))).devices) == 1
     assert node.record(uid(2))["nonce"] != first
     assert node.holders() == {uid(2), uid(3)}
 

@@ -141,7 +141,7 @@ def test_a_required_scope_counts_instances_as_gpus(mig_node: PluginNode) -> None
         return claim(number, part("gpu", LARGE), nic("nic", near, "10"), config=[joint])
 
     assert "TopologyScopeUnmet" in refusal(mig_node, pair(1, "nic-0000-9b-00-0"))
-    assert len(prepare(mig_node, pair(2, "nic-0000-1b-00-0"))) == 2
+    assert len(prepare(mig_node, pair(2, "nic-0000-1b-00-0")).devices) == 2
 
 
 def test_a_card_is_not_had_while_an_instance_of_it_is_in_use(

@@ -1,5 +1,5 @@
 """The devices that a pod holds by Koordinator's device-allocated annotation. Pure except `NodeDevices` and
-`ApiPodClaims`.
+`PodClaims`.
 
     scheduling.koordinator.sh/device-allocated:
       {"gpu":  [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory": "11520Mi",
@@ -31,7 +31,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import kinds, names
 from koordra.api.objects import Object
@@ -272,15 +272,7 @@ def koordlet_traces(container: Container, devices: tuple[PreparedDevice, ...]) -
 _REMEMBERED: Final = 1024
 
 
-class PodClaims(Protocol):
-    """Knows the claims of this node's pods."""
-
-    def of_koordra(self, *, namespace: str, pod: str, uid: str) -> bool:
-        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError if that is
-        unknown."""
-
-
-class ApiPodClaims:
+class PodClaims:
     """Asks the API server. A pod's claims do not change once it runs on a node."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -288,6 +280,7 @@ class ApiPodClaims:
         self._known: dict[str, bool] = {}
 
     def of_koordra(self, *, namespace: str, pod: str, uid: str) -> bool:
+        """Whether one of the pod's claims has a device of koordra's. Raises KoordraError if that is unknown."""
         if uid not in self._known:
             found = self._client.get(kinds.PODS, pod, namespace=namespace)
             if (found.get("metadata") or {}).get("uid") != uid:

@@ -18,7 +18,7 @@ from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.network.network_decision import Consumers
-from koordra.kubelet_plugin.prepare.claim_source import ApiConsumers
+from koordra.kubelet_plugin.prepare.claim_source import ConsumerSource
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, inventory_of
 from koordra.kubelet_plugin.status.claim_status import ClaimStatusWriter, device_statuses, merged
@@ -352,12 +352,12 @@ def reserved(obj: dict[str, Any], *pods: str) -> dict[str, Any]:
 
 
 def test_who_the_claim_is_for() -> None:
-    source = ApiConsumers(FakePods(a=True, b=False))  # type: ignore[arg-type]
+    source = ConsumerSource(FakePods(a=True, b=False))  # type: ignore[arg-type]
     assert source.consumers(claim(1, vf(VF_0))) == Consumers()
     assert source.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), host_network=True)
     both = source.consumers(reserved(claim(1, vf(VF_0)), "a", "b"))
     assert both == Consumers(("uid-a", "uid-b"), host_network=False)
-    own = ApiConsumers(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
+    own = ConsumerSource(FakePods({"hostUsers": False}, a=False))  # type: ignore[arg-type]
     assert own.consumers(reserved(claim(1, vf(VF_0)), "a")) == Consumers(("uid-a",), own_users=True)
     config = [parameters("RdmaConfig", network={"attachment": {"name": "rail"}})]
     found = source.consumers(reserved(claim(1, vf(VF_0), config=config), "b"))

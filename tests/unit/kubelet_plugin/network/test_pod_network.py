@@ -16,11 +16,11 @@ from koordra.errors import CheckpointError, NodeError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.network.netlink_links import NetlinkLinks, inside
-from koordra.kubelet_plugin.network.pod_network import PodNetworks, Sandbox
+from koordra.kubelet_plugin.network.pod_network import PodNetworks
 from koordra.kubelet_plugin.network.rdma_links import NetlinkRdma, attribute, attributes
 from koordra.kubelet_plugin.prepare.claim_files import network_of
 from koordra.node_state import claim_network, layout
-from koordra.node_state.claim_network import NetworkKind, NetworkPlan
+from koordra.node_state.claim_network import NetworkKind, NetworkPlan, Sandbox
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
 from tests.fakes.node_claims import uid

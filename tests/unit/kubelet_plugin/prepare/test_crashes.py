@@ -107,7 +107,7 @@ def test_killed_between_any_two_steps(operation: Operation, tmp_path: Path, inve
             assert node.holders() == {uid(2)}
             assert node.checkpoint().get(uid(1)) is None
         else:
-            assert [device.device for device in plugin.prepare(ref_of(FIRST))] == [GPU_0, NIC_0]
+            assert [device.device for device in plugin.prepare(ref_of(FIRST)).devices] == [GPU_0, NIC_0]
             assert node.holders() == {uid(1), uid(2)}
         check_promises(node)
 

@@ -10,6 +10,7 @@ import pytest
 
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, PrepareError
+from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.claim_record import State
 from koordra.node_state import prepared_claim
 from tests.fakes.disks import StepDisk
@@ -44,8 +45,12 @@ def pair(number: int = 1) -> Object:
 
 
 def test_answer_names_request_pool_device_share_and_cdi_id(node: PluginNode) -> None:
-    devices = prepare(node, pair())
-    assert [(d.request, d.pool, d.device, d.cdi_id, d.share_id) for d in devices] == [
+    record = prepare(node, pair())
+    ids = claim_spec.device_ids(record)
+    assert [
+        (device.request, record.pool, device.device, cdi_id, device.share_id)
+        for device, cdi_id in zip(record.devices, ids, strict=True)
+    ] == [
         (
             "gpu",
             "node-a",
@@ -240,11 +245,11 @@ def test_capacity_is_free_again_after_unprepare(node: PluginNode) -> None:
 
 
 def test_results_of_other_drivers_are_not_ours(node: PluginNode) -> None:
-    devices = prepare(
+    record = prepare(
         node, claim(1, result("x", "gpu-9", driver="gpu.example.com", pool="elsewhere"), gpu("g", GPU_0))
     )
-    assert [device.device for device in devices] == [GPU_0]
-    assert prepare(node, claim(2, result("x", "gpu-9", driver="gpu.example.com"))) == ()
+    assert [device.device for device in record.devices] == [GPU_0]
+    assert prepare(node, claim(2, result("x", "gpu-9", driver="gpu.example.com"))).devices == ()
     assert uid(2) not in node.holders()
 
 
@@ -305,10 +310,10 @@ def test_required_scopes_are_checked_again(
     joint = parameters("JointAllocation", scope=scope, pairing=pairing)
     obj = claim(1, *results, config=[joint])
     if expected is None:
-        assert len(prepare(node, obj)) == len(devices)
+        assert len(prepare(node, obj).devices) == len(devices)
         return
     text = refusal(node, obj)
     assert "TopologyScopeUnmet" in text
     assert expected in text
     joint["opaque"]["parameters"]["enforcement"] = "Preferred"
-    assert len(prepare(node, obj)) == len(devices)
+    assert len(prepare(node, obj).devices) == len(devices)

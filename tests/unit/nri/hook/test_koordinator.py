@@ -24,7 +24,7 @@ from koordra.nri.hook.koordinator.admission_policy import (
     policy,
     unprotected,
 )
-from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, ApiPodClaims, NodeDevices
+from koordra.nri.hook.koordinator.annotation import ANNOTATION, HAMI_LIBRARY, NodeDevices, PodClaims
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import Hook, Settings
 from koordra.nri.transport.ttrpc import Call
@@ -311,7 +311,7 @@ class Api:
 
 
 def with_api(node: KoordinatorNode, folder: Path, api: Api) -> None:
-    claims = ApiPodClaims(cast("KubeClient", api))
+    claims = PodClaims(cast("KubeClient", api))
     settings = Settings(koordinator=NodeDevices(folder), pod_claims=claims)
     node.hook = Hook(StateReader(node.state, node_name=NODE), settings=settings, ledger=Ledger(node.state))
 
