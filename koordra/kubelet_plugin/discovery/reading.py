@@ -31,21 +31,29 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from koordra.kubelet_plugin.discovery.gpu.gpus import gpus, is_gpu, proc_driver_version, proc_gpus
+from koordra.kubelet_plugin.discovery.gpu.gpus import (
+    GPU_CONTROL,
+    gpus,
+    is_gpu,
+    proc_driver_version,
+    proc_gpus,
+)
 from koordra.kubelet_plugin.discovery.gpu.mig_nodes import gpu_management_nodes
 from koordra.kubelet_plugin.discovery.nvml import recorded
 from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
 from koordra.kubelet_plugin.discovery.nvml.query import GpuFactsSource, NvmlFacts
 from koordra.kubelet_plugin.discovery.nvml.recorded import RecordedNvml
+from koordra.kubelet_plugin.discovery.rdma.interfaces import verbs_and_mad
 from koordra.kubelet_plugin.discovery.rdma.rdma_devices import (
-    rdma_control_nodes,
+    AUXILIARY,
+    RDMA_CONTROL,
     rdma_names,
     rdma_nics,
-    verbs_and_mad,
+    sub_function_parents,
+    sub_functions,
 )
-from koordra.kubelet_plugin.discovery.rdma.subfunctions import AUXILIARY, parents, sub_functions
 from koordra.kubelet_plugin.discovery.result import Discovery, Problem
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, gpu_control_nodes
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.sysfs.pci_tree import (
     PCI_DEVICES,
     bridges,
@@ -64,58 +72,50 @@ def discover(root: Path, *, nvml: GpuFactsSource | None = None) -> Discovery:
     ``nvml.json`` on a picture of one. The library is asked only where the PCI tree shows an NVIDIA GPU.
     """
     tree = MachineRoot(root)
-    functions, problems = pci_functions(tree)
-    nodes, numa_problems = numa_nodes(tree)
-    problems += numa_problems
+    functions, nodes = pci_functions(tree), numa_nodes(tree)
     if not tree.names(PCI_DEVICES):
-        problems.append(
-            Problem(
-                "machine",
-                PCI_DEVICES,
-                "it is missing or empty",
-                "check that the root path holds a mounted sysfs",
-            )
-        )
+        remedy = "check that the root path holds a mounted sysfs"
+        tree.problem("machine", PCI_DEVICES, "it is missing or empty", remedy)
     proc = proc_gpus(tree)
     cards = [function for function in functions if is_gpu(tree, function) or function.bus_id in proc]
     facts = _gpu_facts(tree, nvml) if cards or nvml else NvmlFacts()
-    known = {gpu.bus_id for gpu in facts.gpus}
+    known = {gpu.location.bus_id for gpu in facts.gpus}
     cards += [function for function in functions if function.bus_id in known and function not in cards]
     cards.sort(key=lambda function: bus_order(function.bus_id))
 
-    rdma = {*rdma_names(tree).values(), *parents(tree).values()}
-    nics = [function for function in functions if function.bus_id in rdma and function not in cards]
-    of_interest = cards + nics
+    rdma = {*rdma_names(tree).values(), *sub_function_parents(tree).values()}
+    of_interest = cards + [
+        function for function in functions if function.bus_id in rdma and function not in cards
+    ]
     above = bridges(tree, of_interest)
     locations = {
         function.bus_id: locate(tree, function, bridges=above, numa_nodes=nodes) for function in of_interest
     }
-    problems += _unplaced(locations, nodes)
-    found_gpus, gpu_problems = gpus(tree, functions=cards, locations=locations, nvml=facts, proc=proc)
-    nodes_of = verbs_and_mad(tree)
-    found_nics, nic_problems = rdma_nics(
+    _report_unplaced(tree, locations, nodes)
+    found_gpus = gpus(tree, functions=cards, locations=locations, nvml=facts, proc=proc)
+    character_devices = verbs_and_mad(tree)
+    nics = rdma_nics(
         tree,
         functions={function.bus_id: function for function in functions},
         locations=locations,
-        nodes=nodes_of,
+        nodes=character_devices,
     )
-    found_nics.sort(key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
     machine = Machine(
         numa_nodes=nodes,
         bridges=tuple(above.values()),
-        gpus=tuple(found_gpus),
-        nics=tuple(nic for nic in found_nics if nic.parent is None),
-        vfs=tuple(nic for nic in found_nics if nic.parent is not None),
+        gpus=found_gpus,
+        nics=tuple(nic for nic in nics if nic.parent is None),
+        vfs=tuple(nic for nic in nics if nic.parent is not None),
         driver_version=facts.driver_version or proc_driver_version(tree),
         cuda_version=facts.cuda_version,
-        gpu_control=gpu_control_nodes(tree),
-        rdma_control=rdma_control_nodes(tree),
+        gpu_control=tree.device_nodes(GPU_CONTROL),
+        rdma_control=tree.device_nodes(RDMA_CONTROL),
         boot_id=tree.line("proc/sys/kernel/random/boot_id"),
         gpu_management=gpu_management_nodes(tree, found_gpus),
-        sub_functions=sub_functions(tree, locations=locations, nodes=nodes_of),
+        sub_functions=sub_functions(tree, locations=locations, nodes=character_devices),
     )
-    problems += [*facts.problems, *gpu_problems, *nic_problems, *_control_problems(machine)]
-    return Discovery(machine=machine, problems=tuple(sorted(set(problems))))
+    _report_missing_control_nodes(tree, machine)
+    return Discovery(machine=machine, problems=tuple(sorted({*facts.problems, *tree.problems})))
 
 
 def _gpu_facts(tree: MachineRoot, nvml: GpuFactsSource | None) -> NvmlFacts:
@@ -127,36 +127,24 @@ def _gpu_facts(tree: MachineRoot, nvml: GpuFactsSource | None) -> NvmlFacts:
     return recorded.read() if recorded.exists else NvmlFacts()
 
 
-def _unplaced(
-    locations: dict[str, tuple[Location, frozenset[str]]], nodes: tuple[NumaNode, ...]
-) -> list[Problem]:
+def _report_unplaced(
+    tree: MachineRoot, locations: Mapping[str, tuple[Location, frozenset[str]]], nodes: tuple[NumaNode, ...]
+) -> None:
     """Devices whose NUMA node is unknown, on a machine with several."""
-    return [
-        Problem(
-            f"PCI device {bus_id}",
-            "numaNode",
-            f"its NUMA node is not known, of the {len(nodes)} that the machine shows",
-            "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none",
-        )
-        for bus_id, (location, _) in locations.items()
-        if location.numa is None
-    ]
+    for bus_id, (location, _) in locations.items():
+        if location.numa is None:
+            problem = f"its NUMA node is not known, of the {len(nodes)} that the machine shows"
+            remedy = "enable NUMA (ACPI SRAT) in the firmware or the VM; the device counts as near to none"
+            tree.problem(f"PCI device {bus_id}", "numaNode", problem, remedy)
 
 
-def _control_problems(machine: Machine) -> list[Problem]:
+def _report_missing_control_nodes(tree: MachineRoot, machine: Machine) -> None:
     present = {node.path for node in machine.gpu_control}
-    problems = [
-        Problem("machine", path, "it does not exist", "run nvidia-modprobe -c 0 -u; CUDA needs it")
-        for path in ("/dev/nvidiactl", "/dev/nvidia-uvm")
-        if machine.gpus and path not in present
-    ]
+    for path in ("/dev/nvidiactl", "/dev/nvidia-uvm"):
+        if machine.gpus and path not in present:
+            tree.problem("machine", path, "it does not exist", "run nvidia-modprobe -c 0 -u; CUDA needs it")
     if machine.nics and not machine.rdma_control:
-        problems.append(
-            Problem(
-                "machine", "/dev/infiniband/rdma_cm", "it does not exist", "load rdma_ucm; RDMA-CM needs it"
-            )
-        )
-    return problems
+        tree.problem("machine", *RDMA_CONTROL, "it does not exist", "load rdma_ucm; RDMA-CM needs it")
 
 
 def apply_overlay(found: Discovery, places: Mapping[str, overlay.Place], *, file: str) -> Discovery:

@@ -87,7 +87,7 @@ def test_a_claim_that_was_allocated_anew_while_prepared_waits_for_its_old_pod(no
         node.plugin().prepare(ref_of(claim(1)))
     assert node.record(uid(1))["devices"][0]["device"] == GPU_0
     node.plugin().unprepare(ref_of(claim(1)))
-    assert node.plugin().prepare(ref_of(claim(1)))[0].device == GPU_1
+    assert node.plugin().prepare(ref_of(claim(1))).devices[0].device == GPU_1
 
 
 def test_what_changed_on_the_node_reaches_the_files_of_a_prepared_claim(node: PluginNode) -> None:

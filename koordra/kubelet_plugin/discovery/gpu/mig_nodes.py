@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, device_node
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 from koordra.topology.machine import DeviceNode, Gpu
 from koordra.topology.partitions import MigInstance
 
@@ -46,59 +45,43 @@ def capabilities(root: MachineRoot) -> Capabilities:
     )
 
 
-def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> tuple[Gpu, list[Problem]]:
+def with_nodes(root: MachineRoot, gpu: Gpu, known: Capabilities) -> Gpu:
     """The card with the nodes of its instances, as far as they are certain."""
     found: list[MigInstance] = []
-    problems: list[Problem] = []
     for instance in gpu.mig_instances:
         here = f"gpu{gpu.minor}/gi{instance.gpu_instance}"
-        asked = [
+        answers = [
             _node(root, path, known)
             for path in (f"{here}/access", f"{here}/ci{instance.compute_instance}/access")
         ]
-        problems += [
-            Problem(
-                f"GPU {gpu.location.bus_id}",
-                f"MIG instance {instance.gpu_instance}",
-                answer,
-                "check /proc/driver/nvidia-caps; it is not offered",
-            )
-            for answer in asked
-            if isinstance(answer, str)
-        ]
-        nodes = tuple(answer for answer in asked if isinstance(answer, DeviceNode))
+        for answer in answers:
+            if isinstance(answer, str):
+                _instance_problem(
+                    root, gpu, instance, answer, "check /proc/driver/nvidia-caps; it is not offered"
+                )
+        nodes = tuple(answer for answer in answers if isinstance(answer, DeviceNode))
         found.append(replace(instance, nodes=nodes))
-    return replace(gpu, mig_instances=tuple(found)), problems
+    return replace(gpu, mig_instances=tuple(found))
 
 
-def without_conflicts(gpus: list[Gpu]) -> tuple[list[Gpu], list[Problem]]:
+def without_conflicts(root: MachineRoot, gpus: list[Gpu]) -> Iterator[Gpu]:
     """The cards, with the UUID taken from every instance that claims another's identity, memory or nodes."""
     claims: Counter[object] = Counter(
         claim for gpu in gpus for instance in gpu.mig_instances for claim in _claims(gpu, instance)
     )
-    marked: list[Gpu] = []
-    problems: list[Problem] = []
     for gpu in gpus:
-        contested = {
-            instance
-            for instance in gpu.mig_instances
-            if any(claims[claim] > 1 for claim in _claims(gpu, instance))
-        }
-        problems += [
-            Problem(
-                f"GPU {gpu.location.bus_id}",
-                f"MIG instance {instance.gpu_instance}",
-                "another instance claims the same",
-                "check nvidia-smi mig -lgi; neither is offered",
-            )
-            for instance in contested
-        ]
-        instances = [
-            replace(instance, uuid=None) if instance in contested else instance
-            for instance in gpu.mig_instances
-        ]
-        marked.append(replace(gpu, mig_instances=tuple(instances)))
-    return marked, problems
+        instances = []
+        for instance in gpu.mig_instances:
+            contested = any(claims[claim] > 1 for claim in _claims(gpu, instance))
+            if contested:
+                remedy = "check nvidia-smi mig -lgi; neither is offered"
+                _instance_problem(root, gpu, instance, "another instance claims the same", remedy)
+            instances.append(replace(instance, uuid=None) if contested else instance)
+        yield replace(gpu, mig_instances=tuple(instances))
+
+
+def _instance_problem(root: MachineRoot, gpu: Gpu, instance: MigInstance, what: str, remedy: str) -> None:
+    root.problem(f"GPU {gpu.location.bus_id}", f"MIG instance {instance.gpu_instance}", what, remedy)
 
 
 def _claims(gpu: Gpu, instance: MigInstance) -> Iterator[object]:
@@ -127,19 +110,17 @@ def _node(root: MachineRoot, capability: str, known: Capabilities) -> DeviceNode
         return f"the driver gives {capability} the minors {' and '.join(map(str, sorted(minors)))}"
     minor = minors.pop()
     path = f"/{_CAPS}/nvidia-cap{minor}"
-    node = device_node(root, path)
+    node = root.device_node(path)
     if node is not None and (node.major, node.minor) != (known.major, minor):
         return f"{path} is {node.major}:{node.minor}, the driver says {known.major}:{minor}"
     return DeviceNode(path=path, major=known.major, minor=minor)
 
 
-def gpu_management_nodes(root: MachineRoot, gpus: list[Gpu]) -> tuple[DeviceNode, ...]:
+def gpu_management_nodes(root: MachineRoot, gpus: Iterable[Gpu]) -> tuple[DeviceNode, ...]:
     """Nodes that no container gets: to partition cards, to monitor all instances, NVSwitches."""
     given = {node.path for gpu in gpus for instance in gpu.mig_instances for node in instance.nodes}
     paths = [f"/{_CAPS}/{name}" for name in root.names(_CAPS) if _CAP.fullmatch(name)]
     paths += [
         f"/dev/{name}" for name in root.names("dev") if re.fullmatch(r"nvidia-nvswitch(?:ctl|\d+)", name)
     ]
-    return tuple(
-        node for path in paths if path not in given for node in [device_node(root, path)] if node is not None
-    )
+    return root.device_nodes(path for path in paths if path not in given)

@@ -27,14 +27,13 @@ from koordra.kubelet_plugin.discovery.nvml.mig import mig_facts
 from koordra.kubelet_plugin.discovery.nvml.query import (
     UUID,
     CardQuery,
-    GpuFacts,
     NvmlFacts,
     NvmlQuery,
     normal_bus_id,
     text,
 )
 from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.topology.machine import NvLink
+from koordra.topology.machine import Gpu, Location, NvLink
 from koordra.topology.partitions import Fabric
 
 # nvmlDeviceArchitecture_t; newer numbers are unknown rather than guessed.
@@ -117,15 +116,15 @@ def _card(query: NvmlQuery, index: int) -> CardQuery | None:
     return CardQuery(query, bus_id, handle) if bus_id else None
 
 
-def _gpu(card: CardQuery, reachable: tuple[str, ...] | None) -> GpuFacts:
+def _gpu(card: CardQuery, reachable: tuple[str, ...] | None) -> Gpu:
     nvml, ask = card.nvml, card.ask
     uuid = text(ask("uuid", nvml.nvmlDeviceGetUUID))
     memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo)
     capability = ask("cudaComputeCapability", nvml.nvmlDeviceGetCudaComputeCapability)
     mig = mig_facts(card)
     recovered = _recovered(card)
-    return GpuFacts(
-        bus_id=card.bus_id,
+    return Gpu(
+        location=Location(card.bus_id, ()),
         uuid=uuid if uuid and UUID.fullmatch(uuid) else None,
         minor=ask("minor", nvml.nvmlDeviceGetMinorNumber),
         product_name=text(ask("productName", nvml.nvmlDeviceGetName)),
@@ -140,7 +139,7 @@ def _gpu(card: CardQuery, reachable: tuple[str, ...] | None) -> GpuFacts:
         peers=reachable,
         faults=tuple(sorted(card.faults)),
         recovered=recovered,
-        doubtful=("migMode",) if mig.unknown else (),
+        disputed=("migMode",) if mig.unknown else (),
     )
 
 

@@ -13,48 +13,24 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.topology.machine import BUS_ID, NvLink
-from koordra.topology.partitions import Fabric, MigInstance, MigProfile
+from koordra.topology.machine import BUS_ID, Gpu
 
 UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NVML_BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts:
-    """One GPU as its source describes it; None where it gave no credible answer.
-
-    ``mig_instances`` lack their device nodes, which are read from sysfs. ``peers`` are bus ids. ``faults``
-    are reasons to place nothing on the card (``GpuLost``, ``NeedsReset``). ``recovered`` is True if the
-    driver reports that the card needs no recovery, None if it does not report that. ``doubtful`` names
-    required facts that could not be read: a card whose MIG mode is unknown is not offered whole.
-    """
-
-    bus_id: str
-    uuid: str | None = None
-    minor: int | None = None
-    product_name: str | None = None
-    memory_bytes: int | None = None
-    architecture: str | None = None
-    compute_capability: str | None = None
-    mig_enabled: bool | None = None
-    nvlinks: tuple[NvLink, ...] = ()
-    mig_profiles: tuple[MigProfile, ...] = ()
-    mig_instances: tuple[MigInstance, ...] = ()
-    fabric: Fabric | None = None
-    peers: tuple[str, ...] | None = None
-    faults: tuple[str, ...] = ()
-    recovered: bool | None = None
-    doubtful: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class NvmlFacts:
-    """``cuda_version`` is NVML's number, 12040 for CUDA 12.4."""
+    """``cuda_version`` is NVML's number, 12040 for CUDA 12.4.
+
+    ``gpus`` are as NVML knows them, None where it gave no credible answer: of their locations only the bus id, MIG instances
+    without their device nodes. ``disputed`` names required facts that could not be read: a card whose MIG mode is unknown is
+    not offered whole.
+    """
 
     driver_version: str | None = None
     cuda_version: int | None = None
-    gpus: tuple[GpuFacts, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 

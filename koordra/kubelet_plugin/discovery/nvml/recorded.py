@@ -23,10 +23,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from koordra.kubelet_plugin.discovery.nvml.query import UUID, GpuFacts, NvmlFacts, normal_bus_id
+from koordra.kubelet_plugin.discovery.nvml.query import UUID, NvmlFacts, normal_bus_id
 from koordra.kubelet_plugin.discovery.result import Problem
 from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
-from koordra.topology.machine import BUS_ID, NvLink
+from koordra.topology.machine import BUS_ID, Gpu, Location, NvLink
 from koordra.topology.partitions import MIG_PROFILE, MIG_UUID, Fabric, MigInstance, MigProfile
 
 FILE = "nvml.json"
@@ -63,7 +63,7 @@ class RecordedNvml:
         )
 
 
-def _gpu(entry: Any, problems: list[Problem]) -> GpuFacts | None:
+def _gpu(entry: Any, problems: list[Problem]) -> Gpu | None:
     bus_id = (
         normal_bus_id(entry["busId"])
         if isinstance(entry, dict) and isinstance(entry.get("busId"), str)
@@ -87,8 +87,8 @@ def _gpu(entry: Any, problems: list[Problem]) -> GpuFacts | None:
     uuid = _text(entry.get("uuid")) or ""
     mig = entry.get("migEnabled")
     faults = {*filter(None, map(_text, _list(entry.get("faults")))), *map(_LOST.get, failing.values())}
-    return GpuFacts(
-        bus_id=bus_id,
+    return Gpu(
+        location=Location(bus_id, ()),
         uuid=known("uuid", uuid if UUID.fullmatch(uuid) else None),
         minor=known("minor", _whole(entry.get("minor"))),
         product_name=known("productName", _text(entry.get("name"))),
@@ -102,7 +102,7 @@ def _gpu(entry: Any, problems: list[Problem]) -> GpuFacts | None:
         fabric=known("fabric", _fabric(entry.get("fabric"))),
         peers=known("p2p", _peers(entry.get("peers"))),
         faults=tuple(sorted(fault for fault in faults if fault)),
-        doubtful=("migMode",) if "migMode" in failing else (),
+        disputed=("migMode",) if "migMode" in failing else (),
     )
 
 

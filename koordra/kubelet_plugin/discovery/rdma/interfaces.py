@@ -1,11 +1,17 @@
-"""Network interfaces of a NIC, and its own one among several."""
+"""What belongs to an RDMA device: its network interfaces, its own one among several, and its character devices."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 
+_VERBS = "sys/class/infiniband_verbs"
+_MAD = "sys/class/infiniband_mad"
+_VERBS_NODE = re.compile(r"uverbs[0-9]{1,6}", re.ASCII)
+_MAD_NODE = re.compile(r"(?:umad|issm)[0-9]{1,6}", re.ASCII)
 _NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
 
 
@@ -37,3 +43,27 @@ def netdev(root: MachineRoot, base: str, directory: str) -> str | None:
         ports = {name: root.integer(f"{directory}/net/{name}/dev_port") for name in candidates}
         candidates = [name for name, port in ports.items() if port == 0 and None not in ports.values()]
     return candidates[0] if len(candidates) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterDevices:
+    """Which class devices belong to which InfiniBand device: name -> sysfs directories."""
+
+    verbs: Mapping[str, tuple[str, ...]]
+    management: Mapping[str, tuple[str, ...]]
+
+
+def verbs_and_mad(root: MachineRoot) -> CharacterDevices:
+    """Which verbs and MAD devices there are, by InfiniBand device."""
+    return CharacterDevices(
+        verbs=_by_ib_device(root, _VERBS, _VERBS_NODE), management=_by_ib_device(root, _MAD, _MAD_NODE)
+    )
+
+
+def _by_ib_device(root: MachineRoot, directory: str, names: re.Pattern[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in root.names(directory):
+        owner = root.line(f"{directory}/{entry}/ibdev") if names.fullmatch(entry) else None
+        if owner:
+            found[owner] = (*found.get(owner, ()), f"{directory}/{entry}")
+    return found

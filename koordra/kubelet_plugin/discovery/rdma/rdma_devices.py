@@ -1,8 +1,7 @@
 """RDMA devices of any vendor, from /sys/class/infiniband and its neighbours.
 
 A NIC is a PCI function with an InfiniBand device of its own (RoCE, InfiniBand, iWARP and EFA alike). Software
-devices (rxe, siw), which sit on no PCI function, are ignored; sub-functions, which sit on an auxiliary device
-of one, are in ``subfunctions``. A virtual function is recognised by its ``physfn`` link; its number is that
+devices (rxe, siw), which sit on no PCI function, are ignored. A virtual function is recognised by its ``physfn`` link; its number is that
 of the ``virtfnN`` link by which the physical function points back.
 
 The verbs node of ``mlx5_0`` is the ``uverbsN`` whose ``ibdev`` says ``mlx5_0``; N is a matter of probing
@@ -12,23 +11,29 @@ a stale node under the right name would give a tenant another tenant's device.
 A NIC is identified by its node GUID. Drivers without one (EFA) leave it zero; then the interface identifier
 of the port's first GID, which derives from the card's MAC address, is used. For a virtual function zero means
 that it is not set up yet.
+
+Sub-functions are devices on the auxiliary bus that have no PCI function of their own. ``/sys/bus/auxiliary/devices/mlx5_core.sf.2``
+links to ``.../0000:0c:00.0/mlx5_core.sf.2``: the function that it is part of is the one above it. A sub-function may have a
+network interface and an InfiniBand device with nodes of its own, through which its holder reaches the NIC, so it is part of what
+is guarded. It is not offered.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from koordra.kubelet_plugin.discovery.rdma.interfaces import netdev
-from koordra.kubelet_plugin.discovery.result import Problem
-from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot, device_node, kernel_numbers
+from koordra.kubelet_plugin.discovery.rdma.interfaces import CharacterDevices, interfaces, netdev
+from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 from koordra.kubelet_plugin.discovery.sysfs.pci_tree import PciFunction
-from koordra.topology.machine import BUS_ID, DeviceNode, Location, Nic, RdmaPort
+from koordra.topology.machine import BUS_ID, DeviceNode, Location, Nic, RdmaPort, bus_order
+from koordra.topology.partitions import SubFunction
 
 _CLASS = "sys/class/infiniband"
-_VERBS = "sys/class/infiniband_verbs"
-_MAD = "sys/class/infiniband_mad"
+AUXILIARY = "sys/bus/auxiliary/devices"
+_SUB_FUNCTION = re.compile(r"[a-z0-9_]{1,32}\.sf\.[0-9]{1,9}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _GUID = re.compile(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", re.ASCII)
 _RATE = re.compile(r"([0-9]{1,5})(?:\.[0-9]+)? Gb/sec(?: .*)?", re.ASCII)
@@ -36,23 +41,6 @@ _GID = re.compile(r"(?:[0-9a-f]{4}:){7}[0-9a-f]{4}", re.ASCII)
 _NO_GUID = "0000:0000:0000:0000"
 _NETWORK_CONTROLLER = 0x02
 _VIRTFN = re.compile(r"virtfn[0-9]{1,5}", re.ASCII)
-_VERBS_NODE = re.compile(r"uverbs[0-9]{1,6}", re.ASCII)
-_MAD_NODE = re.compile(r"(?:umad|issm)[0-9]{1,6}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class CharacterDevices:
-    """Which class devices belong to which InfiniBand device: name -> sysfs directories."""
-
-    verbs: Mapping[str, tuple[str, ...]]
-    management: Mapping[str, tuple[str, ...]]
-
-
-def verbs_and_mad(root: MachineRoot) -> CharacterDevices:
-    """Which verbs and MAD devices there are, by InfiniBand device."""
-    return CharacterDevices(
-        verbs=_by_ib_device(root, _VERBS, _VERBS_NODE), management=_by_ib_device(root, _MAD, _MAD_NODE)
-    )
 
 
 def rdma_names(root: MachineRoot) -> dict[str, str]:
@@ -72,8 +60,8 @@ def rdma_nics(
     functions: Mapping[str, PciFunction],
     locations: Mapping[str, tuple[Location, frozenset[str]]],
     nodes: CharacterDevices,
-) -> tuple[list[Nic], list[Problem]]:
-    """All NICs and virtual functions with their ports and nodes, in no particular order."""
+) -> list[Nic]:
+    """All NICs and virtual functions with their ports and nodes, by place and name."""
     names = rdma_names(root)
     numbers = {
         function.bus_id: children
@@ -81,23 +69,19 @@ def rdma_nics(
         if function.class_code is not None and function.class_code >> 16 == _NETWORK_CONTROLLER
         if (children := _virtual_functions(root, function.directory))
     }
-    problems = _astray(root, functions.values(), nodes)
-    sharing = {bus_id for bus_id in names.values() if list(names.values()).count(bus_id) > 1}
+    _report_lost(root, functions.values(), nodes)
+    counts = Counter(names.values())
     nics: list[Nic] = []
     for name, bus_id in names.items():
         if bus_id not in functions or bus_id not in locations:
-            problems.append(
-                Problem(
-                    f"RDMA device {name}",
-                    "path",
-                    f"it claims to sit on {bus_id}, which is not in the PCI tree",
-                    "check that sysfs is mounted completely; the device is left out",
-                )
+            what = f"it claims to sit on {bus_id}, which is not in the PCI tree"
+            _problem(
+                root, name, "path", what, "check that sysfs is mounted completely; the device is left out"
             )
             continue
         function = functions[bus_id]
         parent = _physical_function(root, function)
-        nic, found = _nic(
+        nic = _nic(
             root,
             name,
             function=function,
@@ -109,24 +93,17 @@ def rdma_nics(
         owner = next((above for above, children in numbers.items() if bus_id in children), None)
         if parent is None and owner is not None:
             what = f"{owner} lists it as a virtual function, and it has no physfn link"
-            found.append(_problem(name, "parent", what, "check sysfs; it is not offered"))
+            _problem(root, name, "parent", what, "check sysfs; it is not offered")
             nic = replace(nic, disputed=(*nic.disputed, "parent"))
-        if bus_id in sharing:
-            found.append(
-                _problem(
-                    name,
-                    "pciBusID",
-                    f"several RDMA devices sit on {bus_id}",
-                    "they are left out, not told apart",
-                )
-            )
+        if counts[bus_id] > 1:
+            what = f"several RDMA devices sit on {bus_id}"
+            _problem(root, name, "pciBusID", what, "they are left out, not told apart")
             nic = replace(nic, disputed=(*nic.disputed, "pciBusID"))
         nics.append(nic)
-        problems.extend(found)
-    return nics, problems
+    return sorted(nics, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
 
 
-def _astray(root: MachineRoot, functions: Iterable[PciFunction], nodes: CharacterDevices) -> list[Problem]:
+def _report_lost(root: MachineRoot, functions: Iterable[PciFunction], nodes: CharacterDevices) -> None:
     """Problems of RDMA devices whose sysfs entry is missing or dangling."""
     listed = root.names(_CLASS)
     lost = [
@@ -141,12 +118,9 @@ def _astray(root: MachineRoot, functions: Iterable[PciFunction], nodes: Characte
         for name in root.names(f"{function.directory}/infiniband")
     }
     lost += sorted((below | nodes.verbs.keys()) - set(listed))
-    remedy = "check that sysfs is mounted completely; the device is left out"
-    return [
-        _problem(name, "path", f"/{_CLASS}/{name} does not link to a device", remedy)
-        for name in lost
-        if _NAME.fullmatch(name)
-    ]
+    for name in filter(_NAME.fullmatch, lost):
+        remedy = "check that sysfs is mounted completely; the device is left out"
+        _problem(root, name, "path", f"/{_CLASS}/{name} does not link to a device", remedy)
 
 
 def _nic(
@@ -158,27 +132,23 @@ def _nic(
     nodes: CharacterDevices,
     parent: str | None,
     vf_index: int | None,
-) -> tuple[Nic, list[Problem]]:
-    problems: list[Problem] = []
+) -> Nic:
     base = f"{function.directory}/infiniband/{name}"
     if parent is not None and vf_index is None:
         what = f"its physical function {parent} has no virtfn link to it"
-        problems.append(_problem(name, "parent", what, "check sysfs; the virtual function is not offered"))
+        _problem(root, name, "parent", what, "check sysfs; the virtual function is not offered")
     guid = (root.line(f"{base}/node_guid") or "").lower()
-    ports, port_problems = _ports(root, name, base)
+    ports = _ports(root, name, base)
     if guid == _NO_GUID and parent is None:
         guid = _interface_id(ports)
     if not _GUID.fullmatch(guid) or guid == _NO_GUID:
         remedy = (
             "check the NIC's firmware" if parent is None else "set it: ip link set PF vf N node_guid GUID"
         )
-        problems.append(
-            _problem(name, "uuid", "node_guid is missing or no GUID", f"{remedy}; it is not offered")
-        )
+        _problem(root, name, "uuid", "node_guid is missing or no GUID", f"{remedy}; it is not offered")
         guid = ""
-    verbs, verbs_problems = _verbs_node(root, name, nodes.verbs.get(name, ()))
     where, inferred = location
-    nic = Nic(
+    return Nic(
         location=where,
         ib_device=name,
         vendor=_hex(function.vendor),
@@ -186,15 +156,14 @@ def _nic(
         guid=guid or None,
         netdev=netdev(root, base, function.directory),
         ports=ports,
-        verbs=verbs,
-        management_nodes=_management_nodes(root, nodes.management.get(name, ())),
+        verbs=_verbs_node(root, name, nodes.verbs.get(name, ())),
+        management_nodes=_nodes_of(root, nodes.management.get(name, ())),
         sriov_total=_count(root, f"{function.directory}/sriov_totalvfs"),
         sriov_active=_count(root, f"{function.directory}/sriov_numvfs"),
         parent=parent,
         inferred=inferred,
         vf_index=vf_index,
     )
-    return nic, problems + port_problems + verbs_problems
 
 
 def _interface_id(ports: tuple[RdmaPort, ...]) -> str:
@@ -203,14 +172,14 @@ def _interface_id(ports: tuple[RdmaPort, ...]) -> str:
     return ":".join(gid.split(":")[4:]) if gid else ""
 
 
-def _ports(root: MachineRoot, name: str, base: str) -> tuple[tuple[RdmaPort, ...], list[Problem]]:
-    ports, problems = [], []
+def _ports(root: MachineRoot, name: str, base: str) -> tuple[RdmaPort, ...]:
+    ports = []
     numbers = [entry for entry in root.names(f"{base}/ports") if entry.isdecimal() and len(entry) <= 3]
     for number in sorted(numbers, key=int):
         directory = f"{base}/ports/{number}"
         # "4: ACTIVE"; the words are the kernel's, the numbers the InfiniBand specification's.
         state = (root.line(f"{directory}/state") or "").partition(":")[0]
-        active = {"4": True}.get(state, False) if state.isdecimal() else None
+        active = state == "4" if state.isdecimal() else None
         rate = _RATE.fullmatch(root.line(f"{directory}/rate") or "")
         layer = root.line(f"{directory}/link_layer")
         gid = (root.line(f"{directory}/gids/0") or "").lower()
@@ -224,54 +193,40 @@ def _ports(root: MachineRoot, name: str, base: str) -> tuple[tuple[RdmaPort, ...
             )
         )
         if active is None:
-            problems.append(
-                _problem(name, f"port {number} state", "the state cannot be read", "check the driver")
-            )
+            _problem(root, name, f"port {number} state", "the state cannot be read", "check the driver")
     if not ports:
-        problems.append(_problem(name, "ports", "it shows no port", "check the driver; it is not offered"))
-    return tuple(ports), problems
+        _problem(root, name, "ports", "it shows no port", "check the driver; it is not offered")
+    return tuple(ports)
 
 
-def _verbs_node(
-    root: MachineRoot, name: str, directories: tuple[str, ...]
-) -> tuple[DeviceNode | None, list[Problem]]:
+def _verbs_node(root: MachineRoot, name: str, directories: tuple[str, ...]) -> DeviceNode | None:
     """The one verbs node whose numbers agree between sysfs and /dev."""
     if len(directories) != 1:
         what = "no uverbs device names it" if not directories else "several uverbs devices name it"
-        return None, [_problem(name, "uverbs", what, "load ib_uverbs, or check it; the NIC is not offered")]
-    path = f"/dev/infiniband/{directories[0].rpartition('/')[2]}"
-    numbers, node = kernel_numbers(root, f"{directories[0]}/dev"), device_node(root, path)
+        _problem(root, name, "uverbs", what, "load ib_uverbs, or check it; the NIC is not offered")
+        return None
+    path = _device_path(directories[0])
+    numbers, node = root.kernel_numbers(f"{directories[0]}/dev"), root.device_node(path)
     if node is None:
-        return None, [
-            _problem(name, "uverbs", f"{path} does not exist", "check udev; the NIC is not offered")
-        ]
-    if numbers != (node.major, node.minor):
+        _problem(root, name, "uverbs", f"{path} does not exist", "check udev; the NIC is not offered")
+    elif numbers != (node.major, node.minor):
         said = "nothing" if numbers is None else f"{numbers[0]}:{numbers[1]}"
         problem = f"{path} is {node.major}:{node.minor}, the kernel says {said}"
-        return None, [_problem(name, "uverbs", problem, "remove the stale node; the NIC is not offered")]
-    return node, []
+        _problem(root, name, "uverbs", problem, "remove the stale node; the NIC is not offered")
+        return None
+    return node
 
 
-def _management_nodes(root: MachineRoot, directories: tuple[str, ...]) -> tuple[DeviceNode, ...]:
-    found = (
-        device_node(root, f"/dev/infiniband/{directory.rpartition('/')[2]}") for directory in directories
-    )
-    return tuple(node for node in found if node)
+def _device_path(directory: str) -> str:
+    return f"/dev/infiniband/{directory.rpartition('/')[2]}"
 
 
-def rdma_control_nodes(root: MachineRoot) -> tuple[DeviceNode, ...]:
-    """/dev/infiniband/rdma_cm, which every holder of a NIC needs to set up connections."""
-    node = device_node(root, "/dev/infiniband/rdma_cm")
-    return (node,) if node else ()
+def _nodes_of(root: MachineRoot, directories: Iterable[str]) -> tuple[DeviceNode, ...]:
+    return root.device_nodes(map(_device_path, directories))
 
 
-def _by_ib_device(root: MachineRoot, directory: str, names: re.Pattern[str]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for entry in root.names(directory):
-        owner = root.line(f"{directory}/{entry}/ibdev") if names.fullmatch(entry) else None
-        if owner:
-            found[owner] = (*found.get(owner, ()), f"{directory}/{entry}")
-    return found
+RDMA_CONTROL = ("/dev/infiniband/rdma_cm",)
+"""Which every holder of a NIC needs to set up connections."""
 
 
 def _physical_function(root: MachineRoot, function: PciFunction) -> str | None:
@@ -302,5 +257,50 @@ def _hex(number: int | None) -> str | None:
     return None if number is None else f"{number:04x}"
 
 
-def _problem(name: str, field: str, problem: str, remedy: str) -> Problem:
-    return Problem(f"RDMA device {name}", field, problem, remedy)
+def _problem(root: MachineRoot, name: str, field: str, problem: str, remedy: str) -> None:
+    root.problem(f"RDMA device {name}", field, problem, remedy)
+
+
+# Sub-functions.
+
+
+def sub_function_parents(root: MachineRoot) -> dict[str, str]:
+    """Sub-function -> bus id of the PCI function it is part of."""
+    found = {}
+    for name in root.names(AUXILIARY):
+        parts = (root.link(f"{AUXILIARY}/{name}") or "").split("/") if _SUB_FUNCTION.fullmatch(name) else []
+        if len(parts) >= 2 and parts[-1] == name and BUS_ID.fullmatch(parts[-2]):
+            found[name] = parts[-2]
+    return found
+
+
+def sub_functions(
+    root: MachineRoot, *, locations: Mapping[str, tuple[Location, frozenset[str]]], nodes: CharacterDevices
+) -> tuple[SubFunction, ...]:
+    """Those whose PCI function is known, by place and number."""
+    found = []
+    for name, bus_id in sub_function_parents(root).items():
+        if bus_id in locations:
+            place = (root.link(f"{AUXILIARY}/{name}") or "").partition("devices/")[2]
+            found.append(_sub_function(root, name, f"sys/devices/{place}", locations[bus_id][0], nodes))
+    return tuple(sorted(found, key=lambda each: (each.location.bus_id, each.number or 0, each.name)))
+
+
+def _sub_function(
+    root: MachineRoot, name: str, directory: str, location: Location, nodes: CharacterDevices
+) -> SubFunction:
+    devices, names = root.names(f"{directory}/infiniband"), interfaces(root, directory)
+    own = (
+        entry
+        for device in devices
+        for entry in (*nodes.verbs.get(device, ()), *nodes.management.get(device, ()))
+    )
+    number = root.integer(f"{directory}/sfnum")
+    return SubFunction(
+        name=name,
+        location=location,
+        number=number if number is not None and number >= 0 else None,
+        ib_device=devices[0] if len(devices) == 1 else None,
+        netdev=names[0] if len(names) == 1 else None,
+        nodes=_nodes_of(root, own),
+    )

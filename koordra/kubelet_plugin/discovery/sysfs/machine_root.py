@@ -14,15 +14,18 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from koordra.kubelet_plugin.discovery.result import Problem
 from koordra.topology.machine import DeviceNode
 
 _MOST = 64 * 1024
 """Bytes of the longest kernel file that discovery reads."""
 
+_STAND_IN = re.compile(r"c ([0-9]{1,7}):([0-9]{1,7})", re.ASCII)
+_NUMBERS = re.compile(r"([0-9]{1,7}):([0-9]{1,7})", re.ASCII)
 _INTEGER = re.compile(r"-?(?:0x[0-9a-fA-F]+|[0-9]+)", re.ASCII)
 
 
@@ -31,6 +34,11 @@ class MachineRoot:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.problems: list[Problem] = []
+        """What a reading could not resolve."""
+
+    def problem(self, object: str, field: str, problem: str, remedy: str) -> None:
+        self.problems.append(Problem(object, field, problem, remedy))
 
     @property
     def is_real(self) -> bool:
@@ -102,6 +110,28 @@ class MachineRoot:
         except (OSError, ValueError):
             return None
 
+    def device_node(self, path: str) -> DeviceNode | None:
+        """The character device at ``/dev/...``; None where there is none (a link or a block device is none)."""
+        inside = path.lstrip("/")
+        status = self.status(inside)
+        if status is None:
+            return None
+        if stat.S_ISCHR(status.st_mode):
+            return DeviceNode(path=path, major=os.major(status.st_rdev), minor=os.minor(status.st_rdev))
+        written = _STAND_IN.fullmatch(self.line(inside) or "")
+        if written and stat.S_ISREG(status.st_mode) and not self.is_real:
+            return DeviceNode(path=path, major=int(written[1]), minor=int(written[2]))
+        return None
+
+    def device_nodes(self, paths: Iterable[str]) -> tuple[DeviceNode, ...]:
+        """Those of the paths that are character devices."""
+        return tuple(node for node in map(self.device_node, paths) if node)
+
+    def kernel_numbers(self, path: str) -> tuple[int, int] | None:
+        """``(major, minor)`` from a sysfs ``dev`` attribute."""
+        written = _NUMBERS.fullmatch(self.line(path) or "")
+        return (int(written[1]), int(written[2])) if written else None
+
     def _at(self, path: str) -> str:
         return os.path.join(self.directory, path)  # noqa: PTH118  called some ten thousand times
 
@@ -118,34 +148,3 @@ def _opened(path: str) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-_STAND_IN = re.compile(r"c ([0-9]{1,7}):([0-9]{1,7})", re.ASCII)
-_NUMBERS = re.compile(r"([0-9]{1,7}):([0-9]{1,7})", re.ASCII)
-
-
-def device_node(root: MachineRoot, path: str) -> DeviceNode | None:
-    """The character device at ``/dev/...``; None where there is none (a link or a block device is none)."""
-    inside = path.lstrip("/")
-    status = root.status(inside)
-    if status is None:
-        return None
-    if stat.S_ISCHR(status.st_mode):
-        return DeviceNode(path=path, major=os.major(status.st_rdev), minor=os.minor(status.st_rdev))
-    if stat.S_ISREG(status.st_mode) and not root.is_real:
-        written = _STAND_IN.fullmatch(root.line(inside) or "")
-        if written:
-            return DeviceNode(path=path, major=int(written[1]), minor=int(written[2]))
-    return None
-
-
-def kernel_numbers(root: MachineRoot, path: str) -> tuple[int, int] | None:
-    """``(major, minor)`` from a sysfs ``dev`` attribute."""
-    written = _NUMBERS.fullmatch(root.line(path) or "")
-    return (int(written[1]), int(written[2])) if written else None
-
-
-def gpu_control_nodes(root: MachineRoot) -> tuple[DeviceNode, ...]:
-    """The nodes that every holder of a GPU needs, as far as they exist."""
-    wanted = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-    return tuple(node for node in (device_node(root, path) for path in wanted) if node)

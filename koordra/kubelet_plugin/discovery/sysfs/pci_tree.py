@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from koordra.kubelet_plugin.discovery.result import Problem
 from koordra.kubelet_plugin.discovery.sysfs.machine_root import MachineRoot
 from koordra.topology.machine import BUS_ID, ROOT_ID, Bridge, BridgeKind, Location, NumaNode, bus_order
 
@@ -52,21 +51,19 @@ class PciFunction:
         return None if self.class_code is None else self.class_code >> 8
 
 
-def pci_functions(root: MachineRoot) -> tuple[list[PciFunction], list[Problem]]:
+def pci_functions(root: MachineRoot) -> list[PciFunction]:
     """Every PCI function whose place in the tree is certain, in bus order."""
-    functions, problems = [], []
+    functions = []
     for bus_id in root.names(PCI_DEVICES):
         if not BUS_ID.fullmatch(bus_id):
             continue
         steps = _steps(root.link(f"{PCI_DEVICES}/{bus_id}"), bus_id)
         if steps is None:
-            problems.append(
-                Problem(
-                    f"PCI device {bus_id}",
-                    "path",
-                    f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices",
-                    "check that sysfs is mounted completely; the device is left out",
-                )
+            root.problem(
+                f"PCI device {bus_id}",
+                "path",
+                f"/{PCI_DEVICES}/{bus_id} does not link to a place below /sys/devices",
+                "check that sysfs is mounted completely; the device is left out",
             )
             continue
         prefix, path = steps
@@ -81,7 +78,7 @@ def pci_functions(root: MachineRoot) -> tuple[list[PciFunction], list[Problem]]:
                 device=root.integer(f"{directory}/device"),
             )
         )
-    return sorted(functions, key=lambda function: bus_order(function.bus_id)), problems
+    return sorted(functions, key=lambda function: bus_order(function.bus_id))
 
 
 def _steps(link: str | None, bus_id: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -177,22 +174,22 @@ def locate(
     return location, inferred
 
 
-def numa_nodes(root: MachineRoot) -> tuple[tuple[NumaNode, ...], list[Problem]]:
+def numa_nodes(root: MachineRoot) -> tuple[NumaNode, ...]:
     """NUMA nodes with their CPUs, SLIT row and socket, by number."""
-    nodes, problems = [], []
+    nodes = []
     for name in root.names(_NODES):
         matched = _NODE_NAME.fullmatch(name)
         if not matched:
             continue
         cpus = root.line(f"{_NODES}/{name}/cpulist") or ""
         if cpus and not _CPULIST.fullmatch(cpus):
-            problems.append(_numa_problem(name, "cpulist", f"{cpus!r} is no CPU list"))
+            _numa_problem(root, name, "cpulist", f"{cpus!r} is no CPU list")
             cpus = ""
         sockets = {
             root.integer(f"{_CPUS}/cpu{cpu}/topology/physical_package_id") for cpu in cpu_numbers(cpus)
         }
         if len(sockets) > 1:
-            problems.append(_numa_problem(name, "socket", "its CPUs do not name one physical package"))
+            _numa_problem(root, name, "socket", "its CPUs do not name one physical package")
         socket = sockets.pop() if len(sockets) == 1 else None
         nodes.append(
             NumaNode(
@@ -202,7 +199,7 @@ def numa_nodes(root: MachineRoot) -> tuple[tuple[NumaNode, ...], list[Problem]]:
                 socket=socket if socket is not None and socket >= 0 else None,
             )
         )
-    return tuple(sorted(nodes, key=lambda node: node.id)), problems
+    return tuple(sorted(nodes, key=lambda node: node.id))
 
 
 def cpu_numbers(cpus: str) -> list[int]:
@@ -222,5 +219,5 @@ def _distances(line: str | None) -> tuple[int, ...]:
     return tuple(int(word) for word in words) if all(word.isdecimal() for word in words) else ()
 
 
-def _numa_problem(node: str, field: str, problem: str) -> Problem:
-    return Problem(f"NUMA {node}", field, problem, f"check /{_NODES}/{node}; the value is not used")
+def _numa_problem(root: MachineRoot, node: str, field: str, problem: str) -> None:
+    root.problem(f"NUMA {node}", field, problem, f"check /{_NODES}/{node}; the value is not used")

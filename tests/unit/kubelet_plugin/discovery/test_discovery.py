@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from koordra.kubelet_plugin.discovery.nvml.query import GpuFacts, NvmlFacts
+from koordra.kubelet_plugin.discovery.nvml.query import NvmlFacts
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
-from koordra.topology.machine import Gpu, Nic
+from koordra.topology.machine import Gpu, Location, Nic
 from koordra.topology.pictures.text import matrix
 from koordra.topology.presets.facts import preset
 from koordra.topology.presets.tree import MachineWriter
@@ -303,7 +303,7 @@ def test_hyper_v_and_wide_domains(h100: Path) -> None:
 def test_a_source_of_facts_can_be_given(h100: Path) -> None:
     class OneGpu:
         def read(self) -> NvmlFacts:
-            return NvmlFacts(driver_version="1.2.3", gpus=(GpuFacts(bus_id=GPU0, memory_bytes=1 << 30),))
+            return NvmlFacts(driver_version="1.2.3", gpus=(Gpu(Location(GPU0, ()), memory_bytes=1 << 30),))
 
     found = discover(h100, nvml=OneGpu())
     assert found.machine.driver_version == "1.2.3"
