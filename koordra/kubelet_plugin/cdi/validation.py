@@ -20,7 +20,7 @@ loader's rules before it is written:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from koordra.errors import CDIError
@@ -30,62 +30,30 @@ VERSIONS: Final = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0"
 _QUALIFIER = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _DEVICE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-_HOOKS = {"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
-
-_SPEC = {"cdiVersion", "kind", "annotations", "devices", "containerEdits"}
-_DEVICE_FIELDS = {"name", "annotations", "containerEdits"}
-_EDITS = {"env", "deviceNodes", "netDevices", "mounts", "hooks", "intelRdt", "additionalGids"}
-_NODE = {"path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"}
-_MOUNT = {"hostPath", "containerPath", "type", "options"}
-_HOOK = {"hookName", "path", "args", "env", "timeout"}
-_NET_DEVICE = {"hostInterfaceName", "name"}
-_RDT = {
-    "closID",
-    "l3CacheSchema",
-    "memBwSchema",
-    "schemata",
-    "enableMonitoring",
-    "enableCMT",
-    "enableMBM",
-}
+_HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 _RDT_1_1 = {"schemata", "enableMonitoring"}
 _ANNOTATION = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 )
 _MOST_ANNOTATIONS = 256 << 10
 
+Check = Callable[[Any, str], object]
+"""Raises CDIError for a value, which stands at the place, that breaks a rule."""
+
 
 def check(spec: object) -> None:
     """Raises CDIError naming the field and the rule."""
-    document = _object(spec, "spec", _SPEC)
+    document = _fields(spec, "spec", _SPEC)
     version = document.get("cdiVersion")
     if version not in VERSIONS:
         raise CDIError(f"cdiVersion {version!r} is not known; known are {', '.join(VERSIONS)}")
     needed = minimum_version(document)
     if VERSIONS.index(version) < VERSIONS.index(needed):
         raise CDIError(f"cdiVersion {version} is too old for the fields used; at least {needed} is needed")
-    _check_kind(document.get("kind"))
-    devices = _list(document.get("devices"), "devices")
-    if not devices:
+    for field, rule in _SPEC.items():
+        rule(document.get(field), field)
+    if not document.get("devices"):
         raise CDIError("devices: a spec without devices is refused")
-    names: set[str] = set()
-    for index, raw in enumerate(devices):
-        where = f"devices[{index}]"
-        device = _object(raw, where, _DEVICE_FIELDS)
-        name = device.get("name")
-        if not isinstance(name, str) or not _DEVICE.fullmatch(name):
-            raise CDIError(f"{where}.name: {name!r} is not a CDI device name")
-        if name in names:
-            raise CDIError(f"{where}.name: {name!r} is there twice")
-        names.add(name)
-        edits = _object(device.get("containerEdits"), f"{where}.containerEdits", _EDITS)
-        if not any(edits.values()):
-            raise CDIError(f"{where}.containerEdits: a device without edits is refused")
-        _check_edits(edits, f"{where}.containerEdits")
-        _check_annotations(device.get("annotations"), f"{where}.annotations")
-    _check_annotations(document.get("annotations"), "annotations")
-    if document.get("containerEdits") is not None:
-        _check_edits(_object(document["containerEdits"], "containerEdits", _EDITS), "containerEdits")
 
 
 def minimum_version(spec: Mapping[str, Any]) -> str:
@@ -116,115 +84,198 @@ def _needs(spec: Mapping[str, Any]) -> Iterator[str]:
             yield "1.1.0"
 
 
-def _check_kind(kind: object) -> None:
-    vendor, slash, device_class = str(kind).partition("/")
-    if not isinstance(kind, str) or not slash:
-        raise CDIError(f"kind: {kind!r} is not vendor/class")
-    if not _QUALIFIER.fullmatch(vendor) or not _SUBDOMAIN.fullmatch(vendor) or len(vendor) > 253:
-        raise CDIError(f"kind: {vendor!r} is not a vendor name")
-    if not _QUALIFIER.fullmatch(device_class) or len(device_class) > 63:
-        raise CDIError(f"kind: {device_class!r} is not a class name")
+def _objects(raw: object) -> Iterable[Mapping[str, Any]]:
+    return (item for item in raw if isinstance(item, Mapping)) if isinstance(raw, list) else ()
 
 
-def _check_edits(edits: Mapping[str, Any], where: str) -> None:
-    _check_env(edits.get("env"), f"{where}.env")
-    for index, raw in enumerate(_list(edits.get("deviceNodes"), f"{where}.deviceNodes")):
-        _check_node(_object(raw, f"{where}.deviceNodes[{index}]", _NODE), f"{where}.deviceNodes[{index}]")
-    for index, raw in enumerate(_list(edits.get("mounts"), f"{where}.mounts")):
-        mount = _object(raw, f"{where}.mounts[{index}]", _MOUNT)
-        if not mount.get("hostPath") or not mount.get("containerPath"):
-            raise CDIError(f"{where}.mounts[{index}]: hostPath and containerPath are both needed")
-    for index, raw in enumerate(_list(edits.get("hooks"), f"{where}.hooks")):
-        hook = _object(raw, f"{where}.hooks[{index}]", _HOOK)
-        if hook.get("hookName") not in _HOOKS or not hook.get("path"):
-            raise CDIError(f"{where}.hooks[{index}]: a known hookName and a path are needed")
-        _check_env(hook.get("env"), f"{where}.hooks[{index}].env")
-        _check_numbers(hook, ("timeout",), f"{where}.hooks[{index}]")
-    _check_net_devices(edits.get("netDevices"), f"{where}.netDevices")
-    for gid in _list(edits.get("additionalGids"), f"{where}.additionalGids"):
-        _check_numbers({"gid": gid}, ("gid",), f"{where}.additionalGids")
-    if edits.get("intelRdt") is not None:
-        rdt = _object(edits["intelRdt"], f"{where}.intelRdt", _RDT)
-        closid = rdt.get("closID", "")
-        if (
-            not isinstance(closid, str)
-            or closid in {".", ".."}
-            or "/" in closid
-            or "\n" in closid
-            or len(closid) > 4095
-        ):
-            raise CDIError(f"{where}.intelRdt.closID: {closid!r} cannot be a directory's name")
+# The shapes: objects with known fields, lists, and single values.
 
 
-def _check_env(raw: object, where: str) -> None:
-    for entry in _list(raw, where):
-        if not isinstance(entry, str) or entry.find("=") < 1 or "\0" in entry:
-            raise CDIError(f"{where}: {entry!r} is not NAME=value")
-
-
-def _check_net_devices(raw: object, where: str) -> None:
-    hosts: set[object] = set()
-    inside: set[object] = set()
-    for index, entry in enumerate(_list(raw, where)):
-        device = _object(entry, f"{where}[{index}]", _NET_DEVICE)
-        host, name = device.get("hostInterfaceName"), device.get("name")
-        if not host or not name:
-            raise CDIError(f"{where}[{index}]: hostInterfaceName and name are both needed")
-        if host in hosts or name in inside:
-            raise CDIError(f"{where}[{index}]: {host!r} or {name!r} is there twice")
-        hosts.add(host)
-        inside.add(name)
-
-
-def _check_annotations(raw: object, where: str) -> None:
-    if raw is None:
-        return
+def _fields(raw: object, where: str, known: Iterable[str]) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
         raise CDIError(f"{where} is not an object")
-    size = 0
-    for name, value in raw.items():
-        if not isinstance(name, str) or not _ANNOTATION.fullmatch(name.lower()):
-            raise CDIError(f"{where}: {name!r} is not a qualified name")
-        if not isinstance(value, str):
-            raise CDIError(f"{where}.{name}: {value!r} is not text")
-        size += len(name.encode()) + len(value.encode())
-    if size > _MOST_ANNOTATIONS:
-        raise CDIError(f"{where}: {size} bytes; {_MOST_ANNOTATIONS} is the most")
-
-
-def _check_numbers(raw: Mapping[str, Any], names: Iterable[str], where: str) -> None:
-    for name in names:
-        if name in raw and (isinstance(raw[name], bool) or not isinstance(raw[name], int)):
-            raise CDIError(f"{where}.{name}: {raw[name]!r} is not a number")
-
-
-def _check_node(node: Mapping[str, Any], where: str) -> None:
-    if not isinstance(node.get("path"), str) or not node["path"]:
-        raise CDIError(f"{where}.path is missing")
-    if node.get("type", "") not in {"", "b", "c", "u", "p"}:
-        raise CDIError(f"{where}.type: {node['type']!r} is none of b, c, u, p")
-    permissions = node.get("permissions", "")
-    if permissions != "none" and not set(permissions) <= set("rwm"):
-        raise CDIError(f"{where}.permissions: {permissions!r} has other letters than r, w, m")
-    _check_numbers(node, ("major", "minor", "uid", "gid", "fileMode"), where)
-
-
-def _object(raw: object, where: str, fields: set[str]) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise CDIError(f"{where} is not an object")
-    unknown = sorted(str(field) for field in raw if field not in fields)
+    unknown = sorted(str(field) for field in raw if field not in known)
     if unknown:
         raise CDIError(f"{where}.{unknown[0]} is not a field of the CDI format")
     return raw
 
 
-def _objects(raw: object) -> Iterable[Mapping[str, Any]]:
-    return (item for item in raw if isinstance(item, Mapping)) if isinstance(raw, list) else ()
+def _object(fields: Mapping[str, Check], rule: Check | None = None) -> Check:
+    """An object of these fields, each of which may be missing; `rule` is about the whole."""
+
+    def check(raw: object, where: str) -> None:
+        found = _fields(raw, where, fields)
+        if rule:
+            rule(found, where)
+        for field, value in found.items():
+            fields[field](value, f"{where}.{field}")
+
+    return check
 
 
-def _list(raw: object, where: str) -> list[Any]:
+def _list(item: Check, rule: Check | None = None) -> Check:
+    def check(raw: object, where: str) -> None:
+        if raw is None:
+            return
+        if not isinstance(raw, list):
+            raise CDIError(f"{where} is not a list")
+        for index, each in enumerate(raw):
+            item(each, f"{where}[{index}]")
+        if rule:
+            rule(raw, where)
+
+    return check
+
+
+def _rule(allowed: Callable[[Any], object], problem: str) -> Check:
+    """`problem` is the text after the place, with the value as `{!r}`."""
+
+    def check(raw: object, where: str) -> None:
+        if not allowed(raw):
+            raise CDIError(where + problem.format(raw))
+
+    return check
+
+
+def _any(raw: object, where: str) -> None:
+    """A value about which the loader has no rule."""
+
+
+def _optional(check: Check) -> Check:
+    return lambda raw, where: None if raw is None else check(raw, where)
+
+
+def _kind(kind: object, where: str) -> None:
+    vendor, slash, device_class = str(kind).partition("/")
+    if not isinstance(kind, str) or not slash:
+        raise CDIError(f"{where}: {kind!r} is not vendor/class")
+    if not _QUALIFIER.fullmatch(vendor) or not _SUBDOMAIN.fullmatch(vendor) or len(vendor) > 253:
+        raise CDIError(f"{where}: {vendor!r} is not a vendor name")
+    if not _QUALIFIER.fullmatch(device_class) or len(device_class) > 63:
+        raise CDIError(f"{where}: {device_class!r} is not a class name")
+
+
+def _annotations(raw: object, where: str) -> None:
     if raw is None:
-        return []
-    if not isinstance(raw, list):
-        raise CDIError(f"{where} is not a list")
-    return raw
+        return
+    if not isinstance(raw, Mapping):
+        raise CDIError(f"{where} is not an object")
+    for name, value in raw.items():
+        if not isinstance(name, str) or not _ANNOTATION.fullmatch(name.lower()):
+            raise CDIError(f"{where}: {name!r} is not a qualified name")
+        if not isinstance(value, str):
+            raise CDIError(f"{where}.{name}: {value!r} is not text")
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in raw.items())
+    if size > _MOST_ANNOTATIONS:
+        raise CDIError(f"{where}: {size} bytes; {_MOST_ANNOTATIONS} is the most")
+
+
+def _once(*fields: str) -> Check:
+    """No two objects of a list have the same value of one of the fields."""
+
+    def check(raw: list[Mapping[str, Any]], where: str) -> None:
+        for field in fields:
+            values = [each[field] for each in raw]
+            for index, value in enumerate(values):
+                if value in values[:index]:
+                    raise CDIError(f"{where}[{index}].{field}: {value!r} is there twice")
+
+    return check
+
+
+def _device(device: Mapping[str, Any], where: str) -> None:
+    name = device.get("name")
+    if not isinstance(name, str) or not _DEVICE.fullmatch(name):
+        raise CDIError(f"{where}.name: {name!r} is not a CDI device name")
+    edits = _fields(device.get("containerEdits"), f"{where}.containerEdits", _EDITS)
+    if not any(edits.values()):
+        raise CDIError(f"{where}.containerEdits: a device without edits is refused")
+
+
+# The fields of the format, each with its rule.
+
+_NAME_VALUE = _rule(
+    lambda entry: isinstance(entry, str) and entry.find("=") > 0 and "\0" not in entry,
+    ": {!r} is not NAME=value",
+)
+_NUMBER = _rule(
+    lambda value: isinstance(value, int) and not isinstance(value, bool), ": {!r} is not a number"
+)
+_NODE: Final[Mapping[str, Check]] = {
+    "path": _any,
+    "hostPath": _any,
+    "type": _rule(lambda kind: kind in ("", "b", "c", "u", "p"), ": {!r} is none of b, c, u, p"),
+    "permissions": _rule(
+        lambda letters: letters == "none" or (isinstance(letters, str) and set(letters) <= set("rwm")),
+        ": {!r} has other letters than r, w, m",
+    ),
+    **dict.fromkeys(("major", "minor", "uid", "gid", "fileMode"), _NUMBER),
+}
+_MOUNT: Final = dict.fromkeys(("hostPath", "containerPath", "type", "options"), _any)
+_HOOK: Final[Mapping[str, Check]] = {
+    **dict.fromkeys(("hookName", "path", "args"), _any),
+    "env": _list(_NAME_VALUE),
+    "timeout": _NUMBER,
+}
+_RDT: Final[Mapping[str, Check]] = {
+    "closID": _rule(
+        lambda name: (
+            isinstance(name, str)
+            and name not in {".", ".."}
+            and not {"/", "\n"} & set(name)
+            and len(name) < 4096
+        ),
+        ": {!r} cannot be a directory's name",
+    ),
+    **dict.fromkeys(
+        ("l3CacheSchema", "memBwSchema", "schemata", "enableMonitoring", "enableCMT", "enableMBM"), _any
+    ),
+}
+_EDITS: Final[Mapping[str, Check]] = {
+    "env": _list(_NAME_VALUE),
+    "deviceNodes": _list(
+        _object(
+            _NODE, _rule(lambda node: node.get("path") and isinstance(node["path"], str), ".path is missing")
+        )
+    ),
+    "netDevices": _list(
+        _object(
+            dict.fromkeys(("hostInterfaceName", "name"), _any),
+            _rule(
+                lambda device: device.get("hostInterfaceName") and device.get("name"),
+                ": hostInterfaceName and name are both needed",
+            ),
+        ),
+        _once("hostInterfaceName", "name"),
+    ),
+    "mounts": _list(
+        _object(
+            _MOUNT,
+            _rule(
+                lambda mount: mount.get("hostPath") and mount.get("containerPath"),
+                ": hostPath and containerPath are both needed",
+            ),
+        )
+    ),
+    "hooks": _list(
+        _object(
+            _HOOK,
+            _rule(
+                lambda hook: hook.get("path") and hook.get("hookName") in _HOOKS,
+                ": a known hookName and a path are needed",
+            ),
+        )
+    ),
+    "intelRdt": _optional(_object(_RDT)),
+    "additionalGids": _list(_NUMBER),
+}
+_SPEC: Final[Mapping[str, Check]] = {
+    "cdiVersion": _any,
+    "kind": _kind,
+    "devices": _list(
+        _object({"name": _any, "annotations": _annotations, "containerEdits": _object(_EDITS)}, _device),
+        _once("name"),
+    ),
+    "annotations": _annotations,
+    "containerEdits": _optional(_object(_EDITS)),
+}

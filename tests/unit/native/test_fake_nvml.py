@@ -110,7 +110,7 @@ from koordra.kubelet_plugin.discovery.nvml.library import NvmlLibrary
 control, calls, codes = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 def facts():
     found = NvmlLibrary().read()
-    return [[[gpu.bus_id, gpu.uuid, gpu.minor, gpu.memory_bytes, gpu.mig_enabled, list(gpu.doubtful), list(gpu.faults),
+    return [[[gpu.location.bus_id, gpu.uuid, gpu.minor, gpu.memory_bytes, gpu.mig_enabled, list(gpu.disputed), list(gpu.faults),
               [i.uuid for i in gpu.mig_instances]] for gpu in found.gpus],
             [[p.object, p.field] for p in found.problems]]
 answers = {}

@@ -99,7 +99,7 @@ def test_everything_is_read_and_the_library_closed(library: Library) -> None:
     facts = NvmlLibrary().read()
     assert (facts.driver_version, facts.cuda_version, facts.problems) == ("550.54.15", 12040, ())
     (gpu,) = facts.gpus
-    assert (gpu.bus_id, gpu.uuid, gpu.minor) == ("0000:0f:00.0", UUID, 3)
+    assert (gpu.location.bus_id, gpu.uuid, gpu.minor) == ("0000:0f:00.0", UUID, 3)
     assert (gpu.memory_bytes, gpu.architecture, gpu.compute_capability) == (85520809984, "Hopper", "9.0")
     assert gpu.mig_enabled is False
     assert gpu.nvlinks == (
@@ -131,7 +131,7 @@ def test_every_error_of_every_call_costs_one_fact(library: Library, call: str) -
         else:
             (gpu,) = facts.gpus
             assert getattr(gpu, lost) is None
-            assert gpu.bus_id == "0000:0f:00.0"
+            assert gpu.location.bus_id == "0000:0f:00.0"
 
 
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_LIBRARY_NOT_FOUND])
