@@ -280,8 +280,8 @@ class KubeClient:
         content_type: str = "application/json",
         read_timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        asked = {name: value for name, value in (query or {}).items() if value}
-        url = f"{self._url}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        given = {name: value for name, value in (query or {}).items() if value}
+        url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         for setting in self._configuration.auth_settings().values():
             headers[setting["key"]] = setting["value"]

@@ -138,7 +138,7 @@ def called(name: str, cost: int, values: Sequence[Value], nodes: Sequence[Node])
 
 
 def _result(name: str, first: str) -> str:
-    """The type of a result, as far as the first argument tells."""
+    """The type of a result, as far as it follows from the first argument."""
     if name in _RESULTS:
         return _RESULTS[name]
     declared = METHODS.get(RENAMED.get(name, name), ()) + FUNCTIONS.get(name, ())

@@ -50,7 +50,7 @@ def is_too_complex(expression: Node) -> bool:
     return walk(coster.cost(expression)).cost > LIMIT or coster.heaviest > LIMIT
 
 
-def _asked(value: Value, *, optional: bool) -> Value:
+def _as_optional(value: Value, *, optional: bool) -> Value:
     return value._replace(type=OPTIONAL) if optional else value
 
 
@@ -108,13 +108,13 @@ class _Coster:
         cost, value = yield self.cost(node.parts[0])
         if value.type == "device":
             return Estimate(cost + 1, DEVICE.get(node.text, scalar()))
-        found = _asked(item_of(value), optional=bool(node.optional) or value.type == OPTIONAL)
+        found = _as_optional(item_of(value), optional=bool(node.optional) or value.type == OPTIONAL)
         return Estimate(cost + (value.type.startswith("map:") or bool(node.optional)), found)
 
     def _index(self, node: Node) -> Steps[Estimate]:
         cost, (value, _index) = yield self._all(node.parts)
         return Estimate(
-            cost + 1, _asked(item_of(value), optional=bool(node.optional) or value.type == OPTIONAL)
+            cost + 1, _as_optional(item_of(value), optional=bool(node.optional) or value.type == OPTIONAL)
         )
 
     def _list(self, node: Node) -> Steps[Estimate]:
@@ -215,7 +215,7 @@ class _Coster:
         total = cost + once + count * (each + sum(found.cost for found in bodies))
         if name.startswith("opt"):
             # The expansion has the receiver twice: is there a value, and which.
-            return Estimate(2 * cost + once + bodies[0].cost, _asked(body, optional=True))
+            return Estimate(2 * cost + once + bodies[0].cost, _as_optional(body, optional=True))
         _refuse_optional(found.value for found in bodies)
         if each < 5 and not name.startswith("transform"):
             return Estimate(total, scalar("bool"))

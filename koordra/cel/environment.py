@@ -23,7 +23,7 @@ from koordra.cel.translation import PART, Written
 Evaluation = Callable[[Mapping[str, Any]], Any]
 """The variables -> a value of the library; raises RuntimeError, ValueError or TypeError."""
 
-_ASKED: Final[ContextVar[Mapping[str, Any]]] = ContextVar("asked")
+_VARIABLES: Final[ContextVar[Mapping[str, Any]]] = ContextVar("variables")
 """The variables of the evaluation under way, for the parts that it asks for."""
 
 
@@ -35,7 +35,7 @@ def compiled(
 
     def part(number: int, variables: Mapping[str, Any]) -> Any:
         own = dict(zip(variables, plain(variables.values()), strict=True))
-        found = programs[number].eval(data={**_ASKED.get(), **own})
+        found = programs[number].eval(data={**_VARIABLES.get(), **own})
         if str(found.type().name()).upper() == "ERROR":
             raise ValueError(str(found.value()))
         return returned(found.value())
@@ -51,11 +51,11 @@ def compiled(
         programs.append(environments[written.free].compile(written.text))
 
     def evaluate(variables: Mapping[str, Any]) -> Any:
-        before = _ASKED.set(variables)
+        before = _VARIABLES.set(variables)
         try:
             return programs[-1].eval(data=dict(variables))
         finally:
-            _ASKED.reset(before)
+            _VARIABLES.reset(before)
 
     return evaluate, str(programs[-1].return_type().name())
 

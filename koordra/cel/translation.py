@@ -172,7 +172,7 @@ class _Writer:
                 found = _method(_index(parts[0], key, mark="?"), "orValue", Written("{}"))
                 return _method(Written("optional"), "of", found) if node.optional else found
             case "select":
-                return _joined(f".{'?' * bool(node.optional)}{node.text}", parts[0])
+                return _postfix(parts[0], f".{'?' * bool(node.optional)}{node.text}")
             case "index":
                 return _index(*parts, mark="?" * bool(node.optional))
             case "method":
@@ -184,7 +184,8 @@ class _Writer:
                 return _operator(6, (node.text, _at_least(parts[0], _PRIMARY)))
             case "logical":
                 level = _LEVELS[node.text]
-                return _operator(level, _between(node.text, [_at_least(part, level + 1) for part in parts]))
+                words = [word for part in parts for word in (node.text, _at_least(part, level + 1))]
+                return _operator(level, words[1:])
         level = _LEVELS["relation" if node.kind == "relation" else node.text]
         return _operator(
             level, (_at_least(parts[0], level), f" {node.text} ", _at_least(parts[1], level + 1))
@@ -246,28 +247,21 @@ def _operator(level: int, words: Sequence[Written | str]) -> Written:
     return _of(text, [word for word in words if isinstance(word, Written)], level=level)
 
 
-def _between(sign: str, parts: Sequence[Written]) -> list[Written | str]:
-    return [word for part in parts for word in (sign, part)][1:]
-
-
 def _call(name: str, *arguments: Written) -> Written:
     return _around(f"{name}(", [argument.text for argument in arguments], ")", arguments)
 
 
-def _joined(ending: str, operand: Written) -> Written:
+def _postfix(operand: Written, ending: str, *inside: Written) -> Written:
     operand = _at_least(operand, _PRIMARY)
-    return _of(f"{operand.text}{ending}", [operand])
+    return _of(f"{operand.text}{ending}", [operand, *inside])
 
 
 def _index(operand: Written, key: Written, *, mark: str = "") -> Written:
-    operand = _at_least(operand, _PRIMARY)
-    return _of(f"{operand.text}[{mark}{key.text}]", [operand, key])
+    return _postfix(operand, f"[{mark}{key.text}]", key)
 
 
 def _method(receiver: Written, name: str, *arguments: Written) -> Written:
-    receiver = _at_least(receiver, _PRIMARY)
-    inside = ",".join(argument.text for argument in arguments)
-    return _of(f"{receiver.text}.{name}({inside})", [receiver, *arguments])
+    return _postfix(receiver, f".{name}({','.join(argument.text for argument in arguments)})", *arguments)
 
 
 def _macro(receiver: Written, name: str, variables: Iterable[str], arguments: Sequence[Written]) -> Written:

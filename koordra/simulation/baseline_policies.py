@@ -37,7 +37,7 @@ _GPUS: Final = 8_000
 
 
 class View:
-    """Some slots against some classes: free resources as (slots, 1), wishes as (classes,), GPUs as (slots, 1, width)."""
+    """Some slots against some classes: free resources as (slots, 1), requests as (classes,), GPUs as (slots, 1, width)."""
 
     def __init__(self, slots: Slots, classes: Classes, at: Ints, which: slice) -> None:
         self.at, self.which, self.classes = at, which, classes

@@ -70,24 +70,24 @@ def arrivals(
     ordered = [pod.request for pod in sorted(pods, key=lambda pod: pod.name)]
     found = [ordered[int(at)] for _ in range(scale) for at in generator.permutation(len(ordered))]
     limit = round(tune_ratio * capacity)
-    asked = sum(request.share for request in found)
+    requested = sum(request.share for request in found)
     if not any(request.share for request in ordered):
         return found
-    if asked > limit:
+    if requested > limit:
         order = generator.permutation(len(found))
         gone: set[int] = set()
         for at in order:
-            if asked <= limit:
+            if requested <= limit:
                 break
-            asked -= found[int(at)].share
+            requested -= found[int(at)].share
             gone.add(int(at))
         return [request for at, request in enumerate(found) if at not in gone]
     while True:
         for at in generator.integers(len(ordered), size=1024):
             request = ordered[int(at)]
-            if asked + request.share > limit:
+            if requested + request.share > limit:
                 return found
-            asked += request.share
+            requested += request.share
             found.append(request)
 
 
@@ -138,20 +138,20 @@ def run(
     fragmentation: Callable[[Fleet], float] | None = None,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Run:
-    """Replay the requests. `fragmentation` is asked outside the times; `on_progress` is called once per percent."""
+    """Replay the requests. `fragmentation` is computed outside the times; `on_progress` is called once per percent."""
     place = place or fleet.place
     curve = Curve()
     spent: list[int] = []
-    asked = allocated = 0
+    requested = allocated = 0
     percent = -1
     for number, request in enumerate(requests):
         before = clock()
         placement = place(request)
         spent.append(clock() - before)
-        asked += request.share
+        requested += request.share
         if placement is not None:
             allocated += request.share
-        now = round(100 * asked / capacity)
+        now = round(100 * requested / capacity)
         curve.events[now] = curve.events.get(now, 0) + 1
         curve.allocated[now] = curve.allocated.get(now, 0.0) + allocated / capacity
         if fragmentation is not None and (now != percent or (now == 100 and number % 8 == 0)):

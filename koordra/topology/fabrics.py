@@ -75,7 +75,7 @@ def rails(machine: Machine) -> dict[str, int]:
 
 
 def inferred_parts(machine: Machine) -> frozenset[str]:
-    """Switches and host bridges that nobody has seen: devices below them were said or inferred to be there."""
+    """Switches and host bridges that were not read from the machine: an overlay or inference puts devices below them."""
     parts: set[str] = set()
     for device in machine.devices():
         if "pcieSwitch" in device.inferred:

@@ -95,7 +95,7 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """Active NVLinks of one GPU to one peer. ``peer`` is a bus id; ``to_switch`` tells an NVSwitch from a GPU."""
+    """Active NVLinks of one GPU to one peer. ``peer`` is a bus id; ``to_switch``: the peer is an NVSwitch, not a GPU."""
 
     peer: str
     links: int
@@ -130,11 +130,11 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. ``uuid``, ``memory_bytes`` and ``node`` must be known for it to be offered to anybody.
+    """One GPU. ``uuid``, ``memory_bytes`` and ``node`` must be known for it to be offered.
 
     ``node`` is ``/dev/nvidia<minor>``; ``graphics_nodes`` (DRM) belong to the card too: they are guarded, and
-    not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that nobody knows.
-    ``peers`` are the bus ids of the GPUs whose memory this one can read and write directly, None where nobody knows;
+    not given out. ``mig_enabled`` None means that the card cannot be partitioned, or that it is not known.
+    ``peers`` are the bus ids of the GPUs whose memory this one can read and write directly, None where that is not known;
     ``faults`` say why nothing should be placed on the card now (``Xid79``, ``GpuLost``); ``recovered`` is the driver's
     own word that the card needs no recovery, None where it does not say.
     """
@@ -237,8 +237,8 @@ Device = Gpu | Nic
 
 @dataclass(frozen=True, slots=True)
 class PublishedFabrics:
-    """Domains and rails as a node published them, which nobody could infer who does not see the whole machine: bus id and
-    NVLink domain, bus id and rail."""
+    """Domains and rails as a node published them, since they can be inferred only from the whole machine: bus id and NVLink
+    domain, bus id and rail."""
 
     nvlink_domains: tuple[tuple[str, str], ...] = ()
     rails: tuple[tuple[str, int], ...] = ()
@@ -250,7 +250,7 @@ class Machine:
 
     ``gpu_control`` (nvidiactl, nvidia-uvm) and ``rdma_control`` (rdma_cm) are the nodes that any holder of a
     GPU or of a NIC needs; ``gpu_management`` (the right to partition cards, NVSwitches) and ``sub_functions`` are
-    guarded and given to nobody. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``published_fabrics`` is for a machine that
+    guarded and never given out. ``cuda_version`` is NVML's number (12040 is CUDA 12.4). ``published_fabrics`` is for a machine that
     is seen through its ResourceSlices, None where the machine itself was read.
     """
 

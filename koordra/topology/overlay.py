@@ -94,7 +94,7 @@ def apply(machine: Machine, places: Mapping[str, Place]) -> tuple[Machine, tuple
         if place is None:
             return device
         contradictions.extend(_contradictions(machine, device, place))
-        location, inferred = _laid_over(machine, device.location, place, roots[device.location.bus_id])
+        location, inferred = _located(machine, device.location, place, roots[device.location.bus_id])
         return replace(device, location=location, inferred=device.inferred | inferred)
 
     gpus = tuple(placed(gpu) for gpu in machine.gpus)
@@ -106,8 +106,8 @@ def apply(machine: Machine, places: Mapping[str, Place]) -> tuple[Machine, tuple
         for depth, part in enumerate(path[1:-1], start=1):
             if part in device.location.switches and part not in bridges:
                 bridges[part] = Bridge(part, path[: depth + 1], BridgeKind.UPSTREAM)
-    laid_over = replace(machine, gpus=gpus, nics=nics, vfs=vfs, bridges=tuple(bridges.values()))
-    return laid_over, tuple(sorted(contradictions))
+    overlaid = replace(machine, gpus=gpus, nics=nics, vfs=vfs, bridges=tuple(bridges.values()))
+    return overlaid, tuple(sorted(contradictions))
 
 
 def _of_xml(text: str, subject: str) -> dict[str, Place]:
@@ -189,15 +189,15 @@ def _roots(machine: Machine, places: Mapping[str, Place]) -> dict[str, str]:
     roots: dict[str, str] = {}
     of_switch: dict[str, str] = {}
     for seen, place in placed:
-        torn = place.numa is not None and seen.numa is None and len(numbers[seen.root]) > 1
-        root = f"{_INVENTED_ROOT}{place.numa:02x}" if torn else seen.root
+        split_bus = place.numa is not None and seen.numa is None and len(numbers[seen.root]) > 1
+        root = f"{_INVENTED_ROOT}{place.numa:02x}" if split_bus else seen.root
         if place.switches and not seen.switches:
             root = of_switch.setdefault(place.switches[0], root)
         roots[seen.bus_id] = root
     return roots
 
 
-def _laid_over(machine: Machine, seen: Location, place: Place, root: str) -> tuple[Location, frozenset[str]]:
+def _located(machine: Machine, seen: Location, place: Place, root: str) -> tuple[Location, frozenset[str]]:
     inferred: set[str] = set()
     location = seen
     node = machine.numa(place.numa)

@@ -43,7 +43,7 @@ class MigInstance:
     """A GPU instance that exists, with the one compute instance that covers it.
 
     ``nodes`` are the capability nodes of the GPU instance and of the compute instance; a container needs both, and
-    the card's own node. Without a UUID and both nodes an instance is offered to nobody.
+    the card's own node. Without a UUID and both nodes an instance is never offered.
     """
 
     gpu_instance: int

@@ -3,11 +3,11 @@
 Narrow to wide: ``PCIeSwitch < PCIeRoot < NUMANode < Socket < Node``. A scope is a question about
 *one* device ("under which switch is it?"), answered by :func:`scope_key` from what the node has
 published; devices are together in a scope when their keys are equal. A device that does not have
-the answer (``None``: no switch above it, NUMA node unknown) is together with nobody there, because
+the answer (``None``: no switch above it, NUMA node unknown) shares the scope with no other device, because
 a guess would be a promise. ``Node`` has one key for all.
 
 Every scope allows levels up to a worst one; that is how a Required scope is explained to people
-("PCIeRoot was asked, the nearest pair is NODE"). ``PCIeRoot`` is what Koordinator calls SamePCIe.
+("PCIeRoot is required, the nearest pair is NODE"). ``PCIeRoot`` is what Koordinator calls SamePCIe.
 
 Nothing here imports networkx: the hot path stays light.
 """
@@ -48,7 +48,7 @@ def parse_scope(text: str) -> Scope:
 
 
 def scopes_from(scope: Scope | str) -> tuple[Scope, ...]:
-    """The scope itself and every wider one: the steps that a Preferred scope climbs."""
+    """The scope itself and every wider one: the relaxation levels of a Preferred scope."""
     return SCOPES[SCOPES.index(parse_scope(scope)) :]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Final
 
 from koordra.cel.functions import addresses, formatting, lists, urls
@@ -127,22 +128,22 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
         (("string", "string", "int"), "int", lists.text_last_index_of),
         *_for_each(_ELEMENTS, "int", lists.last_index_of, "*"),
     ),
-    "family": (((_IP,), "int", about_ip(lambda address: address.version)),),
-    "isUnspecified": (((_IP,), "bool", about_ip(addresses.is_unspecified)),),
-    "isLoopback": (((_IP,), "bool", about_ip(addresses.is_loopback)),),
+    "family": (((_IP,), "int", about_ip(attrgetter("version"))),),
+    "isUnspecified": (((_IP,), "bool", about_ip(attrgetter("is_unspecified"))),),
+    "isLoopback": (((_IP,), "bool", about_ip(attrgetter("is_loopback"))),),
     "isLinkLocalMulticast": (((_IP,), "bool", about_ip(addresses.is_link_local_multicast)),),
-    "isLinkLocalUnicast": (((_IP,), "bool", about_ip(addresses.is_link_local_unicast)),),
+    "isLinkLocalUnicast": (((_IP,), "bool", about_ip(attrgetter("is_link_local"))),),
     "isGlobalUnicast": (((_IP,), "bool", about_ip(addresses.is_global_unicast)),),
     "containsIP": (((_CIDR, _IP), "bool", contains_ip), ((_CIDR, "string"), "bool", contains_ip)),
     "containsCIDR": (((_CIDR, _CIDR), "bool", contains_cidr), ((_CIDR, "string"), "bool", contains_cidr)),
-    "ip": (((_CIDR,), _IP, about_cidr(lambda network: ip_message(network[0]))),),
-    "prefixLength": (((_CIDR,), "int", about_cidr(lambda network: network[1])),),
-    "masked": (((_CIDR,), _CIDR, about_cidr(lambda network: cidr_message(addresses.masked(network)))),),
-    "getScheme": (((_URL,), "string", about_url(lambda url: url.scheme)),),
-    "getHost": (((_URL,), "string", about_url(lambda url: url.host)),),
-    "getHostname": (((_URL,), "string", about_url(lambda url: url.hostname)),),
-    "getPort": (((_URL,), "string", about_url(lambda url: url.port)),),
-    "getEscapedPath": (((_URL,), "string", about_url(lambda url: url.path)),),
+    "ip": (((_CIDR,), _IP, about_cidr(lambda network: ip_message(network.ip))),),
+    "prefixLength": (((_CIDR,), "int", about_cidr(lambda network: network.network.prefixlen)),),
+    "masked": (((_CIDR,), _CIDR, about_cidr(lambda network: cidr_message(network.network))),),
+    "getScheme": (((_URL,), "string", about_url(attrgetter("scheme"))),),
+    "getHost": (((_URL,), "string", about_url(attrgetter("host"))),),
+    "getHostname": (((_URL,), "string", about_url(attrgetter("hostname"))),),
+    "getPort": (((_URL,), "string", about_url(attrgetter("port"))),),
+    "getEscapedPath": (((_URL,), "string", about_url(attrgetter("path"))),),
     "getQuery": (((_URL,), "map:string:list:string", about_url(lambda url: url.parameters())),),
     "validate": (((_FORMAT, "string"), "list:list:string", validate),),
 }

@@ -6,6 +6,7 @@ validation and kube-openapi's strfmt.
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections.abc import Callable
 from typing import Final
@@ -111,9 +112,7 @@ def _is_date(text: str) -> bool:
     if not _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
         return False
     year, month, day = map(int, text.split("-"))
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    days = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-    return 1 <= month <= 12 and 1 <= day <= days[month - 1]
+    return 1 <= month <= 12 and 1 <= day <= calendar.monthrange(year, month)[1]
 
 
 def _is_datetime(text: str) -> bool:

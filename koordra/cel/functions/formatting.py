@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from koordra.cel.functions.lists import MOMENT, SPAN, plain
 
-_CLAUSE: Final = re.compile(r"%(?:%|(?:\.([0-9]+))?([a-zA-Z]))")
+_CLAUSE: Final = re.compile(r"%(?:%|(?:\.([0-9]+))?([a-zA-Z]))?")
 _MAX_PRECISION: Final = 100
 _RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 
@@ -25,27 +25,20 @@ _RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 def formatted(text: str, values: Any) -> str:
     """Raises ValueError for a clause that is none, or does not fit its value."""
     left = deque(plain(values))
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        sign = text.find("%", at)
-        if sign < 0:
-            out.append(text[at:])
-            break
-        out.append(text[at:sign])
-        clause = _CLAUSE.match(text, sign)
-        if clause is None:
-            raise ValueError("could not parse formatting clause")
-        at = clause.end()
+
+    def written(clause: re.Match[str]) -> str:
         if clause.group() == "%%":
-            out.append("%")
-            continue
+            return "%"
+        if clause[2] is None:
+            raise ValueError("could not parse formatting clause")
         if not left:
             raise ValueError("index out of range: more clauses than arguments")
-        out.append(_written(clause.group(2), clause.group(1), left.popleft()))
+        return _written(clause[2], clause[1], left.popleft())
+
+    found = _CLAUSE.sub(written, text)
     if left:
         raise ValueError("too many arguments supplied to string.format")
-    return "".join(out)
+    return found
 
 
 def _written(clause: str, digits: str | None, value: Any) -> str:
@@ -151,20 +144,11 @@ def double_text(value: float) -> str:
         return "+Inf" if value > 0 else "-Inf"
     if value == 0:
         return "-0" if math.copysign(1, value) < 0 else "0"
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    text, point = "".join(map(str, digits)), len(digits) + int(exponent)
-    if -4 < point <= 6:
-        if point <= 0:
-            text = "0." + "0" * -point + text
-        elif point >= len(text):
-            text += "0" * (point - len(text))
-        else:
-            text = f"{text[:point]}.{text[point:]}"
-    else:
-        power = point - 1
-        fraction = f".{text[1:]}" if len(text) > 1 else ""
-        text = f"{text[0]}{fraction}e{'-' if power < 0 else '+'}{abs(power):02d}"
-    return f"-{text}" if sign else text
+    exact = Decimal(repr(value)).normalize()
+    if -4 <= exact.adjusted() < 6:
+        return f"{exact:f}"
+    digits, _, power = f"{exact:e}".partition("e")
+    return f"{digits}e{int(power):+03d}"
 
 
 def duration_text(value: Any) -> str:

@@ -180,12 +180,12 @@ def _of(kind: Any, message: Any) -> str:
     return str(message.koordra_exact)
 
 
-def ip_message(address: addresses.Address) -> Any:
+def ip_message(address: object) -> Any:
     return _Ip(koordra_exact=str(address))
 
 
-def cidr_message(network: addresses.Network) -> Any:
-    return _Cidr(koordra_exact=addresses.cidr_text(network))
+def cidr_message(network: object) -> Any:
+    return _Cidr(koordra_exact=str(network))
 
 
 def about_ip(ask: Callable[[addresses.Address], Any]) -> Callable[[Any], Any]:

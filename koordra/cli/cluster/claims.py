@@ -28,7 +28,7 @@ HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output: str) -> None:
     """The claims that concern koordra: their devices, pods and, where they wait, the last word on why.
 
-    `wide` adds the reason; `koordra explain` tells it per node and device.
+    `wide` adds the reason; `koordra explain` gives it per node and device.
     """
     client = connect(kubeconfig)
     claims, pods, classes, events = (

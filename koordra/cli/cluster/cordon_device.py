@@ -1,6 +1,6 @@
 """`koordra cordon-device`: nothing new on these devices, until they are uncordoned.
 
-The wish is an annotation of the Node (koordra/kubelet_plugin/publish/device_taints.py says why), which the node's plugin turns into
+The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/device_taints.py says why), which the node's plugin turns into
 a device taint within seconds. One merge patch sets or removes all devices of the call, and nobody else's.
 """
 

@@ -34,7 +34,7 @@ _ZERO: Final = Decimal(0)
 def command(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
     """koordra's devices on every node: what is free of them, and which claims hold the rest.
 
-    Free: nobody has it. Shared: a part is free. Usage: nothing is. Blocked: parts of the same card that are in use leave no
+    Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are in use leave no
     room. Tainted: kept from new claims.
     """
     rows = [

@@ -78,7 +78,7 @@ def command(
 
 
 def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict[str, Any]]:
-    """Gangs in which somebody waits, and how many of each would fit (docs/gangs.md)."""
+    """Gangs with waiting members, and how many of each would fit (docs/gangs.md)."""
     if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
     cluster = as_cluster([*manifests, *([] if client is None else read_predicates(client))])
@@ -199,8 +199,8 @@ def _text(entry: dict[str, Any]) -> str:
             node = reason["node"]
             lines.append(f"  {node or 'everywhere'}")
         where = f"{reason['device']}: " if reason["device"] else ""
-        asked = f" (request {reason['request']})" if reason["request"] else ""
-        lines.append(f"    {where}{reason['reason']}: {reason['detail']}{asked}")
+        request = f" (request {reason['request']})" if reason["request"] else ""
+        lines.append(f"    {where}{reason['reason']}: {reason['detail']}{request}")
     return "\n".join([*lines, *_controller_lines(entry)])
 
 

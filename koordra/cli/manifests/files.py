@@ -92,7 +92,7 @@ def read_objects(files: Sequence[str]) -> list[Manifest]:
 
 
 def read_manifests(files: Sequence[str]) -> list[Manifest]:
-    """Every object of the files as it is written, Lists taken apart, for commands that tell themselves what is wrong inside.
+    """Every object of the files as it is written, Lists taken apart, for commands that check it themselves.
 
     Raises InvalidManifest, naming file and place, for what is no object.
     """

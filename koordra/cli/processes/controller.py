@@ -1,4 +1,4 @@
-"""`koordra controller`: allocates claims ahead of the scheduler until it is told to stop."""
+"""`koordra controller`: allocates claims ahead of the scheduler until it is stopped."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def command(
     """Allocate claims ahead of the scheduler (one replica is active).
 
     Watches nodes, ResourceSlices, DeviceClasses, ResourceClaims and pods; writes the finalizer and the
-    allocation of claims of koordra's, lifts the scheduling gate koordra.io/joint-allocation, and tells in
+    allocation of claims of koordra's, lifts the scheduling gate koordra.io/joint-allocation, and reports in
     Events why a claim waits.
     """
     import secrets

@@ -72,7 +72,7 @@ class Job:
 
 
 def jobs_of(claims: Iterable[Object]) -> list[Job]:
-    """All jobs that the claims tell of, by namespace and name. Raises InvalidInput for an entry that cannot be read."""
+    """All jobs that the claims belong to, by namespace and name. Raises InvalidInput for an entry that cannot be read."""
     found: dict[tuple[str, str], dict[int, list[tuple[Object, GangMember, Allocation]]]] = {}
     for claim in claims:
         allocation = Allocation.of_claim(claim)
@@ -146,9 +146,7 @@ def text_tree(job: Job) -> str:
     """The tree of domains with the members by rank."""
     lines = [f"job {job.namespace}/{job.name}: {summary(job)}"]
     shown: list[tuple[str, str]] = []
-    for member in sorted(
-        job.members, key=lambda member: (_path(job, member), member.node, member.place.rank)
-    ):
+    for member in _by_place(job):
         path = [*zip(job.levels, _path(job, member), strict=True), ("node", member.node)]
         same = 0
         while same < len(path) and shown[same : same + 1] == [path[same]]:

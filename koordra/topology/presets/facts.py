@@ -206,45 +206,33 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 peer = paths[right if minor == left else left][-1]
                 links.append(NvLink(peer=peer, links=count, to_switch=False))
         location, inferred = _location(entry, path, numa_nodes)
+        seen = Gpu(
+            location=location,
+            device_id=entry.get("device"),
+            minor=minor,
+            product_name=entry["product"],
+            node=DeviceNode(f"/dev/nvidia{minor}", majors.nvidia, minor),
+            inferred=inferred,
+        )
         if entry.get("lost"):
-            gpus.append(_lost_gpu(entry, location, minor=minor, majors=majors, inferred=inferred))
+            # Of a card that has fallen off the bus only its place is left, and the driver's idea of it.
+            gpus.append(replace(seen, faults=("GpuLost",)))
             continue
+        identity = f"{serial}/{path[-1]}"
         gpus.append(
-            Gpu(
-                location=location,
-                device_id=entry.get("device"),
-                uuid=f"GPU-{uuid.uuid5(_IDENTITIES, f'{serial}/{path[-1]}')}",
-                minor=minor,
-                product_name=entry["product"],
+            replace(
+                seen,
+                uuid=f"GPU-{uuid.uuid5(_IDENTITIES, identity)}",
                 memory_bytes=entry["memory_mib"] * _MIB,
                 architecture=entry.get("architecture"),
                 compute_capability=entry.get("compute"),
                 mig_enabled=entry.get("mig"),
                 nvlinks=tuple(sorted(links, key=lambda link: (link.peer, link.to_switch))),
-                node=DeviceNode(f"/dev/nvidia{minor}", majors.nvidia, minor),
-                inferred=inferred,
                 mig_profiles=mig_profiles(entry),
-                mig_instances=mig_instances(
-                    entry, minor=minor, major=majors.capabilities, identity=f"{serial}/{path[-1]}"
-                ),
+                mig_instances=mig_instances(entry, minor=minor, major=majors.capabilities, identity=identity),
             )
         )
     return gpus
-
-
-def _lost_gpu(
-    entry: Mapping[str, Any], location: Location, *, minor: int, majors: Majors, inferred: frozenset[str]
-) -> Gpu:
-    """What is left to see of a card that has fallen off the bus: where it was, and the driver's idea of it."""
-    return Gpu(
-        location=location,
-        device_id=entry.get("device"),
-        minor=minor,
-        product_name=entry["product"],
-        node=DeviceNode(f"/dev/nvidia{minor}", majors.nvidia, minor),
-        faults=("GpuLost",),
-        inferred=inferred,
-    )
 
 
 def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majors: Majors) -> list[Nic]:

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from koordra.errors import DiscoveryError
 from koordra.topology.machine import BridgeKind, DeviceNode, Gpu, Machine, Nic
@@ -252,10 +255,7 @@ def _nvml(machine: Machine) -> dict[str, object]:
                 "architecture": gpu.architecture,
                 "computeCapability": gpu.compute_capability,
                 "migEnabled": gpu.mig_enabled,
-                "nvlinks": [
-                    {"peer": link.peer, "links": link.links, "toSwitch": link.to_switch}
-                    for link in gpu.nvlinks
-                ],
+                "nvlinks": [_fields(link) for link in gpu.nvlinks],
                 **_nvml_partitions(gpu),
             }
             for gpu in machine.gpus
@@ -265,43 +265,20 @@ def _nvml(machine: Machine) -> dict[str, object]:
 
 def _nvml_partitions(gpu: Gpu) -> dict[str, object]:
     """What only some cards have."""
-    written: dict[str, object] = {}
-    if gpu.peers is not None:
-        written["peers"] = list(gpu.peers)
-    if gpu.fabric:
-        written["fabric"] = {"cluster": gpu.fabric.cluster, "clique": gpu.fabric.clique}
-    if gpu.faults:
-        written["faults"] = list(gpu.faults)
-    if gpu.mig_profiles:
-        written["migProfiles"] = [
-            {
-                "id": profile.id,
-                "name": profile.name,
-                "memoryBytes": profile.memory_bytes,
-                "computeSlices": profile.compute_slices,
-                "most": profile.most,
-                "placements": [list(place) for place in profile.placements],
-                "copyEngines": profile.copy_engines,
-                "decoders": profile.decoders,
-                "encoders": profile.encoders,
-                "jpegEngines": profile.jpeg_engines,
-                "ofaEngines": profile.ofa_engines,
-            }
-            for profile in gpu.mig_profiles
-        ]
-    if gpu.mig_instances:
-        written["migInstances"] = [
-            {
-                "gpuInstance": instance.gpu_instance,
-                "computeInstance": instance.compute_instance,
-                "profileId": instance.profile_id,
-                "start": instance.start,
-                "size": instance.size,
-                "uuid": instance.uuid,
-            }
-            for instance in gpu.mig_instances
-        ]
-    return written
+    written = {
+        "peers": gpu.peers and list(gpu.peers),
+        "fabric": gpu.fabric and _fields(gpu.fabric),
+        "faults": list(gpu.faults) or None,
+        "migProfiles": [_fields(profile) for profile in gpu.mig_profiles] or None,
+        "migInstances": [_fields(instance, leave_out="nodes") for instance in gpu.mig_instances] or None,
+    }
+    return {name: value for name, value in written.items() if value is not None}
+
+
+def _fields(value: Any, *, leave_out: str = "") -> dict[str, Any]:
+    """The fields of a dataclass, named as in JSON: ``compute_slices`` is ``computeSlices``."""
+    names = (field.name for field in fields(value) if field.name != leave_out)
+    return {re.sub("_([a-z])", lambda part: part[1].upper(), name): getattr(value, name) for name in names}
 
 
 def _cpus(cpus: str) -> Iterator[int]:

@@ -44,7 +44,7 @@ _BETWEEN: Final = 56.0
 
 
 class Legend:
-    """Measures, then draws. ``rails`` and ``marks`` tell which entries the picture needs."""
+    """Measures, then draws. ``rails``, ``marks`` and ``held`` select the entries."""
 
     def __init__(self, machine: Machine, *, rails: int, marks: bool, held: bool) -> None:
         self._machine, self._rails, self._marks, self._held = machine, rails, marks, held
@@ -167,7 +167,7 @@ class Legend:
         return [(kind, text) for kind, (present, text) in shown.items() if present]
 
     def _single_links(self) -> bool:
-        """Whether arcs of two widths have to be told apart."""
+        """Whether the legend has to distinguish arcs of two widths."""
         return any(nvlinks_between(a, b) == 1 for a, b in combinations(self._machine.gpus, 2))
 
     def _swatch(self, pen: Pen, kind: str, x: float, y: float) -> None:

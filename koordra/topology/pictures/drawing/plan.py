@@ -141,9 +141,9 @@ def _sockets(machine: Machine) -> list[Panel]:
         label = f"NUMA {number_ranges(node.id for node in memory)}"
         panels[-2] = Panel("socket", "Memory", panels=[Panel("numa", label)])
     known = {node.id for node in machine.numa_nodes}
-    astray = [device for device in devices if device.location.numa not in known]
-    if astray:
-        unknown = Panel("numa", "NUMA node unknown", panels=_roots(astray))
+    unplaced = [device for device in devices if device.location.numa not in known]
+    if unplaced:
+        unknown = Panel("numa", "NUMA node unknown", panels=_roots(unplaced))
         panels[-1] = Panel("socket", "Socket unknown", panels=[unknown])
     return list(panels.values())
 
