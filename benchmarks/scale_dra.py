@@ -22,13 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._results import table, write
-from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.features import Features
 from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.score import policy_of
 from koordra.api import names
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
-from koordra.placement.order.node_ranking import NodeRanking
+from koordra.placement.decide import Engine
+from koordra.placement.index import NODE, SLICE, Change
+from koordra.placement.order.learned_order import Learned
 from koordra.topology import presets
 
 Object = dict[str, Any]
@@ -95,20 +98,23 @@ def _measured(count: int) -> dict[str, Any]:
 
 
 def _started(count: int) -> dict[str, Any]:
-    """From dicts to a settled ranking. The dicts themselves are there before."""
+    """From dicts to an engine that has settled. The dicts themselves are there before."""
     slices, nodes = cluster_of(count)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    engine = Engine(policy_of("koordra"), Features.of(None), learned=Learned())
     began = time.thread_time()
-    inventory = read_inventory(slices)
+    for entry in slices:
+        engine.index.apply(Change(SLICE, entry["metadata"]["name"], entry))
     read = time.thread_time() - began
     began = time.thread_time()
-    ranking = NodeRanking.of({entry["metadata"]["name"]: entry for entry in nodes}, inventory)
-    ranking.settle(Usage(), {})
+    for entry in nodes:
+        engine.index.apply(Change(NODE, entry["metadata"]["name"], entry))
+    engine.settle()
     gathered = time.thread_time() - began
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return {
         "nodes": count,
-        "gpus": sum(len(one.gpus) for one in ranking.devices),
+        "gpus": sum(engine.order.online.capacity.values()),
         "read_s": round(read, 1),
         "gather_s": round(gathered, 1),
         "bytes_per_node": grown * 1024 // count,

@@ -4,8 +4,7 @@
                 models have, a zone, a pool that is set aside. `plan()` with a fleet that knows what they may use, and with one that
                 does not (it asks the nodes in the order of what is free), in one process: searches per claim, processor time per claim
     allocation  a cluster of 96 nodes of four models, filled to 130 % with shares and whole GPUs of which two in five may run on some
-                models only. What comes is learned as it comes, from nothing. Knowing which models a claim may use, and not knowing it:
-                then a claim goes to the first node, in the order of those who do not know, that serves it
+                models only. What comes is learned as it comes, from nothing: knowing which models a claim may use, and not knowing it
 
 Both sides of either comparison decide on the same claims in the same order. Times are the processor's for this thread.
 """
@@ -21,17 +20,17 @@ import numpy as np
 
 from benchmarks._results import table, write
 from benchmarks.scale_dra import cluster_of
-from koordra.allocator.devices.inventory import Usage
-from koordra.allocator.features import Features
+from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement
 from koordra.allocator.request.classes import shipped_classes
-from koordra.allocator.request.requests import ResolvedClaim, resolve
-from koordra.api import names
-from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.placement import engine_for, plan, read_inventory
+from koordra.api import names, objects
+from koordra.api.claims import ResourceClaim
+from koordra.placement import engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
-from koordra.placement.columns.state import Request
-from koordra.placement.order.node_ranking import NodeRanking
+from koordra.placement.manifests import Manifests
+from koordra.placement.order.learned_order import Learned
+from koordra.placement.order.request_models import RequestModels
+from koordra.placement.request.groups import Group
 
 Object = dict[str, Any]
 COUNT, CLAIMS, SLOW_CLAIMS = 2000, 400, 20
@@ -216,25 +215,18 @@ def _ratios(mix: str, seed: int) -> Object:
     slices, nodes = _mixed(96, MIXES[mix])
     for node in nodes:
         node.pop("spec", None)
-    inventory = read_inventory(slices)
-    read = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in shipped_classes()}
     arrivals = []
     draw = np.random.default_rng(seed)
     asked, capacity = 0, 96 * 8 * 1000
     while asked < 1.3 * capacity:
-        claim, pod, share = _arrival(draw, len(arrivals))
-        resolved = resolve(
-            ResourceClaim.from_dict(claim), position=0, classes=read, features=Features.of(None)
-        )
-        arrivals.append((resolved, pod))
-        asked += share
-    by_name = {node["metadata"]["name"]: node for node in nodes}
+        arrivals.append(_arrival(draw, len(arrivals)))
+        asked += arrivals[-1][2]
     return {
         "models": mix,
         "seed": seed,
         "claims": len(arrivals),
-        "known": _filled(NodeRanking.of(by_name, inventory), arrivals, capacity, known=True),
-        "unknown": _filled(NodeRanking.of(by_name, inventory), arrivals, capacity, known=False),
+        "known": _filled([*slices, *nodes], arrivals, capacity, known=True),
+        "unknown": _filled([*slices, *nodes], arrivals, capacity, known=False),
     }
 
 
@@ -252,35 +244,33 @@ def _arrival(draw: np.random.Generator, number: int) -> tuple[Object, Object, in
 
 
 def _filled(
-    ranking: NodeRanking, arrivals: list[tuple[ResolvedClaim, Object]], capacity: int, *, known: bool
+    cluster: list[Object], arrivals: list[tuple[Object, Object, int]], capacity: int, *, known: bool
 ) -> Object:
-    """The live path's own code; each claim is tried once."""
-    ranking.settle(Usage(), {})
+    """The live path's own code; each claim is tried once. Where models are not known, all may be used as far as is learned."""
+    engine = engine_for(learned=Learned())
+    Manifests.of([*cluster, *shipped_classes()]).fill(engine.index)
     asked = given = 0
     at_100 = 0.0
-    for claim, pod in arrivals:
-        request = ranking.request([claim], [pod])
-        assert request is not None
-        believed = request if known else request._replace(models=(), nodes=-1)
-        ranking.heard(believed)
-        given += _placed(ranking, request, believed)
-        asked += request.share
-        if asked <= capacity:
-            at_100 = 100 * given / capacity
+    models = RequestModels.models
+    if not known:
+        RequestModels.models = lambda *_: ()  # type: ignore[method-assign]
+    try:
+        for claim, pod, share in arrivals:
+            engine.settle()
+            question = engine.resolve(Group((ResourceClaim.from_dict(claim),), (pod,)))
+            engine.order.heard(question, frozenset({claim["metadata"]["uid"]}))
+            found = engine.decide(question)
+            if isinstance(found, Offer):
+                (allocation,) = found.allocations(pin_to_node=True)
+                key = objects.key(claim)
+                engine.index.assume(claim, allocation, key=key, node=found.node, pods=[pod])
+                given += share
+            asked += share
+            if asked <= capacity:
+                at_100 = 100 * given / capacity
+    finally:
+        RequestModels.models = models  # type: ignore[method-assign]
     return {"alloc_pct_100": round(at_100, 2), "alloc_pct_130": round(100 * given / capacity, 2)}
-
-
-def _placed(ranking: NodeRanking, request: Request, believed: Request) -> int:
-    """The share that was given out: the first node in the order of what is believed that serves the claim."""
-    fleet = ranking.fleet
-    if request == believed:
-        return request.share if fleet.place(request) is not None else 0
-    for node, _ in fleet.ranked(believed):
-        found = fleet.find_on(node, request)
-        if found is not None:
-            fleet.take(found)
-            return request.share
-    return 0
 
 
 def _markdown(times: list[Object], ratios: list[Object]) -> str:

@@ -174,7 +174,6 @@ CYCLIC_PACKAGES = {
     "koordra.controller.webhook",
     "koordra.placement.columns",
     "koordra.placement.mig",
-    "koordra.placement.node_filter",
     "koordra.placement.policy",
 }
 IMPORTS_INSIDE_FUNCTIONS = {

@@ -111,7 +111,10 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
-    """A claim's spec. `key` is `namespace/name`; `uid` is empty for a manifest that was never applied."""
+    """A claim's spec. `key` is `namespace/name`; `uid` is empty for a manifest that was never applied.
+
+    `content` is equal for claims whose requests, constraints and configuration are written alike: those of one template are read once.
+    """
 
     namespace: str
     name: str
@@ -121,6 +124,7 @@ class ResourceClaim:
     config: tuple[Configuration, ...] = ()
     immediate: bool = False
     created: str = ""
+    content: bytes = field(default=b"", compare=False)
 
     @property
     def key(self) -> str:
@@ -134,21 +138,42 @@ class ResourceClaim:
         """Raises InvalidManifest naming claim and field."""
         spec = Reader(obj, object=f"ResourceClaim {objects.key(obj)}").inner("spec")
         devices = spec.inner("devices")
+        content = devices.content
+        found = _kept.get(content)
+        if found is None:
+            found = _asked(devices)
+            if len(_kept) >= _MOST_KEPT:
+                _kept.clear()
+            if content:
+                _kept[content] = found
+        requests, constraints, config = found
         return cls(
             namespace=objects.namespace(obj),
             name=objects.name(obj),
             uid=objects.uid(obj),
-            requests=tuple(_request(request) for request in devices.each("requests")),
-            constraints=tuple(
-                Constraint(
-                    each.texts("requests"), each.text("matchAttribute"), each.text("distinctAttribute")
-                )
-                for each in devices.each("constraints")
-            ),
-            config=_config(devices),
+            requests=requests,
+            constraints=constraints,
+            config=config,
             immediate=_is_immediate(obj, spec.data),
             created=str(objects.metadata(obj).get("creationTimestamp") or ""),
+            content=content,
         )
+
+
+_Asked = tuple[tuple[DeviceRequest, ...], tuple[Constraint, ...], tuple[Configuration, ...]]
+_MOST_KEPT: Final = 1 << 10
+_kept: dict[bytes, _Asked] = {}
+
+
+def _asked(devices: Reader) -> _Asked:
+    return (
+        tuple(_request(request) for request in devices.each("requests")),
+        tuple(
+            Constraint(each.texts("requests"), each.text("matchAttribute"), each.text("distinctAttribute"))
+            for each in devices.each("constraints")
+        ),
+        _config(devices),
+    )
 
 
 def _is_immediate(obj: Mapping[str, Any], spec: Mapping[str, Any]) -> bool:

@@ -9,7 +9,6 @@ Source: resource.k8s.io/v1 ResourceSlice (KEP 4381, 4815 counters, 5055 taints, 
 
 from __future__ import annotations
 
-import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -122,16 +121,14 @@ _kept: dict[bytes, Device] = {}
 
 def read_device(read: Reader) -> Device:
     """One entry of `spec.devices`. Raises InvalidManifest."""
-    try:
-        content = marshal.dumps(read.data, 0)  # type: ignore[arg-type]
-    except ValueError:
-        return _device(read)
+    content = read.content
     found = _kept.get(content)
     if found is None:
         found = _device(read)
         if len(_kept) >= _MOST_KEPT:
             _kept.clear()
-        _kept[content] = found
+        if content:
+            _kept[content] = found
     return found
 
 

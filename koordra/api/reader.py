@@ -9,6 +9,7 @@ and for nested objects, since a cluster's slices hold millions of fields that ar
 
 from __future__ import annotations
 
+import marshal
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -37,6 +38,14 @@ class Reader:
     @classmethod
     def of(cls, obj: Mapping[str, Any]) -> Reader:
         return cls(obj, object=objects.describe(obj))
+
+    @property
+    def content(self) -> bytes:
+        """Equal for data that is written alike, by which what was read can be kept; empty where it is not plain JSON."""
+        try:
+            return marshal.dumps(self.data, 0)  # type: ignore[arg-type]
+        except ValueError:
+            return b""
 
     def place(self, name: str) -> str:
         """The path of a field."""

@@ -6,10 +6,9 @@
     node_class      which nodes are the same to a request
     request/        which claims are placed together, and which groups ask the same
     candidates/     the nodes for a request class, best first, and what the search said of them
-    order/          what was learned of the workload, as an order of nodes
+    order/          what was learned of the workload, as an order of states
     columns/        nodes and requests as columns of integers, a key per request class and node state
     policy/         what a placement leaves for the claims that are to come, and what is known of them
-    node_filter/    selectors, taints and pods' words about nodes, judged once per sort of node
     mig/            cards that are cut into slices
     gang/           pods that start together or not at all
     defragment/     the fewest moves that free a shape

@@ -317,7 +317,7 @@ class Engine:
         """What the placement costs the cluster by what was learned; None where the rest of the written cost decides."""
         if self.policy is None or self.policy.node is not NodePolicy.FRAGMENTATION_AWARE:
             return None
-        return self.order.key(question, name)
+        return self.order.key(question, self.index.nodes[name].state)
 
     def _ceiling(self, question: Question, name: str, candidate: Candidate, best: Any) -> int:
         """The most that a placement on the node may cost to be better than the best so far."""

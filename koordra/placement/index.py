@@ -60,27 +60,35 @@ class Change(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NodeInfo:
-    """One node. `holders` are the claims with devices here, `guests` the pods that take room, `load` what those ask for together.
+    """One node. `load` is what its pods ask for together.
 
     `generation` goes up with every change that an answer about the node can depend on.
     """
 
     name: str
     node: Manifest
+    index: ClusterIndex
     pools: Sequence[Pool] = ()
-    holders: tuple[Any, ...] = ()
-    guests: tuple[Any, ...] = ()
     load: Load = field(default_factory=dict)
     state: NodeState | None = None
     face: Hashable = None
-    own_face: Hashable = None
+    own_face: tuple[Hashable, ...] | None = None
     read: Manifest | None = None
     """The version of the node that `own_face` is of."""
     trouble: str = ""
     """Why nothing may be placed here: an allocation that cannot be read."""
     labels: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
-    load_key: tuple[tuple[str, Decimal], ...] = ()
+
+    @property
+    def holders(self) -> tuple[Any, ...]:
+        """The claims with devices here."""
+        return self.index.holders(self)
+
+    @property
+    def guests(self) -> tuple[Any, ...]:
+        """The pods that take room."""
+        return self.index.guests(self.name)
 
     @property
     def devices(self) -> DeviceState:
@@ -127,6 +135,8 @@ class ClusterIndex:
         self.taken = Usage()
         self.known = NodeClasses()
         self.changes: list[Moved] = []
+        self.published_version = 0
+        """Goes up when a node is new, or publishes, is labelled or tainted otherwise."""
         self.base = 0
         """How many changes were dropped from the beginning of `changes`."""
         self.trouble: dict[str, str] = {}
@@ -140,6 +150,7 @@ class ClusterIndex:
         self._viewers: dict[PoolID, set[str]] = {}
         self._guests: dict[str, _Guest] = {}
         self._on_node: dict[str, dict[str, _Guest]] = {}
+        self._loads: dict[str, Load] = {}
         self._pods_of: dict[str, set[str]] = {}
         self._stale: set[str] = set()
         self._slices: dict[str, tuple[Manifest, ...]] = {}
@@ -248,7 +259,7 @@ class ClusterIndex:
             return
         known = self.nodes.get(name)
         if known is None:
-            self.nodes[name] = NodeInfo(name, node)
+            self.nodes[name] = NodeInfo(name, node, self)
         else:
             known.node = node
         self._stale.add(name)
@@ -377,8 +388,10 @@ class ClusterIndex:
         if before is not None and before.node:
             here = self._on_node[before.node]
             del here[key]
+            # Summed anew: amounts beyond the digits of a Decimal do not come back by subtraction.
+            self._loads[before.node] = _sum(one.requests for one in here.values())
             if not here:
-                del self._on_node[before.node]
+                del self._on_node[before.node], self._loads[before.node]
             self._stale.add(before.node)
         if guest is None:
             self._guests.pop(key, None)
@@ -386,6 +399,7 @@ class ClusterIndex:
         self._guests[key] = guest
         if guest.node:
             self._on_node.setdefault(guest.node, {})[key] = guest
+            self._loads[guest.node] = _sum((self._loads.get(guest.node, {}), guest.requests))
             self._stale.add(guest.node)
 
     # --- questions --------------------------------------------------------------------------------------------------
@@ -408,22 +422,22 @@ class ClusterIndex:
         pools = self.inventory.pools(info.node)
         if pools is not info.pools:
             self._view(info, pools)
-        info.holders = self._holders(info)
-        guests = self._on_node.get(info.name, {})
-        info.guests = tuple([guest.pod for guest in guests.values()])
-        info.load = _sum(guest.requests for guest in guests.values())
-        info.load_key = tuple(sorted([(name, amount) for name, amount in info.load.items() if amount]))
+        info.load = self._loads.get(info.name, {})
+        load = tuple(sorted([(name, amount) for name, amount in info.load.items() if amount]))
         labels = objects.labels_of(info.node)
         if info.face is None or info.labels != labels:
             info.labels = labels
             info.generation += 1
+            self.published_version += 1
             self.changes.append(Moved(info.name, info.state, info.state))
         info.trouble = self._trouble(info) if self._unread else ""
         if info.read is not info.node:
+            before = info.own_face
             info.read, info.own_face = info.node, face_of(info.node)
+            self.published_version += before is None or before[0] != info.own_face[0]
         info.face = (info.trouble, info.own_face)
         devices, key = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(labels))
-        self._move(info, self.known.node_state(devices, key, (info.face, info.load_key)))
+        self._move(info, self.known.node_state(devices, key, (info.face, load)))
 
     def _move(self, info: NodeInfo, state: NodeState | None) -> None:
         before = info.state
@@ -446,6 +460,7 @@ class ClusterIndex:
         for pool in pools:
             self._viewers.setdefault(pool.id, set()).add(info.name)
         info.pools = pools
+        self.published_version += 1
 
     def _trouble(self, info: NodeInfo) -> str:
         keys = sorted(
@@ -453,7 +468,12 @@ class ClusterIndex:
         )
         return self._unread[keys[0]] if keys else ""
 
-    def _holders(self, info: NodeInfo) -> tuple[Any, ...]:
+    def guests(self, node: str) -> tuple[Any, ...]:
+        """The pods that take room on the node."""
+        return tuple([guest.pod for guest in self._on_node.get(node, {}).values()])
+
+    def holders(self, info: NodeInfo) -> tuple[Any, ...]:
+        """The claims with devices on the node."""
         pools = dict.fromkeys([*[pool.id for pool in info.pools], (names.DRIVER, info.name)])
         found = dict.fromkeys([key for pool in pools for key in self._of_pool.get(pool, ())])
         return tuple([self._held[key].claim for key in found])

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
 from koordra.api import names, objects
-from koordra.api.devices import Device
+from koordra.api.devices import Device, DeviceID
+from koordra.placement.columns.state import Kind, State
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
@@ -28,9 +29,10 @@ _POSITIONS: Final = "positions"
 
 @dataclass(slots=True, eq=False)
 class NodeClass:
-    """Nodes that publish the same devices, position by position."""
+    """Nodes that publish the same devices, position by position. `pools` are the first such node's."""
 
     number: int
+    pools: tuple[Pool, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +45,13 @@ class DeviceState:
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """Its nodes by name. `key` is None while the state is nobody's but one node's."""
+    """Its nodes by name. `key` is None while the state is nobody's but one node's. `columns`: the state as numbers, and their kind,
+    once somebody has read it (`learned_order`)."""
 
     devices: DeviceState
     key: Hashable
     nodes: list[str] = field(default_factory=list)
+    columns: tuple[Kind, State] | None = None
 
     @property
     def first(self) -> str | None:
@@ -95,7 +99,7 @@ class NodeClasses:
         published = self._published(pools)
         found = self._classes.get(published)
         if found is None:
-            found = self._classes[published] = NodeClass(self._numbered)
+            found = self._classes[published] = NodeClass(self._numbered, tuple(pools))
             self._numbered += 1
         if pools:
             kept[_CLASS] = (self, tuple(pools), found)
@@ -174,8 +178,8 @@ def _is(one: object, other: object) -> bool:
     return one is other
 
 
-def face_of(node: Mapping[str, Any]) -> Hashable:
-    """What the predicates read of a node besides its name and labels."""
+def face_of(node: Mapping[str, Any]) -> tuple[Hashable, ...]:
+    """What the predicates read of a node besides its name and labels: taints first."""
     spec, status = objects.spec_of(node), objects.status_of(node)
     ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
     return (
@@ -186,15 +190,21 @@ def face_of(node: Mapping[str, Any]) -> Hashable:
     )
 
 
+def positions_in(pool: Pool) -> Mapping[DeviceID, int]:
+    """Where the pool's devices stand in it."""
+    found: dict[DeviceID, int] | None = pool.read.get(_POSITIONS)
+    if found is None:
+        found = pool.read[_POSITIONS] = {one.id: at for at, one in enumerate(pool.devices)}
+    return found
+
+
 def _taken_of(pools: Sequence[Pool], taken: Usage) -> Hashable:
     found = []
     offset = 0
     for pool in pools:
         in_use = taken.of_pool.get(pool.id)
         if in_use:
-            positions = pool.read.get(_POSITIONS)
-            if positions is None:
-                positions = pool.read[_POSITIONS] = {one.id: at for at, one in enumerate(pool.devices)}
+            positions = positions_in(pool)
             found += [
                 (
                     offset + positions[device],

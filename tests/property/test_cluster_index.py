@@ -171,15 +171,18 @@ def test_what_was_tried_leaves_nothing_behind(seed: int) -> None:
 
 
 def ranked(order: LearnedOrder) -> Dict:
-    """What the order of nodes knows of each node: its devices and what is free of them."""
+    """What the order of nodes knows of each node: what it is, and what is free of it."""
     order.index.settle()
     order.follow()
-    states = order.ranking.fleet.nodes
-    return {
-        one.name: (one.gpus, one.nics, one.capacity, one.unusable, one.pools, one.cpu, state and state.gpus)
-        for one, state in zip(order.ranking.devices, states, strict=True)
-        if state is not None
-    }
+    states, kinds = order.columns.nodes, order.columns.kinds
+    assert len(order._rows) == sum(state is not None for state in states)
+    found = {}
+    for name, info in order.index.nodes.items():
+        assert info.state is not None
+        state = states[order._rows[info.state]]
+        assert state is not None
+        found[name] = (kinds[state.kind], state._replace(kind=0))
+    return {"nodes": found, "memory": order._memory, "gpus": order.online.capacity}
 
 
 @pytest.mark.parametrize("seed", range(15))

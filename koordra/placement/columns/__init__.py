@@ -5,5 +5,4 @@ arrays            states and request classes as numpy columns
 fleet             nodes by state, keys kept per class and state, the smallest key
 canonical         states that differ only by which of two equal switches holds what
 node_devices      a node's published devices as a state; request_mapping: claims as a request
-node_ranking      the order of a cluster's nodes for a group of claims
 """

@@ -121,13 +121,11 @@ class Classes:
 
 
 def accepts(kind: Kind, request: Request) -> bool:
-    """Whether nodes of the kind may serve the request at all, by model, node set and profiles."""
+    """Whether nodes of the kind may serve the request at all, by model and profiles."""
     if request.models and kind.model not in request.models:
         return False
-    if request.slices and (request.gpus or not _offers(kind, request.slices)):
-        # Slices together with whole cards are left to the search.
-        return False
-    return request.nodes < 0 or bool(kind.sets >> request.nodes & 1)
+    # Slices together with whole cards are left to the search.
+    return not request.slices or (not request.gpus and _offers(kind, request.slices))
 
 
 def _offers(kind: Kind, slices: Sequence[Slice]) -> bool:

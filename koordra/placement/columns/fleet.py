@@ -135,10 +135,6 @@ class Fleet:
         if known is not None:
             self._enter(number, known)
 
-    def name_sets(self, kinds: Sequence[Kind]) -> None:
-        """The same kinds, of which some belong to more node sets, that no request was restricted to so far."""
-        self.kinds = self.classes.kinds = tuple(kinds)
-
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def expect(self, requests: Iterable[Request]) -> None:
@@ -176,11 +172,10 @@ class Fleet:
         key = int(self._keys[number, slot])
         return None if key >= INFEASIBLE else self._placement(node, slot, request, key)
 
-    def key_on(self, node: int, request: Request) -> int | None:
-        """The request's key on one node, None where it does not fit."""
+    def key_on(self, node: int, request: Request) -> int:
+        """The request's key on one node, INFEASIBLE where it does not fit."""
         slot, number = int(self.slot_of_node[node]), self._class(request)
-        key = INFEASIBLE if slot < 0 else int(self._keys[number, slot])
-        return None if key >= INFEASIBLE else key
+        return INFEASIBLE if slot < 0 else int(self._keys[number, slot])
 
     def ranked(self, request: Request, most: int | None = None) -> list[tuple[int, int]]:
         """Nodes that can serve the request with their keys, best first, ties in the fixed order."""

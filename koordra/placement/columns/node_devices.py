@@ -20,11 +20,10 @@ from typing import Any, Final
 from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, PublishedDevice, Usage
 from koordra.allocator.score import COMPACT
 from koordra.api import names, objects
-from koordra.api.devices import DeviceID
+from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, DeviceID, Taint
 from koordra.errors import InvalidQuantity
 from koordra.placement.columns.state import FULL, WHOLE, Kind, Spread, State
 from koordra.placement.mig.profiles import NO_PROFILES, Cut, Profiles, cut_of
-from koordra.placement.node_filter.device_admission import common_taints, keeps_out, type_of
 from koordra.quantity import parse
 from koordra.topology.machine_shape import MachineShape, shape_of_devices
 
@@ -59,11 +58,10 @@ class NodeDevices:
     host_memory: int
     cuts: Mapping[DeviceID, tuple[int, int]] = field(default_factory=dict)
     profiles: Profiles = field(default=NO_PROFILES, compare=False)
-    node: Mapping[str, Any] = field(default_factory=dict, compare=False)
     sources: tuple[Pool, ...] = field(default=(), compare=False)
 
     def closed(self) -> NodeDevices:
-        """The same with every taint keeping everybody away, for who does not ask by request (`node_sets`)."""
+        """The same with every taint keeping everybody away, for who does not ask by request."""
         tainted = {one.id for pool in self.sources for one in pool.devices if any(map(keeps_out, one.taints))}
         return replace(self, unusable=self.unusable | tainted) if tainted else self
 
@@ -132,9 +130,7 @@ def nodes_of(nodes: Mapping[str, Mapping[str, Any]], inventory: Inventory) -> li
 
 def node_devices(name: str, node: Mapping[str, Any], inventory: Inventory) -> NodeDevices:
     cpu, memory = size_of(node)
-    return replace(
-        devices_of_pools(tuple(inventory.pools(node))), name=name, node=node, cpu=cpu, host_memory=memory
-    )
+    return replace(devices_of_pools(tuple(inventory.pools(node))), name=name, cpu=cpu, host_memory=memory)
 
 
 def size_of(node: Mapping[str, Any]) -> tuple[int, int]:
@@ -167,7 +163,7 @@ def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
     offered = [one for pool in pools if not pool.trouble for one in pool.devices if one.here]
     of_type: dict[str, list[PublishedDevice]] = {}
     for one in offered:
-        of_type.setdefault(str(one.plain.get(names.ATTR_TYPE)), []).append(one)
+        of_type.setdefault(type_of(one), []).append(one)
     gpus = _gpus(offered)
     nics = of_type.get(names.TYPE_NIC, []) or _cards(of_type.get(names.TYPE_VF, []))
     shape = _shape(tuple(map(_place, gpus)), tuple(map(_place, nics)))
@@ -232,15 +228,27 @@ def _cuts(
 
 
 def _unusable(offered: Sequence[PublishedDevice]) -> frozenset[DeviceID]:
-    """Devices with taints of their own. Those that all of a type on the node have are about requests (`node_sets`)."""
+    """Devices with taints of their own. Those that all of a type on the node have keep requests off the node."""
     if not any(one.taints for one in offered):
         return frozenset()
-    common = common_taints(offered)
+    common: dict[str, set[Taint]] = {}
+    for one in offered:
+        own = set(filter(keeps_out, one.taints))
+        common[type_of(one)] = common.get(type_of(one), own) & own
     return frozenset(
         one.id
         for one in offered
         if any(keeps_out(taint) and taint not in common[type_of(one)] for taint in one.taints)
     )
+
+
+def keeps_out(taint: Taint) -> bool:
+    """Whether the taint keeps requests away that do not tolerate it."""
+    return taint.effect in (NO_SCHEDULE, NO_EXECUTE)
+
+
+def type_of(one: PublishedDevice) -> str:
+    return str(one.plain.get(names.ATTR_TYPE))
 
 
 def _parts(

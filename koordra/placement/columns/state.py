@@ -33,8 +33,7 @@ class Slice(NamedTuple):
 class Request(NamedTuple):
     """A request class: `gpus` GPUs, `milli` of each (only one GPU can be shared), `nics` NICs with `percent` of each.
 
-    `models` are the GPU models allowed, sorted, empty for any. `nodes` restricts to node sets by number (selectors and taints
-    of the pod, evaluated once per set), -1 for none. `slices` are parts of cut cards (MIG), sorted, beside or instead of GPUs.
+    `models` are the GPU models allowed, sorted, empty for any. `slices` are parts of cut cards (MIG), sorted, beside or instead of GPUs.
     """
 
     cpu: int
@@ -44,7 +43,6 @@ class Request(NamedTuple):
     models: tuple[str, ...] = ()
     nics: int = 0
     percent: int = 0
-    nodes: int = -1
     slices: tuple[Slice, ...] = ()
 
     @property
@@ -75,7 +73,7 @@ class Form(NamedTuple):
 class Kind(NamedTuple):
     """What nodes of one sort have in common. Without a shape GPUs are interchangeable and there are no NICs.
 
-    `sets` has bit i where the nodes belong to node set i of the requests' restrictions. `spread` are the groups as published, where
+    `spread` are the groups as published, where
     they are; without them those of the shape. `layouts` says of each GPU how it may be cut, None for one that is not; it is empty
     where none is, and only nodes of known shape have some.
     """
@@ -83,7 +81,6 @@ class Kind(NamedTuple):
     model: str
     gpus: int
     shape: MachineShape | None = None
-    sets: int = 0
     spread: Spread = ()
     layouts: tuple[Layout | None, ...] = ()
 

@@ -24,7 +24,7 @@ from koordra.placement.gang.member_classes import MemberClass
 from koordra.placement.gang.score import Count
 from koordra.placement.index import NodeInfo, identity
 from koordra.placement.node_class import DeviceState
-from koordra.placement.node_filter.pod_terms import HOSTNAME, labels_read, said_by
+from koordra.placement.request.pod_terms import HOSTNAME, labels_read, said_by
 from koordra.quantity import parse
 
 Where = tuple[DeviceState | NodeInfo, int]

@@ -80,7 +80,7 @@ class Workload:
         """The target workload, most frequent first."""
         pooled: dict[Request, int] = {}
         for request, count in self.ordered():
-            plain = request._replace(memory=0, nics=0, percent=0, nodes=-1)
+            plain = request._replace(memory=0, nics=0, percent=0)
             pooled[plain] = pooled.get(plain, 0) + count
         ranked = sorted(pooled.items(), key=lambda entry: (-entry[1], entry[0]))
         total, seen, kept = sum(pooled.values()), 0, []
@@ -93,14 +93,14 @@ class Workload:
 
 
 def _written(request: Request, count: int) -> list[Any]:
-    """Slices come last, and only where there are some: earlier versions read what they know."""
-    plain = [count, *request[:4], list(request.models), *request[5:8]]
+    """Slices come last, and only where there are some: earlier versions read what they know, and a set of nodes (-1: any) before."""
+    plain = [count, *request[:4], list(request.models), request.nics, request.percent, -1]
     slices = [[list(one.profiles), one.milli] for one in request.slices]
     return [*plain, slices] if slices else plain
 
 
 def _read(entry: Any) -> tuple[Request, int]:
-    count, cpu, memory, gpus, milli, models, nics, percent, nodes, *slices = entry
+    count, cpu, memory, gpus, milli, models, nics, percent, _nodes, *slices = entry
     if len(slices) > 1:
         raise ValueError(f"{len(entry)} fields")
     request = Request(
@@ -111,7 +111,6 @@ def _read(entry: Any) -> tuple[Request, int]:
         tuple(map(str, models)),
         int(nics),
         int(percent),
-        int(nodes),
         tuple(Slice(tuple(map(str, profiles)), int(size)) for found in slices for profiles, size in found),
     )
     amounts = (request.cpu, request.memory, request.nics, *(one.milli for one in request.slices))

@@ -93,7 +93,7 @@ def _popular_with_cards(workload: Workload) -> list[tuple[Request, int]]:
     return [
         (request, count)
         for request, count in workload.with_cards()
-        if request._replace(memory=0, nics=0, percent=0, nodes=-1) in popular
+        if request._replace(memory=0, nics=0, percent=0) in popular
     ]
 
 

@@ -1,1 +1,1 @@
-"""What is asked: `groups` of claims that are placed together, and which of them ask the same (`request_class`)."""
+"""What is asked: `groups` of claims that are placed together, and which of them ask the same (`request_class`); `pod_terms`: what pods say of nodes."""

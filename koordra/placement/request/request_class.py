@@ -6,7 +6,6 @@ predicates read of the pods. Answers are kept by class (`results`, by DeviceStat
 
 from __future__ import annotations
 
-import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,10 +23,9 @@ from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
 from koordra.placement.node_class import NodeClass
 from koordra.placement.request.groups import Group, claim_keys, siblings_in
+from koordra.placement.request.pod_terms import chooses_nodes, said_by
 
 _MOST_NODE_CLASSES: Final = 64
-
-_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +66,8 @@ class Question:
 
 def spec_key(claim: ResourceClaim) -> Hashable:
     """Equal for claims of equal specs, which differ in nothing but who they are."""
+    if claim.content:
+        return claim.content
     config = tuple([(one.driver, one.requests, one.where, repr(one.parameters)) for one in claim.config])
     return claim.requests, claim.constraints, config
 
@@ -86,7 +86,7 @@ def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> tuple[Hashable, H
             for pod in group.pods
         ]
     )
-    return tuple(map(_said, asked)), pods
+    return tuple([spec_key(claim.claim) for claim in asked]), pods
 
 
 def question_of(
@@ -100,7 +100,7 @@ def question_of(
     key = class_key(group, asked)
     found = known.get(key)
     if found is None:
-        names_nodes = any(_names_nodes(pod) for pod in group.pods)
+        names_nodes = any(map(chooses_nodes, group.pods))
         found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, features))
     return Question(group, asked, tuple(siblings_in(group)), found, key)
 
@@ -120,37 +120,4 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
 
 def pod_face(pod: Mapping[str, Any]) -> Hashable:
     """What the predicates read of a pod."""
-    spec = objects.spec_of(pod)
-    said = [spec.get("nodeName"), spec.get("nodeSelector"), spec.get("tolerations"), _affinity(spec)]
-    words = _ENCODER.encode(said) if any(said) else ""
-    return words, tuple(sorted(requests_of(pod).items()))
-
-
-def _names_nodes(pod: Mapping[str, Any]) -> bool:
-    spec = objects.spec_of(pod)
-    return bool(spec.get("nodeName") or spec.get("nodeSelector") or _affinity(spec))
-
-
-def _affinity(spec: Mapping[str, Any]) -> Any:
-    found = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    return found.get("requiredDuringSchedulingIgnoredDuringExecution")
-
-
-def _said(claim: ResolvedClaim) -> Hashable:
-    """All of a claim that the search sees."""
-    return (
-        claim.claim.requests,
-        claim.constraints,
-        claim.joints,
-        claim.joint_requests,
-        claim.placement,
-        claim.own_driver_only,
-        claim.demands_partition,
-        tuple(
-            [
-                (wanted.kind, wanted.device_class.name)
-                for request in claim.requests
-                for wanted in request.alternatives
-            ]
-        ),
-    )
+    return said_by(pod), tuple(sorted(requests_of(pod).items()))

@@ -143,8 +143,7 @@ def test_a_new_table_is_used_where_an_old_answer_is_known() -> None:
         book.place(name, memory=f"{GPU * percent // 100}Gi")
     taken = []
     for table in (hole_of(350), hole_of(100)):
-        book.placer.order.ranking.know(table)
-        book.placer.order.epoch += 1
+        book.placer.order.know(table)
         book.add("asked", memory=f"{GPU * 25 // 100}Gi")
         book.placer.sync(book.seen())
         allocation = book.placer.place(book.group("asked"), {}).allocations["default/asked"]
@@ -185,14 +184,16 @@ def test_nodes_that_come_go_and_change_are_followed() -> None:
     for number in range(6, 30):
         book.place(f"c{number}", memory="20Gi")
         book.end(f"c{number - 3}")
-    leftovers, fleet = book.placer.order, book.placer.order.ranking.fleet
+    leftovers = book.placer.order
     fresh = Placer(learned=leftovers.learned)
     fresh.sync(book.seen())
     book.placer.sync(book.seen())
-    ours, theirs = leftovers.ranking, fresh.order.ranking
-    assert fleets.drifted(fleet) == []
+    assert fleets.drifted(leftovers.columns) == []
     for name in book.placer.nodes:
-        mine, other = (ranking.fleet.nodes[ranking.number[name]] for ranking in (ours, theirs))
+        mine, other = (
+            order.columns.nodes[order._rows[placer.nodes[name].state]]
+            for placer, order in ((book.placer, leftovers), (fresh, fresh.order))
+        )
         assert mine is not None
         assert other is not None
         assert mine._replace(kind=0) == other._replace(kind=0)
@@ -323,10 +324,10 @@ def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: p
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    for method in ("request", "key", "heard"):
+    for part, method in (("columns", "key_on"), ("online", "heard"), ("_models", "models")):
         book = Learning(nodes=2, learned=Learned(hole_of(190)))
         with monkeypatch.context() as patch:
-            patch.setattr(book.placer.order.ranking, method, broken)
+            patch.setattr(getattr(book.placer.order, part), method, broken)
             book.add("asked", memory="20Gi")
             book.placer.sync(book.seen())
             group = book.group("asked")
@@ -343,8 +344,8 @@ def test_nodes_that_went_when_the_list_of_changes_was_begun_anew_are_forgotten()
     index.base += len(index.changes)
     index.changes.clear()
     book.placer.sync(book.seen())
-    assert set(book.placer.order._published) == {"n0", "n1"}
-    assert len([one for one in book.placer.order.ranking.fleet.nodes if one is not None]) == 2
+    assert book.placer.order._rows.keys() == {info.state for info in book.placer.nodes.values()}
+    assert len([one for one in book.placer.order.columns.nodes if one is not None]) == 2
 
 
 @pytest.mark.parametrize("text", DAMAGED)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from koordra.allocator.devices.inventory import Inventory, Usage
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
 from koordra.placement.columns.fleet import Fleet
-from koordra.placement.columns.node_devices import node_devices
+from koordra.placement.columns.node_devices import NodeDevices, node_devices
 from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
+from koordra.placement.policy.expected_waste import ExpectedLeftover
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
@@ -29,6 +33,17 @@ def drifted(fleet: Fleet) -> list[tuple[Request, State]]:
         stale = (fleet.policy.column(slot, 0) != kept).nonzero()[0]
         found.extend((fleet.classes.requests[int(number)], state) for number in stale)
     return found
+
+
+def replayed(
+    nodes: Iterable[Mapping[str, Any]], inventory: Inventory, table: Table
+) -> tuple[list[NodeDevices], Fleet]:
+    """Published nodes as a replay has them: empty, numbered in the order of their names."""
+    by_name = {node["metadata"]["name"]: node for node in nodes}
+    devices = [node_devices(name, by_name[name], inventory) for name in sorted(by_name)]
+    kinds = list(dict.fromkeys(one.kind for one in devices))
+    states = [one.state(kinds.index(one.kind), Usage(), {}) for one in devices]
+    return devices, Fleet(kinds, states, ExpectedLeftover(table))
 
 
 def mig_layout(card: str) -> Layout:

@@ -17,9 +17,7 @@ from koordra.placement.columns.request_mapping import request_of
 from koordra.placement.columns.state import Slice
 from koordra.placement.decide import Engine
 from koordra.placement.mig.profiles import Profiles
-from koordra.placement.node_filter import node_sets
-from koordra.placement.node_filter.node_sets import NodeSets
-from koordra.placement.order.learned_order import Learned
+from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.policy.workload_table import MOST_PER_GPU
 from tests.unit.placement import fleets, mixed
 
@@ -79,7 +77,7 @@ def test_a_bound_pod_that_asks_for_more_than_any_number_fills_its_node_alone(
         found = plan([*objects, *there], engine=kept, report_errors=True)
         assert ("d/pinned" in found.nodes) is not bool(there)
         assert "d/sane" in found.nodes
-    assert fleets.drifted(kept.order.ranking.fleet) == []
+    assert fleets.drifted(kept.order.columns) == []
 
 
 @pytest.mark.parametrize("of_class", ["gpu.koordra.io", "mig.koordra.io", "nic.koordra.io"])
@@ -108,19 +106,16 @@ def test_a_node_whose_size_cannot_be_read_is_not_used(inventory: Inventory) -> N
     assert list(found.nodes) == ["d/sane"]
 
 
-def test_taints_that_differ_on_every_node_make_a_crowd(
-    inventory: Inventory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cells are bounded, and are not made anew for every node that comes; every claim finds its node."""
-    monkeypatch.setattr(node_sets, "MOST_CELLS", 20)
-    divided: list[int] = []
-    divide = NodeSets._divide
+def test_taints_may_differ_on_every_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every claim finds its node. What requests are measured by is not worked out again while no node is published otherwise."""
+    measured: list[int] = []
+    measure = LearnedOrder._measure
 
-    def counted(self: NodeSets) -> None:
-        divided.append(len(self._nodes))
-        divide(self)
+    def counted(self: LearnedOrder) -> None:
+        measured.append(len(self.index.nodes))
+        measure(self)
 
-    monkeypatch.setattr(NodeSets, "_divide", counted)
+    monkeypatch.setattr(LearnedOrder, "_measure", counted)
     nodes = mixed.nodes(COUNT)
     for number, node in enumerate(nodes):
         node["spec"] = {"taints": [{"key": "of", "value": f"tenant-{number}", "effect": "NoSchedule"}]}
@@ -148,9 +143,9 @@ def test_taints_that_differ_on_every_node_make_a_crowd(
             f"d/c{number:02}": mixed.name_of(number) for number in range(0, COUNT, 7) if number != 7
         }
         nodes = [{**node, "metadata": {**node["metadata"], "annotations": {}}} for node in nodes]
-    assert len(divided) <= 6
-    assert len(kept.order.ranking.sets._cells) <= 20 + len(mixed.MACHINES)
-    assert fleets.drifted(kept.order.ranking.fleet) == []
+    assert measured == [COUNT]
+    assert len(kept.order.columns.kinds) == len(mixed.MACHINES)
+    assert fleets.drifted(kept.order.columns) == []
 
 
 def test_nodes_under_new_names_leave_nothing_behind() -> None:
@@ -173,9 +168,9 @@ def test_nodes_under_new_names_leave_nothing_behind() -> None:
                 len(index.nodes),
                 len(index._viewers),
                 len(index._seen["ResourceSlice"]),
-                len(kept.order._published),
-                len(kept.order.ranking.sets._nodes),
-                len(kept.order.ranking.sets._hosts),
+                len(index._loads),
+                len(kept.order._rows),
+                len(kept.order._gpus),
             )
             if turn
             else ()

@@ -141,7 +141,7 @@ def test_the_replay_the_plan_and_the_controller_take_the_same_place(case: str, m
         if clusters.placed and draw.random() < 0.3:
             clusters.end(draw.choice(sorted(clusters.placed)))
     assert slices > 3
-    assert fleets.drifted(clusters.ranking.fleet) == []
+    assert fleets.drifted(clusters.fleet) == []
 
 
 def test_the_mix_that_was_learned_decides_the_place() -> None:

@@ -12,24 +12,23 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.allocator.devices.inventory import Usage
-from koordra.allocator.features import Features
+from koordra.allocator.predicates import unsuitable
 from koordra.allocator.request.classes import shipped_classes
-from koordra.allocator.request.requests import resolve
-from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.api.claims import ResourceClaim
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.placer import Placer
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement.columns.arrays import INFEASIBLE
 from koordra.placement.columns.fleet import Placement
 from koordra.placement.columns.state import Request
 from koordra.placement.order.learned_order import Learned
 from koordra.placement.order.learned_order import Learned as Known
-from koordra.placement.order.node_ranking import NodeRanking
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
+from koordra.placement.request.groups import Group
 from tests.fakes.groups import groups_of
 from tests.long import mostly_long
 from tests.machines import catalogue
@@ -83,17 +82,15 @@ class Clusters:
         self.classes = [*shipped_classes()]
         for entry in self.classes:
             entry["metadata"].setdefault("uid", entry["metadata"]["name"])
-        self.read = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in self.classes}
         self.kept = engine_for(learned=Known(table, LEARNED))
-        self.ranking = NodeRanking.of(
-            {entry["metadata"]["name"]: entry for entry in self.nodes}, read_inventory(self.slices), table
-        )
-        self.ranking.settle(Usage(), {})
+        self.devices, self.fleet = fleets.replayed(self.nodes, read_inventory(self.slices), table)
         self.cache = ClusterCache()
         self.placer = Placer(learned=Learned(table, LEARNED))
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
         self.placed: dict[str, Placement] = {}
+        self.models: dict[str, tuple[str, ...]] = {}
+        """Of claims that name models of GPUs."""
 
     def node_of(self, number: int) -> Object:
         name = f"node-{number}"
@@ -149,15 +146,22 @@ class Clusters:
         }
 
     def by_fleet(self, name: str) -> set[tuple[str, str]]:
-        claim = ResourceClaim.from_dict(self.claims[name])
-        asked = resolve(claim, position=0, classes=self.read, features=Features.of(None))
-        request = self.ranking.request([asked], [self.pods[name]])
-        # No request: no device would do.
-        found = None if request is None else self.ranking.fleet.place(request)
+        group = Group((ResourceClaim.from_dict(self.claims[name]),), (self.pods[name],))
+        request = self.kept.order.request(self.kept.resolve(group))
+        if request is None:
+            return set()  # no device would do
+        keys = self.fleet.keys_of_nodes(request)
+        by_name = {node["metadata"]["name"]: node for node in self.nodes}
+        for number, devices in enumerate(self.devices):
+            kept_off = self.models.get(name) and devices.kind.model not in self.models[name]
+            if kept_off or unsuitable(by_name[devices.name], self.pods[name], taken={}):
+                keys[number] = INFEASIBLE
+        found = self.fleet.find_on(int(keys.argmin()), request) if keys.min() < INFEASIBLE else None
         if found is None:
             return set()
+        self.fleet.take(found)
         self.placed[name] = found
-        node = self.ranking.devices[found.node]
+        node = self.devices[found.node]
         slices = {place: device for device, place in node.cuts.items()}
         devices = [node.gpus[at] for at in found.gpus] + [node.nics[at] for at in found.nics]
         devices += [slices[place] for place in found.cuts]
@@ -203,7 +207,7 @@ class Clusters:
 
     def end(self, name: str) -> None:
         del self.claims[name], self.pods[name]
-        self.ranking.fleet.release(self.placed.pop(name))
+        self.fleet.release(self.placed.pop(name))
 
 
 def _devices(allocation: Any) -> set[tuple[str, str]]:
@@ -237,4 +241,5 @@ def test_the_replay_the_plan_and_the_controller_take_the_same_devices(case: str,
         clusters.take(name, allocation)
         if clusters.placed and draw.random() < 0.3:
             clusters.end(draw.choice(sorted(clusters.placed)))
-    assert fleets.drifted(clusters.ranking.fleet) == []
+    assert fleets.drifted(clusters.fleet) == []
+    assert fleets.drifted(clusters.kept.order.columns) == []

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.request.classes import shipped_classes
+from koordra.api.claims import ResourceClaim
 from koordra.errors import PlanError
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement import engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
-from koordra.placement.columns.state import Request
-from koordra.placement.order.node_ranking import NodeRanking
+from koordra.placement.columns.arrays import INFEASIBLE
+from koordra.placement.order.learned_order import Learned
+from koordra.placement.policy.workload_table import Table
+from koordra.placement.request.groups import Group
 from koordra.topology import presets
+from tests.unit.placement import fleets
 
 Object = dict[str, Any]
 COUNT = 70
@@ -145,20 +147,37 @@ def test_a_bound_hides_no_node(cluster: list[Object], monkeypatch: pytest.Monkey
     assert plan([*cluster, *asked]) == bounded
 
 
-def test_the_view_follows_what_is_taken(cluster: list[Object]) -> None:
-    nodes = {entry["metadata"]["name"]: entry for entry in cluster if entry["kind"] == "Node"}
-    inventory = read_inventory([entry for entry in cluster if entry["kind"] == "ResourceSlice"])
-    ranking = NodeRanking.of(nodes, inventory)
-    ranking.settle(Usage(), {})
-    assert len(ranking.fleet.kinds) == 2
-    request = Request(4000, 0, 1, 1000, (), 1, 100)
-    assert next(iter(ranking.order_of(request))) == "node-000"
-    everything = {"cpu": Decimal(64)}
-    ranking.changed("node-000", Usage(), everything)
-    assert next(iter(ranking.order_of(request))) == "node-001"
-    assert ranking.key("node-000", request) is None
-    ranking.gone("node-001")
-    assert next(iter(ranking.order_of(request))) == "node-002"
+def test_columns_have_a_row_for_every_state_that_nodes_are_in(cluster: list[Object]) -> None:
+    """Seventy empty nodes are two states, of two kinds; a node that fills and one that goes move or leave."""
+    engine = engine_for(learned=Learned(Table(pods=1)))
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "full", "namespace": "d"},
+        "spec": {
+            "nodeName": "node-000",
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "64"}}}],
+        },
+    }
+    asked = _claim(0)
+
+    def key_on(name: str, *others: Object, without: str = "") -> int:
+        shown = [entry for entry in cluster if entry["metadata"]["name"] != without]
+        plan([*shown, *others], engine=engine)
+        engine.settle()
+        assert not fleets.drifted(engine.order.columns)
+        states = {info.state for info in engine.index.nodes.values()}
+        assert len(engine.order.columns.kinds) == 2
+        assert len(states) == sum(state is not None for state in engine.order.columns.nodes)
+        group = Group((ResourceClaim.from_dict(asked[0]),), (asked[1],))
+        key = engine.order.key(engine.resolve(group), engine.index.nodes[name].state)
+        assert key is not None
+        return key
+
+    assert key_on("node-000") == key_on("node-001") < INFEASIBLE
+    assert key_on("node-000", pod) == INFEASIBLE
+    assert key_on("node-001", pod) < INFEASIBLE
+    assert key_on("node-002", without="node-001") < INFEASIBLE
+    assert len(engine.order.columns.nodes) == 3
 
 
 @pytest.mark.long

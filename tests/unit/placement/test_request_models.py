@@ -1,24 +1,20 @@
-"""What keeps a request off nodes is known to the fleet: the first node that `plan()` asks fits, and the models are the workload's."""
+"""Nodes that cannot serve a claim are not searched, and the models that a request may run on are the workload's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from koordra.allocator.devices.inventory import Inventory, Usage
-from koordra.allocator.features import Features
+from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.placement import Placement
-from koordra.allocator.request.requests import ResolvedClaim, resolve
-from koordra.api.claims import DeviceClass, ResourceClaim
+from koordra.api.claims import ResourceClaim
 from koordra.placement import engine_for, plan, read_inventory
-from koordra.placement.columns.state import Request
 from koordra.placement.decide import Engine
-from koordra.placement.node_filter import node_sets
-from koordra.placement.node_filter.node_sets import MOST_SETS, NOWHERE
-from koordra.placement.order.node_ranking import NodeRanking
+from koordra.placement.index import CLASS, NODE, RULE, SLICE, Change
+from koordra.placement.order.learned_order import Learned
+from koordra.placement.request.groups import Group
 from tests.unit.placement import fleets, mixed
 
 Object = dict[str, Any]
@@ -140,34 +136,27 @@ def test_what_nothing_serves_has_the_reasons_of_every_node(inventory: Inventory)
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-class Fleet:
-    """A ranking over the mixed cluster, asked for requests."""
+class Cluster:
+    """An engine that learns, on the mixed cluster."""
 
-    def __init__(self, inventory: Inventory, nodes: list[Object]) -> None:
-        by_name = {node["metadata"]["name"]: node for node in nodes}
-        self.ranking = NodeRanking.of(by_name, inventory)
-        self.ranking.settle(Usage(), {})
+    def __init__(self, published: list[Object], nodes: list[Object]) -> None:
+        self.engine = engine_for(learned=Learned())
+        classes = {one["metadata"]["name"]: one for one in mixed.classes()}
+        slices = {one["metadata"]["name"]: one for one in published}
+        self.engine.index.sync(
+            {CLASS: classes, SLICE: slices, NODE: {one["metadata"]["name"]: one for one in nodes}}
+        )
 
-    def request(self, **said: Any) -> Request:
-        found = self.ranking.request(*_asked(**said))
+    def apply(self, kind: str, obj: Object) -> None:
+        self.engine.index.apply(Change(kind, obj["metadata"]["name"], obj))
+
+    def models(self, **said: Any) -> tuple[str, ...]:
+        self.engine.settle()
+        claim, pod = mixed.claim("asked", **said)
+        question = self.engine.resolve(Group((ResourceClaim.from_dict(claim),), (pod,)))
+        found = self.engine.order.request(question)
         assert found is not None
-        return found
-
-    def restriction(self, **said: Any) -> tuple[tuple[str, ...], int]:
-        found = self.request(**said)
-        return found.models, found.nodes
-
-    def order(self, **said: Any) -> list[str]:
-        return list(self.ranking.order(*_asked(**said)) or ())
-
-
-def _asked(**said: Any) -> tuple[list[ResolvedClaim], list[Object]]:
-    claim, pod = mixed.claim("asked", **said)
-    classes = {entry["metadata"]["name"]: DeviceClass.from_dict(entry) for entry in mixed.classes()}
-    resolved = resolve(
-        ResourceClaim.from_dict(claim), position=0, classes=classes, features=Features.of(None)
-    )
-    return [resolved], [pod]
+        return found.models
 
 
 def in_use(nodes: list[Object]) -> list[Object]:
@@ -177,16 +166,16 @@ def in_use(nodes: list[Object]) -> list[Object]:
     ]
 
 
-def test_models_are_said_where_some_are_kept_out(inventory: Inventory) -> None:
-    fleet = Fleet(inventory, in_use(mixed.nodes(COUNT)))
-    assert fleet.request().models == ()
-    assert fleet.restriction(selector=mixed.of_model("H100", "A100")) == (("A100", "H100"), -1)
-    assert fleet.request(memory="60Gi").models == ("H100",)
-    assert fleet.restriction(selector=mixed.of_model("T4", "A100", "H100", "V100")) == ((), -1)
-    assert fleet.request(gpus=0, nics=1).models == ()
+def test_models_are_said_where_some_are_kept_out(published: list[Object]) -> None:
+    cluster = Cluster(published, in_use(mixed.nodes(COUNT)))
+    assert cluster.models() == ()
+    assert cluster.models(selector=mixed.of_model("H100", "A100")) == ("A100", "H100")
+    assert cluster.models(memory="60Gi") == ("H100",)
+    assert cluster.models(selector=mixed.of_model("T4", "A100", "H100", "V100")) == ()
+    assert cluster.models(gpus=0, nics=1) == ()
 
 
-def test_models_follow_from_what_lasts_only(inventory: Inventory) -> None:
+def test_models_follow_from_what_lasts_only(published: list[Object]) -> None:
     """A zone where only one model stands makes a request one for that model; a cordon or an unready node does not."""
     nodes = mixed.nodes(COUNT)
     for number, node in enumerate(nodes):
@@ -199,152 +188,81 @@ def test_models_follow_from_what_lasts_only(inventory: Inventory) -> None:
             node["spec"]["taints"] = [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]
         if mixed.model_of(number) == "H100":
             node["spec"]["taints"] = [mixed.SET_ASIDE]
-    fleet = Fleet(inventory, nodes)
-    assert fleet.request().models == ("A100", "T4", "V100")
-    assert fleet.request(pod={"tolerations": mixed.TOLERATED}).models == ()
-    assert fleet.restriction(pod={"nodeSelector": {"zone": "edge"}}) == (("T4",), NOWHERE)
-    edge = fleet.request(
-        pod={
-            "nodeSelector": {"zone": "edge"},
-            "tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}],
-        }
-    )
-    assert edge.models == ("T4",)
-    assert {mixed.model_of(int(name[-3:])) for name in fleet.order()} == {"A100"}
+    cluster = Cluster(published, nodes)
+    assert cluster.models() == ("A100", "T4", "V100")
+    assert cluster.models(pod={"tolerations": mixed.TOLERATED}) == ()
+    assert cluster.models(pod={"nodeSelector": {"zone": "edge"}}) == ("T4",)
+    tolerated = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
+    assert cluster.models(pod={"nodeSelector": {"zone": "edge"}, "tolerations": tolerated}) == ("T4",)
 
 
-def test_a_tainted_device_bans_no_model_and_a_tainted_node_is_left_out(published: list[Object]) -> None:
+def test_a_tainted_device_bans_no_model(published: list[Object]) -> None:
     nodes = in_use(mixed.nodes(COUNT))
-    inventory = read_inventory(published)
-
-    def tainted(name: str, device: str | None) -> Object:
-        selector = {"driver": "koordra.io", "pool": name} | ({"device": device} if device else {})
-        return {
-            "apiVersion": "resource.k8s.io/v1beta2",
-            "kind": "DeviceTaintRule",
-            "metadata": {"name": f"rule-{name}"},
-            "spec": {"deviceSelector": selector, "taint": {"key": "broken", "effect": "NoSchedule"}},
-        }
-
-    by_model = {
-        model: [
-            node["metadata"]["name"]
-            for node in nodes
-            if mixed.model_of(int(node["metadata"]["name"][-3:])) == model
-        ]
-        for model in mixed.MACHINES
-    }
-    for name in by_model["T4"]:
-        inventory.put(tainted(name, None))
-    one = next(
-        device["name"]
-        for entry in published
-        if entry["spec"]["nodeName"] == by_model["V100"][0]
-        for device in entry["spec"]["devices"]
-    )
-    inventory.put(tainted(by_model["V100"][0], one))
-    fleet = Fleet(inventory, nodes)
-    assert fleet.request().models == ()
-    assert not set(fleet.order()) & set(by_model["T4"])
-    assert set(by_model["V100"]) <= set(fleet.order())
-    assert by_model["V100"][0] not in fleet.order(gpus=8)
-    tolerating = [{"key": "broken", "operator": "Exists"}]
-    assert set(by_model["T4"]) <= set(fleet.order(tolerations=tolerating))
-    assert fleet.restriction(tolerations=tolerating) == ((), -1)
+    cluster = Cluster(published, nodes)
+    for node in nodes:
+        name = node["metadata"]["name"]
+        if mixed.model_of(int(name[-3:])) == "T4":
+            rule = {
+                "apiVersion": "resource.k8s.io/v1beta2",
+                "kind": "DeviceTaintRule",
+                "metadata": {"name": f"rule-{name}"},
+                "spec": {
+                    "deviceSelector": {"driver": "koordra.io", "pool": name},
+                    "taint": {"key": "broken", "effect": "NoSchedule"},
+                },
+            }
+            cluster.apply(RULE, rule)
+    assert cluster.models() == ()
+    assert cluster.models(tolerations=[{"key": "broken", "operator": "Exists"}]) == ()
 
 
-def test_a_selector_that_fails_may_serve(inventory: Inventory) -> None:
-    """The search tells of the error; the fleet keeps nothing from it."""
-    fleet = Fleet(inventory, in_use(mixed.nodes(COUNT)))
-    assert fleet.restriction(selector='device.attributes["koordra.io"].nowhere == "x"') == ((), -1)
+def test_a_selector_that_fails_may_serve(published: list[Object]) -> None:
+    """The search tells of the error; nothing is kept from it."""
+    cluster = Cluster(published, in_use(mixed.nodes(COUNT)))
+    assert cluster.models(selector='device.attributes["koordra.io"].nowhere == "x"') == ()
 
 
-def test_a_label_of_every_node_makes_no_sets(inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does an attribute of every device. Both count as met, and the nodes are asked."""
-    monkeypatch.setattr(node_sets, "MOST_CELLS", 40)
-    fleet = Fleet(inventory, in_use(mixed.nodes(COUNT)))
-    assert fleet.restriction(pod={"nodeSelector": {"rack": "r033"}}) == ((), -1)
-    assert fleet.restriction(selector='device.attributes["koordra.io"].uuid == "x"') != ((), -1)
-    assert fleet.request(pod={"nodeSelector": {"rack": "r033", "zone": "west"}}).nodes > NOWHERE
-    found = plan(
-        [
-            *mixed.nodes(COUNT),
-            *mixed.classes(),
-            *mixed.claim("asked", pod={"nodeSelector": {"rack": "r033"}}),
-        ],
-        inventory=inventory,
-    )
+def test_what_tells_single_devices_apart_bans_no_model(published: list[Object]) -> None:
+    cluster = Cluster(published, in_use(mixed.nodes(COUNT)))
+    assert cluster.models(selector='device.attributes["koordra.io"].uuid == "x"') == ()
+
+
+def test_a_label_of_one_node_says_its_model(inventory: Inventory, published: list[Object]) -> None:
+    cluster = Cluster(published, in_use(mixed.nodes(COUNT)))
+    assert cluster.models(pod={"nodeSelector": {"rack": "r033"}}) == (mixed.model_of(33),)
+    assert cluster.models(pod={"nodeSelector": {"rack": "nowhere"}}) == ()
+    asked = mixed.claim("asked", pod={"nodeSelector": {"rack": "r033"}})
+    found = plan([*mixed.nodes(COUNT), *mixed.classes(), *asked], inventory=inventory)
     assert list(found.nodes.values()) == [mixed.name_of(33)]
 
 
-def test_labels_are_bounded(inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A storm of words about labels that no node has costs nothing but the words."""
-    monkeypatch.setattr(node_sets, "MOST_READ", 12)
-    fleet = Fleet(inventory, in_use(mixed.nodes(COUNT)))
-    said = [{"nodeSelector": {f"label-{number}": "x"}} for number in range(40)]
-    found = [fleet.restriction(pod=one) for one in said]
-    assert [nodes for _, nodes in found].count(NOWHERE) == 12
-    assert [nodes for _, nodes in found].count(-1) == 28
-    version = fleet.ranking.sets.version
-    assert [fleet.restriction(pod=one) for one in said] == found
-    assert fleet.ranking.sets.version == version
-
-
-def test_taints_that_come_and_go_use_nothing_up(
-    inventory: Inventory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An autoscaler writes the time into a taint's value: cells without nodes go, and labels are read as before."""
-    monkeypatch.setattr(node_sets, "MOST_CELLS", 40)
-    fleet = Fleet(inventory, in_use(mixed.nodes(COUNT)))
-    west = {"nodeSelector": {"zone": "west"}}
-    before = set(fleet.order(pod=west))
-    one = fleet.ranking.devices[0]
-    for number in range(100):
+def test_taints_that_come_and_go_leave_the_answers_as_they_were(published: list[Object]) -> None:
+    """An autoscaler writes the time into a taint's value, on the only node of a zone."""
+    nodes = in_use(mixed.nodes(COUNT))
+    nodes[0]["metadata"]["labels"]["zone"] = "alone"
+    cluster, there = Cluster(published, nodes), {"pod": {"nodeSelector": {"zone": "alone"}}}
+    before = cluster.models(**there)
+    assert before == (mixed.model_of(int(nodes[0]["metadata"]["name"][-3:])),)
+    for number in range(20):
         taint = {"key": "ToBeDeleted", "value": str(number), "effect": "NoSchedule"}
-        node = {**one.node, "spec": {"taints": [taint, {**taint, "key": "x", "effect": "PreferNoSchedule"}]}}
-        fleet.ranking.put(replace(one, node=node), Usage(), {})
-        assert one.name not in fleet.order()
-    fleet.ranking.put(one, Usage(), {})
-    assert set(fleet.order(pod=west)) == before
-    assert one.name in fleet.order()
+        cluster.apply(NODE, {**nodes[0], "spec": {"taints": [taint]}})
+        assert cluster.models(**there) == ()
+    cluster.apply(NODE, nodes[0])
+    assert cluster.models(**there) == before
+    assert fleets.drifted(cluster.engine.order.columns) == []
 
 
-def test_sets_are_bounded(inventory: Inventory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When all numbers are used, a request is unrestricted; later the one that nobody asked for is used again."""
-    fleet = Fleet(inventory, in_use(mixed.nodes(COUNT)))
-    racks = [node["metadata"]["labels"]["rack"] for node in in_use(mixed.nodes(COUNT))]
-    pairs = [{"rack": rack} for rack in racks] + [{"rack": rack, "zone": "west"} for rack in racks]
-    numbers = [fleet.request(pod={"nodeSelector": said}).nodes for said in pairs]
-    assert set(range(1, MOST_SETS)) <= set(numbers)
-    assert max(numbers) == MOST_SETS - 1
-    assert -1 in numbers
-    late = {"rack": racks[-1]}
-    assert fleet.request(pod={"nodeSelector": late}).nodes == -1
-    kept = pairs[1]
-    monkeypatch.setattr(node_sets, "_LONG_AGO", 3)
-    for _ in range(4):
-        assert fleet.request(pod={"nodeSelector": kept}).nodes == numbers[1]
-    epoch = fleet.ranking.sets.epoch
-    fleet.ranking.sets._answers.clear()
-    assert fleet.request(pod={"nodeSelector": late}).nodes > NOWHERE
-    assert fleet.ranking.sets.epoch > epoch
-    assert fleet.order(pod={"nodeSelector": late}) == [f"node-{racks[-1][1:]}"]
-    assert fleet.order(pod={"nodeSelector": kept}) == [f"node-{racks[1][1:]}"]
-
-
-def test_a_new_sort_of_node_makes_requests_others(inventory: Inventory, published: list[Object]) -> None:
+def test_a_model_that_comes_makes_requests_others(published: list[Object]) -> None:
     nodes = in_use(mixed.nodes(COUNT))
     few = [node for node in nodes if mixed.model_of(int(node["metadata"]["name"][-3:])) in {"A100", "H100"}]
-    fleet = Fleet(inventory, few)
-    selector = mixed.of_model("A100", "H100")
-    assert fleet.restriction(selector=selector) == ((), -1)
-    other = NodeRanking.of({node["metadata"]["name"]: node for node in nodes}, inventory)
-    new = next(one for one in other.devices if one.kind.model == "T4")
-    fleet.ranking.put(new, Usage(), {})
-    assert fleet.request(selector=selector).models == ("A100", "H100")
-    assert fleet.ranking.key(new.name, fleet.request(selector=selector)) is None
-    assert fleet.ranking.key(new.name, fleet.request(selector=mixed.of_model("T4"))) is not None
-    assert fleets.drifted(fleet.ranking.fleet) == []
+    cluster, selector = Cluster(published, few), mixed.of_model("A100", "H100")
+    assert cluster.models(selector=selector) == ()
+    cluster.apply(
+        NODE, next(node for node in nodes if mixed.model_of(int(node["metadata"]["name"][-3:])) == "T4")
+    )
+    assert cluster.models(selector=selector) == ("A100", "H100")
+    assert cluster.models(selector=mixed.of_model("T4")) == ("T4",)
+    assert fleets.drifted(cluster.engine.order.columns) == []
 
 
 @pytest.mark.long

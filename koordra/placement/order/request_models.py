@@ -1,0 +1,144 @@
+"""Which GPU models a request may run on: knowledge about the workload, kept by name in the learned table.
+
+A request is kept off a model by what its selectors say of devices (judged by the allocator's own `eligibility`) and by what its pods
+say of nodes: selectors, required affinity, taints (judged by `allocator.predicates`). Only what lasts counts: labels, and taints
+that somebody has set; not cordons, a node that is not ready, the taints that Kubernetes sets itself, tainted devices, or what is in
+use. If some node with the model may serve, the model counts.
+
+What reads attributes that tell nodes of one class apart (`NodeClasses.identities`), or fails, may be served: the search has the last
+word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from koordra.allocator.devices.eligibility import judge
+from koordra.allocator.devices.inventory import Pool
+from koordra.allocator.features import Features
+from koordra.allocator.predicates import unsuitable
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.api import names, objects
+from koordra.cel.selectors import names_read_by
+from koordra.placement.columns.node_devices import keeps_out, type_of
+from koordra.placement.index import NodeInfo
+from koordra.placement.node_class import NodeClass
+
+_CLASSES: Final = {
+    names.TYPE_GPU: names.CLASS_GPU,
+    names.TYPE_MIG: names.CLASS_MIG,
+    names.TYPE_NIC: names.CLASS_NIC,
+    names.TYPE_VF: names.CLASS_VF,
+}
+_OF_KUBERNETES: Final = "node.kubernetes.io/"
+_MOST: Final = 1 << 14
+
+Pod = Mapping[str, Any]
+
+
+class RequestModels:
+    """Judgements by request and node class. `identities`: attributes whose values node classes do not keep."""
+
+    def __init__(self, features: Features, identities: set[str]) -> None:
+        self._features, self._identities = features, identities
+        self._known: dict[tuple[object, bool, NodeClass], frozenset[str]] = {}
+
+    def models(
+        self, asked: Sequence[ResolvedClaim], pods: Sequence[Pod], nodes: Iterable[tuple[NodeInfo, str]]
+    ) -> tuple[str, ...]:
+        """Of the models of the nodes' GPUs those that the claims may run on, sorted; empty where that is all of them, or none."""
+        there: set[str] = set()
+        able: set[str] = set()
+        for info, model in nodes:
+            if model not in able:
+                there.add(model)
+                if self._may_serve(asked, info):
+                    node = lasting(info)
+                    if not any(unsuitable(node, pod, taken={}) for pod in pods):
+                        able.add(model)
+        return () if able == there else tuple(sorted(able))
+
+    def shipped(self, asked: Sequence[ResolvedClaim], nodes: Iterable[NodeInfo]) -> Sequence[ResolvedClaim]:
+        """The claims as if they named koordra's own classes, where a class of somebody else selects devices of one type."""
+        ways = [(claim, way) for claim in asked for one in claim.requests for way in one.alternatives]
+        if all(way.device_class.name in _CLASSES.values() for _, way in ways):
+            return asked
+        one_of_each = list({info.devices.node_class or info: info for info in nodes}.values())
+
+        def renamed(claim: ResolvedClaim, way: RequestAlternative) -> RequestAlternative:
+            if way.device_class.name in _CLASSES.values():
+                return way
+            types = {one for info in one_of_each for one in self._types(claim, way, info)}
+            classes = {_CLASSES.get(one, "") for one in types}
+            name = classes.pop() if len(classes) == 1 else ""
+            return replace(way, spec=replace(way.spec, device_class=name)) if name else way
+
+        return [
+            replace(
+                claim,
+                requests=tuple(
+                    [
+                        replace(one, alternatives=tuple([renamed(claim, way) for way in one.alternatives]))
+                        for one in claim.requests
+                    ]
+                ),
+            )
+            for claim in asked
+        ]
+
+    def _may_serve(self, asked: Sequence[ResolvedClaim], info: NodeInfo) -> bool:
+        return all(
+            any(self._types(claim, way, info) for way in one.alternatives)
+            for claim in asked
+            for one in claim.requests
+        )
+
+    def _types(self, claim: ResolvedClaim, way: RequestAlternative, info: NodeInfo) -> frozenset[str]:
+        """Types of the node's devices that could serve the request, were they empty and not tainted."""
+        of = info.devices.node_class
+        if of is None:
+            return self._judged(claim, way, info.pools)
+        key = way.kind, claim.own_driver_only, of
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            found = self._known[key] = self._judged(claim, way, info.pools)
+        return found
+
+    def _judged(self, claim: ResolvedClaim, way: RequestAlternative, pools: Sequence[Pool]) -> frozenset[str]:
+        plain, found = self._readable(way), set[str]()
+        for one in (one for pool in pools if not pool.trouble for one in pool.devices if one.here):
+            if type_of(one) not in found:
+                free = replace(one, taints=()) if any(map(keeps_out, one.taints)) else one
+                verdict = judge(plain, free, features=self._features, own_driver_only=claim.own_driver_only)
+                if verdict.error or (verdict.demand is not None and verdict.cause is None):
+                    found.add(type_of(one))
+        return frozenset(found)
+
+    def _readable(self, way: RequestAlternative) -> RequestAlternative:
+        """The request without the expressions that read what nodes of one class do not share."""
+
+        def kept(expressions: tuple[str, ...]) -> tuple[str, ...]:
+            read = [(one, names_read_by(one)) for one in expressions]
+            return tuple(
+                [one for one, name in read if name is not None and name.isdisjoint(self._identities)]
+            )
+
+        own, of_class = kept(way.spec.selectors), kept(way.device_class.selectors)
+        if own == way.spec.selectors and of_class == way.device_class.selectors:
+            return way
+        return replace(
+            way,
+            spec=replace(way.spec, selectors=own),
+            device_class=replace(way.device_class, selectors=of_class),
+        )
+
+
+def lasting(info: NodeInfo) -> Mapping[str, Any]:
+    """What the predicates read of the node, without what passes."""
+    taints = objects.spec_of(info.node).get("taints") or ()
+    kept = [one for one in taints if not str(one.get("key")).startswith(_OF_KUBERNETES)]
+    return {"metadata": {"name": info.name, "labels": info.labels}, "spec": {"taints": kept}}
