@@ -175,15 +175,17 @@ class ClaimEntry:
     @classmethod
     def of(cls, claim: Object, before: ClaimEntry | None) -> ClaimEntry:
         """`before`: an earlier version; the spec of a claim never changes."""
-        uid, taken = objects.uid(claim), results(claim)
-        references = objects.metadata(claim).get("ownerReferences") or ()
-        same = before is not None and before.uid == uid
+        uid, metadata = objects.uid(claim), objects.metadata(claim)
+        references = metadata.get("ownerReferences") or ()
+        named = tuple(class_names(claim)) if before is None or before.uid != uid else before.class_names
+        found = allocation(claim)
+        taken = results(claim) if found is not None else ()
         return cls(
             claim,
             uid,
-            before.class_names if before is not None and same else tuple(class_names(claim)),
-            is_allocated(claim),
-            node_of(claim),
+            named,
+            found is not None,
+            node_of(claim) if found is not None else None,
             tuple(sorted([_device(one) for one in taken])),
             frozenset([str(one.get("pool")) for one in taken if one.get("driver") == names.DRIVER]),
             bool(objects.status_of(claim).get("reservedFor")),
