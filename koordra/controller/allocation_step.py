@@ -19,7 +19,7 @@ from koordra.controller.allocation.group_decision import Decision, decide
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
-from koordra.controller.allocation.preemption import Spared, preemption_for
+from koordra.controller.allocation.preemption import EvictionBackoff, preemption_for
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
@@ -59,7 +59,7 @@ class AllocationStep:
         self._context = context
         self._node_backoff = node_backoff
         self._preemption = preemption
-        self._spared = Spared()
+        self._eviction_backoff = EvictionBackoff()
         self._latency = latency
         cache = context.cache
         self.placer = Placer(learned=learned)
@@ -70,7 +70,7 @@ class AllocationStep:
             context,
             self.placer,
             on_allocated=self._on_allocated,
-            kept_off=lambda group: self._kept_off(group, context.clock()),
+            kept_off=lambda group: self._excluded(group, context.clock()),
             starves_after=starves_after,
             place=place_gang,
             entries=gang_entries,
@@ -116,21 +116,21 @@ class AllocationStep:
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
         """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to the next one."""
-        kept_off = self._kept_off(group, now)
-        basis = basis_of(group, epoch, kept_off)
+        excluded = self._excluded(group, now)
+        basis = basis_of(group, epoch, excluded)
         if self._queue.is_unchanged(group, basis, now):
-            self._queue.keep(group)
+            self._queue.unchanged(group)
             return
         waited = self._queue.done(group)
         decision = decide(
-            group, ask=partial(self.placer.place, excluded=kept_off), users=self._context.users()
+            group, ask=partial(self.placer.place, excluded=excluded), users=self._context.users()
         )
         pause = self._carry_out(group, decision, now, at_once=not waited)
         if pause is not None:
             self._queue.waits(group, basis, None if pause < 0 else now + pause)
 
-    def _kept_off(self, group: Group, now: float) -> Excluded:
-        found: dict[str, Reason] = self.foreign_drivers.kept_off(group)
+    def _excluded(self, group: Group, now: float) -> Excluded:
+        found: dict[str, Reason] = self.foreign_drivers.excluded(group)
         cause = Cause.NODE_UNSUITABLE.value
         for pod in group.pods:
             for node, why in self._node_backoff.active(objects.uid(pod), now).items():
@@ -201,7 +201,7 @@ class AllocationStep:
             self._context.events.waiting(claim, pods, (reason,))
             return REFUSED_PAUSE
         if written.outcome is Outcome.REFUSED:
-            self._context.events.tell(claim_events.write_refused(claim, pods, message=written.message))
+            self._context.events.report(claim_events.write_refused(claim, pods, message=written.message))
             return REFUSED_PAUSE
         if written.outcome is Outcome.GONE:
             return CONFLICT_PAUSE * 50
@@ -218,12 +218,15 @@ class AllocationStep:
         """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
         if self.reservations.node_of(group) is not None:
             return True
-        kept_off = self._kept_off(group, now)
-        sites = [site for name, site in self.placer.nodes.items() if name not in kept_off]
-        users, together = self._context.users(), self._spared.taken_out(self.gangs.together(), now)
-        found = preemption_for(group, sites, users, fits=self.placer.fits, together=together)
+        excluded = self._excluded(group, now)
+        nodes = [info for name, info in self.placer.nodes.items() if name not in excluded]
+        users, together = (
+            self._context.users(),
+            self._eviction_backoff.without_refused(self.gangs.together(), now),
+        )
+        found = preemption_for(group, nodes, users, fits=self.placer.fits, together=together)
         if found is None:
-            return not self._spared.are_any(now)
+            return not self._eviction_backoff.is_active(now)
         for victim in found.victims:
             written = self._context.writer.evict(victim)
             log.info(
@@ -235,9 +238,9 @@ class AllocationStep:
             )
             if written.ok:
                 told = claim_events.preempted(victim, group.pods[0], node=found.node)
-                self._context.events.tell(told)
+                self._context.events.report(told)
             elif written.outcome is not Outcome.GONE:
-                self._spared.refused(victim, now)
+                self._eviction_backoff.refused(victim, now)
                 return False
         self.reservations.nominate(group, found.node, now=now)
         return True

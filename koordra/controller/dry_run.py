@@ -56,7 +56,7 @@ class Forecast:
 
 
 @dataclass(slots=True)
-class _Course:
+class _Run:
     """One run through the groups that wait."""
 
     found: dict[str, Forecast] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class _Passing:
         self._cluster = cluster
         self._refused = refused
 
-    def run(self, reservations: Reservations) -> _Course:
+    def run(self, reservations: Reservations) -> _Run:
         cache, placer = ClusterCache.of(self._cluster), Placer()
         placer.sync(cache)
         foreign = ForeignDrivers(cache)
@@ -122,26 +122,26 @@ class _Passing:
         predicates, groups = InterPodPredicates(cache, placer.nodes), _waiting(cache)
         fits = partial(placer.fits_when_empty, users=users)
         reservations.review(groups, placer.nodes, fits_when_empty=fits, now=0.0)
-        course = _Course()
+        run = _Run()
         for group in sorted(groups.values(), key=lambda group: group.urgency):
-            kept_off = {**reservations.kept_off(group), **predicates.of(group)}
-            kept_off |= {**self._left_out(group), **foreign.kept_off(group)}
-            placement = decide(group, ask=partial(placer.place, excluded=kept_off), users=users).placement
+            excluded = {**reservations.kept_off(group), **predicates.of(group)}
+            excluded |= {**self._left_out(group), **foreign.excluded(group)}
+            placement = decide(group, ask=partial(placer.place, excluded=excluded), users=users).placement
             if not placement.allocations:
-                course.nowhere.append(group)
+                run.nowhere.append(group)
             for claim in group.pending:
                 key = objects.key(claim)
                 allocation = placement.allocations.get(key)
                 if allocation is None:
                     reasons = placement.reasons.get(key, ())
-                    course.found[key] = Forecast(reasons=reasons, undecided=placement.undecided)
+                    run.found[key] = Forecast(reasons=reasons, undecided=placement.undecided)
                     continue
-                course.found[key] = Forecast(placement.node, placement.levels.get(key))
+                run.found[key] = Forecast(placement.node, placement.levels.get(key))
                 pods = [pod for pod in group.pods if pod in users.get(key, ())]
                 given = {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
                 cache.apply([Change(RESOURCE_CLAIMS, key, given)])
                 placer.assume(given, pods)
-        return course
+        return run
 
     def _left_out(self, group: Group) -> dict[str, Reason]:
         found = {}

@@ -101,7 +101,7 @@ class GroupQueue:
         """It need not wait, or is to be considered in the next pass; whether it waited before."""
         return self._considered.pop(group.key, None) is not None
 
-    def keep(self, group: Group) -> None:
+    def unchanged(self, group: Group) -> None:
         """Nothing has changed for it."""
         self._unconsidered.discard(group.key)
 
@@ -232,7 +232,7 @@ def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:
     return frozenset(objects.uid(pod) for pod in first[:MOST_CONSUMERS])
 
 
-def basis_of(group: Group, epoch: int, kept_off: Excluded) -> Basis:
+def basis_of(group: Group, epoch: int, excluded: Excluded) -> Basis:
     """What a plan for this group depends on; specs of claims cannot change."""
     pods = tuple(
         (
@@ -244,4 +244,4 @@ def basis_of(group: Group, epoch: int, kept_off: Excluded) -> Basis:
         )
         for member in group.members
     )
-    return (epoch, pods, tuple((node, kept_off[node].detail) for node in sorted(kept_off)))
+    return (epoch, pods, tuple((node, excluded[node].detail) for node in sorted(excluded)))

@@ -2,7 +2,7 @@
 
 It is installed empty and only ever patched, so that the controller needs no right to make ConfigMaps. Read at the start of a
 term; written when a table was learned for the first time, then at most every ten minutes, and at the end of the term. A table that
-cannot be read or written costs nothing but knowledge: it is said once, and learned anew.
+cannot be read or written costs nothing but knowledge: a warning is logged once, and it is learned anew.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class LeftoverStore:
         self._namespace = namespace
         self._may_write = may_write
         self._clock = clock
-        self._kept = 0
+        self._saved = 0
         self._again = 0.0
-        self._said = False
+        self._warned = False
 
     def read(self) -> Learned | None:
         """What an earlier term has learned, if anything."""
@@ -52,16 +52,16 @@ class LeftoverStore:
             data = self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace).get("data") or {}
             found = learned_of(data)
         except KoordraError as error:
-            self._say("leftover_table_not_read", error)
+            self._warn_once("leftover_table_not_read", error)
             return None
         if found is not None:
             log.info("leftover_table_read", claims=found.table.pods)
         return found
 
-    def keep(self, leftovers: LearnedOrder, *, now: bool = False) -> None:
+    def save(self, leftovers: LearnedOrder, *, now: bool = False) -> None:
         """Write what was learned since the last time, if it is time (or `now`)."""
         due = now or self._clock() >= self._again
-        if leftovers.epoch == self._kept or not due or not self._may_write():
+        if leftovers.epoch == self._saved or not due or not self._may_write():
             return
         self._again = self._clock() + PERIOD
         try:
@@ -69,14 +69,14 @@ class LeftoverStore:
                 CONFIG_MAPS, NAME, {"data": data_of(leftovers.learned)}, namespace=self._namespace
             )
         except ApiError as error:
-            self._say("leftover_table_not_kept", error)
+            self._warn_once("leftover_table_not_kept", error)
             return
-        self._kept = leftovers.epoch
+        self._saved = leftovers.epoch
 
-    def _say(self, event: str, error: KoordraError) -> None:
-        if not self._said:
+    def _warn_once(self, event: str, error: KoordraError) -> None:
+        if not self._warned:
             log.warning(event, configmap=f"{self._namespace}/{NAME}", error=str(error))
-        self._said = True
+        self._warned = True
 
 
 def data_of(learned: Learned) -> dict[str, str]:

@@ -39,7 +39,7 @@ GROWTH: Final = 1.5
 LONGEST: Final = 60.0
 MOST: Final = 10
 A_SECOND: Final = 50
-"""Pods written in one look; there is a look a second."""
+"""Pods written in one `sync`; there is one a second."""
 PERIOD: Final = 1.0
 _CONDITION: Final = "PodReadyToStartContainers"
 
@@ -52,15 +52,15 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class _Waiting:
-    """`due` by the monotonic clock; `told` times already."""
+    """`due` by the monotonic clock; `requeued` times already."""
 
     pod: Object
     due: float
-    told: int
+    requeued: int
 
 
 class PodRequeue:
-    """`ours` tells whether a pod has devices of koordra's. `on_pod` hears a watch, `look` writes; one thread each."""
+    """`ours` tells whether a pod has devices of koordra's. `on_pod` follows a watch, `sync` writes; one thread each."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class PodRequeue:
             if known is not None:
                 known.pod = pod
             else:
-                told = _told(pod)
-                self._waiting[uid] = _Waiting(pod, self._clock() + _pause(told), told)
+                requeued = _requeued(pod)
+                self._waiting[uid] = _Waiting(pod, self._clock() + _pause(requeued), requeued)
 
     def sync(self) -> int:
         """Writes what is due; how many. Raises ApiUnreachable."""
@@ -98,20 +98,20 @@ class PodRequeue:
         with self._lock:
             due = sorted((one for one in self._waiting.values() if one.due <= now), key=lambda one: one.due)
         for one in due:
-            if one.told >= MOST or not self._ours(one.pod):
+            if one.requeued >= MOST or not self._ours(one.pod):
                 one.due = now + LONGEST
                 continue
             if tried == A_SECOND or not self._may_write():
                 return written
             tried += 1
             written += self._write(one)
-            one.told += 1
-            one.due = now + _pause(one.told)
+            one.requeued += 1
+            one.due = now + _pause(one.requeued)
         return written
 
     def _write(self, one: _Waiting) -> bool:
         pod = one.pod
-        body = {"metadata": {"uid": objects.uid(pod), "annotations": {LOOK_AGAIN: str(one.told + 1)}}}
+        body = {"metadata": {"uid": objects.uid(pod), "annotations": {LOOK_AGAIN: str(one.requeued + 1)}}}
         try:
             self._client.patch(PODS, objects.name(pod), body, namespace=objects.namespace(pod))
         except ApiUnreachable:
@@ -120,7 +120,7 @@ class PodRequeue:
         except ApiError as error:  # gone, or a policy says no
             log.debug("kubelet_not_woken", pod=objects.key(pod), error=str(error))
             return False
-        log.info("kubelet_woken", pod=objects.key(pod), times=one.told + 1)
+        log.info("kubelet_woken", pod=objects.key(pod), times=one.requeued + 1)
         return True
 
 
@@ -146,17 +146,17 @@ def has_ours(pod: Mapping[str, Any], find: Callable[[Kind, str], Object | None])
     return False
 
 
-def start_waking(waking: PodRequeue, *, stop: threading.Event) -> threading.Thread:
-    """A look a second until `stop`, in a thread of its own."""
-    return spawn(lambda: _run(waking, stop), name="kubelet-waking")
+def start_pod_requeue(requeue: PodRequeue, *, stop: threading.Event) -> threading.Thread:
+    """`sync` every second until `stop`, in a thread of its own."""
+    return spawn(lambda: _run(requeue, stop), name="kubelet-requeue")
 
 
-def _run(waking: PodRequeue, stop: threading.Event) -> None:
+def _run(requeue: PodRequeue, stop: threading.Event) -> None:
     pause = PERIOD
     while not stop.wait(pause):
         pause = PERIOD
         try:
-            waking.sync()
+            requeue.sync()
         except ApiUnreachable as error:
             log.debug("waking_interrupted", error=str(error))
             pause = PERIOD * 5
@@ -165,11 +165,11 @@ def _run(waking: PodRequeue, stop: threading.Event) -> None:
             pause = LONGEST
 
 
-def _told(pod: Mapping[str, Any]) -> int:
+def _requeued(pod: Mapping[str, Any]) -> int:
     """By the leader before."""
     text = objects.annotations_of(pod).get(LOOK_AGAIN, "")
     return min(int(text), MOST) if text.isascii() and text.isdigit() and len(text) < 3 else 0
 
 
-def _pause(told: int) -> float:
-    return min(FIRST * GROWTH**told, LONGEST)
+def _pause(requeued: int) -> float:
+    return min(FIRST * GROWTH**requeued, LONGEST)

@@ -1,14 +1,14 @@
 """One pass from what is observed to what is written. One worker calls it; everything it decides is decided by
 pure modules.
 
-    1. end doubts            repeat allocations whose outcome is unknown
-    2. take answers          the scheduler's noes: give the pod's devices back, exclude the node
-    3. free the useless      all consumers are gone, or a pod's claims are pinned to different nodes
+    1. pending writes        repeat allocations whose outcome is unknown
+    2. feedback              kube-scheduler refused: give the pod's devices back, exclude the node
+    3. unusable allocations  all consumers are gone, or a pod's claims are pinned to different nodes
        and of the gangs      what a cut-off pass has left of one (gangs/)
     4. plan                  groups that wait, most urgent first, each against all writes so far (allocation_step.py)
-    5. lift gates            of pods whose claims are all allocated, of gangs as a whole
-    6. tell the stuck        pods that a shared claim pins to a node they cannot use
-    7. look out              for what nobody should do: foreign writers, classes, drivers (conflicts/)
+    5. ungate                pods whose claims are all allocated, of gangs as a whole
+    6. report the pinned     pods that a shared claim pins to a node they cannot use
+    7. report conflicts      foreign writers, classes, drivers (conflicts/)
 
 A pass goes by the state that changes have led to, not by the event that woke it: each step acts on an index of the objects that
 concern it (cache/), and on what is due by the clock. Now and then everything is read anew, so that no lost event matters for long.
@@ -53,7 +53,7 @@ log = get_logger(__name__)
 class Reconciler:
     """Joint allocation for one cluster.
 
-    `source` has the objects that are watched; `clock` is monotonic; `witnesses` hear what happens.
+    `source` has the objects that are watched; `clock` is monotonic; `sinks` are told what happens.
     """
 
     def __init__(
@@ -118,21 +118,21 @@ class Reconciler:
         context.wake(self._node_backoff.next_expiry(context.clock()))
         return context.end()
 
-    # 1. doubts
+    # 1. pending writes
 
     def _settle_pending_writes(self) -> None:
         context = self._context
-        for doubt in context.cache.assume_cache.pending_writes():
-            written = context.settled(context.writer.allocate_protected(doubt.claim, doubt.allocation))
+        for pending in context.cache.assume_cache.pending_writes():
+            written = context.settled(context.writer.allocate_protected(pending.claim, pending.allocation))
             if written.outcome in {Outcome.DROPPED, Outcome.REFUSED}:
-                written = context.settled(context.writer.read_again(doubt.claim))
+                written = context.settled(context.writer.read_again(pending.claim))
             if written.obj is not None:
                 context.cache.assume(written.obj)
             elif written.outcome is Outcome.GONE:
-                context.cache.lose(doubt.claim)
-            log.info("doubt_ended", claim=objects.key(doubt.claim), outcome=written.outcome.value)
+                context.cache.lose(pending.claim)
+            log.info("doubt_ended", claim=objects.key(pending.claim), outcome=written.outcome.value)
 
-    # 2. the scheduler's answers
+    # 2. feedback of kube-scheduler
 
     def _take_feedback(self) -> None:
         context = self._context
@@ -152,7 +152,7 @@ class Reconciler:
         excluded = self._node_backoff.exclude(objects.uid(pod), node, why=why, now=now)
         how, pause = refusal.answer.reading.value, excluded.until - now
         log.info("allocation_refused", pod=objects.key(pod), node=node, how=how, why=why)
-        context.events.tell(
+        context.events.report(
             claim_events.allocation_refused(pod, refusal.claim, node=node, why=why, pause=pause)
         )
 
@@ -212,14 +212,14 @@ class Reconciler:
         )
         return Reason(node, None, None, Cause.SHARED_CLAIM_PINNED.value, text)
 
-    # 7. looking out
+    # 7. conflicts
 
     def _report_conflicts(self) -> None:
         context = self._context
         for claim_event in self._conflict_watch.sync(
-            now=context.clock(), also=self.allocation.foreign_drivers.alarms()
+            now=context.clock(), also=self.allocation.foreign_drivers.conflicts()
         ):
-            context.events.tell(claim_event)
+            context.events.report(claim_event)
         for node, seen in self._conflict_watch.quarantines():
             written = context.writer.ack_quarantine(node, seen)
             if written.outcome is Outcome.REFUSED:
@@ -232,7 +232,7 @@ class Reconciler:
     def _annotate_refused_nodes(self) -> None:
         """Each text once: a write that was refused is not tried again before something else is to be said."""
         context = self._context
-        for node, text in self.allocation.foreign_drivers.notes():
+        for node, text in self.allocation.foreign_drivers.annotations():
             if self._annotated.get(objects.uid(node), "") == text:
                 continue
             written = context.writer.annotate(node, NO_GPUS, text)

@@ -30,7 +30,7 @@ from koordra.controller.leftover_store import LeftoverStore
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.peers.writer import PeerAnnotations, start_peer_annotations
-from koordra.controller.pod_requeue import PodRequeue, has_ours, start_waking
+from koordra.controller.pod_requeue import PodRequeue, has_ours, start_pod_requeue
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
@@ -60,7 +60,7 @@ LONGEST_BACKOFF: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`identity` is unique among living processes. Without `leader_elect` this process must be the only
-    replica. `starves_after` and `preemption` as reservations.py and preemption.py tell. `legacy`: templates of
+    replica. `starves_after` and `preemption` as in reservations.py and preemption.py. `legacy`: templates of
     rewritten pods are kept (controller/legacy). `elastic_gpu`: Elastic
     GPU's objects are served; `peer_annotations`: pods of the shim get the annotations that their old stack's readers look for."""
 
@@ -82,7 +82,7 @@ class Readiness:
     def __init__(self) -> None:
         self._good = False
 
-    def tell(self, good: bool) -> None:
+    def set(self, good: bool) -> None:
         self._good = good
 
     def __call__(self) -> bool:
@@ -90,7 +90,7 @@ class Readiness:
 
 
 @dataclass(frozen=True, slots=True)
-class _Office:
+class _Process:
     """What every term of one process uses."""
 
     client: KubeClient
@@ -99,7 +99,7 @@ class _Office:
     instruments: ControllerMetrics
     readiness: Readiness
 
-    def tell(self, claim_event: ClaimEvent, /) -> None:
+    def report(self, claim_event: ClaimEvent, /) -> None:
         for sink in self.sinks:
             sink(claim_event)
 
@@ -119,15 +119,15 @@ def run(
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
     writing = spawn(lambda: recorder.run(stop), name="events")
     instruments = ControllerMetrics(metrics or Metrics())
-    heard: tuple[EventSink, ...] = (recorder, instruments, *sinks)
-    office = _Office(client, settings, heard, instruments, readiness or Readiness())
+    every_sink: tuple[EventSink, ...] = (recorder, instruments, *sinks)
+    process = _Process(client, settings, every_sink, instruments, readiness or Readiness())
     _negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
-        _stand_by_and_lead(office, stop)
+        _stand_by_and_lead(process, stop)
     else:
         instruments.leading.set(1)
-        _term(office, stop=stop, may_write=lambda: True)
+        _term(process, stop=stop, may_write=lambda: True)
     writing.join(timeout=client.timeout)
     log.info("controller_stopped", identity=settings.identity)
 
@@ -150,13 +150,13 @@ def _negotiate(client: KubeClient, stop: threading.Event) -> None:
             return
 
 
-def _stand_by_and_lead(office: _Office, stop: threading.Event) -> None:
-    times = office.settings.times
+def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
+    times = process.settings.times
     lease = LeaderLease(
-        office.client,
-        namespace=office.settings.lease_namespace,
+        process.client,
+        namespace=process.settings.lease_namespace,
         name=LEASE_NAME,
-        identity=office.settings.identity,
+        identity=process.settings.identity,
         clock=time.monotonic,
         now=wall_clock_micro,
         times=times,
@@ -165,16 +165,16 @@ def _stand_by_and_lead(office: _Office, stop: threading.Event) -> None:
     end_of_term = threading.Event()
     while not stop.is_set():
         leading = lease.step() is Standing.LEADER
-        office.instruments.leading.set(int(leading))
+        process.instruments.leading.set(int(leading))
         if leading and (term is None or not term.is_alive()):
             end_of_term = threading.Event()
-            term = spawn(_term_of(office, end_of_term, lease.may_write), name="worker")
+            term = spawn(_term_of(process, end_of_term, lease.may_write), name="worker")
         if not leading and term is not None:
             end_of_term.set()
             term.join()
             term = None
         if not leading:
-            office.readiness.tell(lease.is_reached)
+            process.readiness.set(lease.is_reached)
         stop.wait(times.retry * (0.9 + 0.2 * random.random()))
     end_of_term.set()
     if term is not None:
@@ -183,89 +183,93 @@ def _stand_by_and_lead(office: _Office, stop: threading.Event) -> None:
         lease.release()
 
 
-def _term_of(office: _Office, stop: threading.Event, may_write: Callable[[], bool]) -> Callable[[], None]:
-    return lambda: _term(office, stop=stop, may_write=may_write)
+def _term_of(process: _Process, stop: threading.Event, may_write: Callable[[], bool]) -> Callable[[], None]:
+    return lambda: _term(process, stop=stop, may_write=may_write)
 
 
-def _term(office: _Office, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
+def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
     """One term: list, then passes until `stop`."""
     start_classes(
-        office.client,
-        own_namespace=office.settings.lease_namespace,
+        process.client,
+        own_namespace=process.settings.lease_namespace,
         now=wall_clock,
         may_write=may_write,
         stop=stop,
     )
-    latency = office.instruments.latency
-    changed, beside, annotating = threading.Event(), threading.Event(), threading.Event()
-    legacy = office.settings.legacy
-    keeper = legacy and LegacyController(
-        office.client, legacy, tell=office.tell, may_write=may_write, wake=changed.set
+    latency = process.instruments.latency
+    changed, elastic_changed, peers_changed = threading.Event(), threading.Event(), threading.Event()
+    legacy = process.settings.legacy
+    legacy_controller = legacy and LegacyController(
+        process.client, legacy, tell=process.report, may_write=may_write, wake=changed.set
     )
-    waking = PodRequeue(
-        office.client,
+    requeue = PodRequeue(
+        process.client,
         ours=lambda pod: has_ours(pod, caches.get),
         clock=time.monotonic,
         may_write=may_write,
     )
     caches = Informers(
-        office.client,
+        process.client,
         changed=changed,
         stop=stop,
-        others=(beside, annotating),
-        heard={
-            PODS: [waking.on_pod, *([keeper.on_pod] if keeper else []), partial(latency.observe, PODS)],
+        also_set=(elastic_changed, peers_changed),
+        listeners={
+            PODS: [
+                requeue.on_pod,
+                *([legacy_controller.on_pod] if legacy_controller else []),
+                partial(latency.observe, PODS),
+            ],
             RESOURCE_CLAIMS: [partial(latency.observe, RESOURCE_CLAIMS)],
         },
     )
     latency.begin_term()
     source = caches.source()
-    of_peers = caches.source() if office.settings.peer_annotations else None
+    peer_source = caches.source() if process.settings.peer_annotations else None
     caches.start()
     if not caches.wait_synced():
         return
     gc.freeze()  # what was listed stays for long: the collector need not stop everything to look through it
-    start_waking(waking, stop=stop)
-    if keeper:
-        keeper.start(caches.objects, stop, find=caches.get)
-    if office.settings.elastic_gpu:
+    start_pod_requeue(requeue, stop=stop)
+    if legacy_controller:
+        legacy_controller.start(caches.objects, stop, find=caches.get)
+    if process.settings.elastic_gpu:
         start_elastic(
-            office.client,
+            process.client,
             observe=caches.cluster,
-            changed=beside,
+            changed=elastic_changed,
             now=wall_clock,
             may_write=may_write,
-            tell=office.tell,
+            tell=process.report,
             stop=stop,
         )
-    if of_peers is not None:
-        writer = PeerAnnotations(office.client, of_peers, may_write=may_write)
-        start_peer_annotations(writer, changed=annotating, stop=stop)
+    if peer_source is not None:
+        writer = PeerAnnotations(process.client, peer_source, may_write=may_write)
+        start_peer_annotations(writer, changed=peers_changed, stop=stop)
     store = LeftoverStore(
-        office.client,
-        namespace=office.settings.lease_namespace,
+        process.client,
+        namespace=process.settings.lease_namespace,
         may_write=may_write,
         clock=time.monotonic,
     )
     reconciler = Reconciler(
         source,
-        Writer(office.instruments.counting(office.client), may_write=may_write, now=wall_clock),
+        Writer(process.instruments.counting(process.client), may_write=may_write, now=wall_clock),
         clock=time.monotonic,
-        sinks=office.sinks,
-        starves_after=office.settings.starves_after,
-        preemption=office.settings.preemption,
+        sinks=process.sinks,
+        starves_after=process.settings.starves_after,
+        preemption=process.settings.preemption,
         place_gang=place_gang,
         gang_entries=gang_members,
         learned=store.read(),
         latency=latency,
-        quota=keeper.held if keeper else None,
+        quota=legacy_controller.held if legacy_controller else None,
     )
-    _passes(office, reconciler, store, changed=changed, stop=stop)
-    store.keep(reconciler.allocation.placer.order, now=True)
+    _passes(process, reconciler, store, changed=changed, stop=stop)
+    store.save(reconciler.allocation.placer.order, now=True)
 
 
 def _passes(
-    office: _Office,
+    process: _Process,
     reconciler: Reconciler,
     store: LeftoverStore,
     *,
@@ -276,7 +280,7 @@ def _passes(
     while not stop.is_set():
         changed.clear()
         try:
-            with office.instruments.one_pass():
+            with process.instruments.one_pass():
                 pause = reconciler.reconcile()
         except ApiUnreachable as error:
             log.warning("pass_interrupted", error=str(error), again_in=backoff)
@@ -284,13 +288,13 @@ def _passes(
             log.exception("pass_failed", again_in=backoff)
         else:
             backoff = FIRST_BACKOFF
-            office.readiness.tell(True)
-            reconciler.count(office.instruments)
-            store.keep(reconciler.allocation.placer.order)
+            process.readiness.set(True)
+            reconciler.count(process.instruments)
+            store.save(reconciler.allocation.placer.order)
             _wait(changed, stop, pause)
             stop.wait(GATHER)
             continue
-        office.readiness.tell(False)
+        process.readiness.set(False)
         stop.wait(backoff * (0.5 + random.random()))
         backoff = min(backoff * 2, LONGEST_BACKOFF)
 

@@ -29,7 +29,7 @@ class Refusal:
     answer: Answer
 
 
-class Grants:
+class FeedbackTracker:
     """One Grant per pod and allocated claim (scheduler_feedback.py has the rules). Not thread-safe.
 
     `refusals` says how often a pod (by uid) was refused before.
@@ -115,7 +115,7 @@ class Grants:
     def _up_to_date(self, pod: Object, claim: Object, now: float) -> Grant | None:
         before = self._grants.get(objects.uid(pod), {}).get(objects.uid(claim))
         if before is not None:
-            return scheduler_feedback.noted(before, pod=pod, claim=claim, now=now)
+            return scheduler_feedback.updated(before, pod=pod, claim=claim, now=now)
         return scheduler_feedback.granted(claim, pod, now=now) if claims_of.is_allocated(claim) else None
 
     def _put(self, pod: str, grants: dict[str, Grant]) -> None:

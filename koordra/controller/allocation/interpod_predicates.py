@@ -57,7 +57,7 @@ _ZONE_LABELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Guest:
+class _ExistingPod:
     """A pod where it is, or where its devices will bring it."""
 
     pod: Object
@@ -66,11 +66,11 @@ class _Guest:
 
 
 class InterPodPredicates:
-    """Over the cache and the sites as they are at each question. Not thread-safe."""
+    """Over the cache and the nodes as they are at each question. Not thread-safe."""
 
-    def __init__(self, cache: ClusterCache, sites: Mapping[str, NodeInfo]) -> None:
+    def __init__(self, cache: ClusterCache, nodes: Mapping[str, NodeInfo]) -> None:
         self._cache = cache
-        self.sites = sites
+        self.nodes = nodes
         self._changed_classes = cache.follow(DEVICE_CLASSES)
         self._suitable: dict[str, Mapping[str, Any]] = {}
         """Node selectors of the classes that were converted from classic ones."""
@@ -89,7 +89,7 @@ class InterPodPredicates:
     def _of_pod(self, pod: Object, group: Group) -> Iterable[tuple[str, str]]:
         spec = objects.spec_of(pod)
         mine = {objects.uid(each) for each in group.pods}
-        yield from self._repelling_guests(pod, mine)
+        yield from self._repelled_by_existing(pod, mine)
         if not reads_other_pods(pod):
             return
         ports = host_ports(spec)
@@ -108,32 +108,32 @@ class InterPodPredicates:
         for constraint in spread:
             yield from self._uneven(pod, constraint, keys, mine)
         if spec.get("volumes"):
-            yield from self._volumes_elsewhere(pod, mine)
+            yield from self._volumes_unreachable(pod, mine)
 
     # host ports
 
     def _port_clashes(
         self, ports: Sequence[tuple[str, str, int]], mine: set[str]
     ) -> Iterable[tuple[str, str]]:
-        for name, site in self.sites.items():
-            for guest in site.guests:
-                if objects.uid(guest) in mine:
+        for name, info in self.nodes.items():
+            for existing in info.guests:
+                if objects.uid(existing) in mine:
                     continue
                 taken = next(
-                    (port for port in host_ports(objects.spec_of(guest)) if clashes(port, ports)), None
+                    (port for port in host_ports(objects.spec_of(existing)) if clashes(port, ports)), None
                 )
                 if taken is not None:
-                    yield name, f"host port {taken[1]}/{taken[2]} is taken by pod {objects.key(guest)}"
+                    yield name, f"host port {taken[1]}/{taken[2]} is taken by pod {objects.key(existing)}"
                     break
 
     # inter-pod affinity
 
-    def _guests(self, mine: set[str]) -> Iterable[_Guest]:
-        for site in self.sites.values():
-            labels = objects.labels_of(site.node)
-            for guest in site.guests:
-                if objects.uid(guest) not in mine:
-                    yield _Guest(guest, labels)
+    def _existing_pods(self, mine: set[str]) -> Iterable[_ExistingPod]:
+        for info in self.nodes.values():
+            labels = objects.labels_of(info.node)
+            for existing in info.guests:
+                if objects.uid(existing) not in mine:
+                    yield _ExistingPod(existing, labels)
 
     def _affinity_unmet(
         self, pod: Object, terms: Sequence[Mapping[str, Any]], mine: set[str]
@@ -143,8 +143,8 @@ class InterPodPredicates:
         near = self._domains_of_companions(pod, terms, mine)
         if not any(near) and all(self._selects(pod, term, pod) for term in terms):
             near = []  # the first pod of a series that wants to be near itself
-        for name, site in self.sites.items():
-            labels = objects.labels_of(site.node)
+        for name, info in self.nodes.items():
+            labels = objects.labels_of(info.node)
             for term, domains in zip(terms, near, strict=False):
                 if labels.get(str(term.get("topologyKey"))) not in domains:
                     yield name, f"required pod affinity: no matching pod in its {term.get('topologyKey')}"
@@ -161,19 +161,19 @@ class InterPodPredicates:
     ) -> list[set[str]]:
         """Per term the domains of the pods that all terms mean; a pod that only some mean does not count."""
         found: list[set[str]] = [set() for _ in terms]
-        for guest in self._guests(mine):
-            if all(self._selects(pod, term, guest.pod) for term in terms):
+        for existing in self._existing_pods(mine):
+            if all(self._selects(pod, term, existing.pod) for term in terms):
                 for term, domains in zip(terms, found, strict=True):
-                    if (domain := guest.node.get(str(term.get("topologyKey")))) is not None:
+                    if (domain := existing.node.get(str(term.get("topologyKey")))) is not None:
                         domains.add(domain)
         return found
 
     def _domains(self, pod: Object, term: Mapping[str, Any], mine: set[str]) -> set[str]:
         key = str(term.get("topologyKey"))
         return {
-            guest.node[key]
-            for guest in self._guests(mine)
-            if key in guest.node and self._selects(pod, term, guest.pod)
+            existing.node[key]
+            for existing in self._existing_pods(mine)
+            if key in existing.node and self._selects(pod, term, existing.pod)
         }
 
     def _repelled(
@@ -181,34 +181,34 @@ class InterPodPredicates:
     ) -> Iterable[tuple[str, str]]:
         for term in terms:
             key, domains = str(term.get("topologyKey")), self._domains(pod, term, mine)
-            for name, site in self.sites.items():
-                if objects.labels_of(site.node).get(key) in domains:
+            for name, info in self.nodes.items():
+                if objects.labels_of(info.node).get(key) in domains:
                     yield name, f"required pod anti-affinity: a matching pod is in its {key}"
 
-    def _repelling_guests(self, pod: Object, mine: set[str]) -> Iterable[tuple[str, str]]:
+    def _repelled_by_existing(self, pod: Object, mine: set[str]) -> Iterable[tuple[str, str]]:
         """Running pods that demand that no such pod comes near them."""
-        for term, guest in self._repelling():
+        for term, existing in self._repelling():
             key = str(term.get("topologyKey"))
-            if objects.uid(guest.pod) in mine or key not in guest.node:
+            if objects.uid(existing.pod) in mine or key not in existing.node:
                 continue
-            if not self._selects(guest.pod, term, pod):
+            if not self._selects(existing.pod, term, pod):
                 continue
-            for name, site in self.sites.items():
-                if objects.labels_of(site.node).get(key) == guest.node[key]:
+            for name, info in self.nodes.items():
+                if objects.labels_of(info.node).get(key) == existing.node[key]:
                     yield (
                         name,
-                        f"pod {objects.key(guest.pod)} there has anti-affinity to such pods in its {key}",
+                        f"pod {objects.key(existing.pod)} there has anti-affinity to such pods in its {key}",
                     )
 
-    def _repelling(self) -> Iterable[tuple[Mapping[str, Any], _Guest]]:
+    def _repelling(self) -> Iterable[tuple[Mapping[str, Any], _ExistingPod]]:
         """Required terms of anti-affinity, and whose they are."""
-        for name, guest in self._cache.pod_index.repelling.values():
-            site = self.sites.get(name)
-            if site is None:
+        for name, existing in self._cache.pod_index.repelling.values():
+            info = self.nodes.get(name)
+            if info is None:
                 continue
-            affinity = objects.spec_of(guest).get("affinity") or {}
+            affinity = objects.spec_of(existing).get("affinity") or {}
             for term in (affinity.get("podAntiAffinity") or {}).get(REQUIRED) or ():
-                yield term, _Guest(guest, objects.labels_of(site.node))
+                yield term, _ExistingPod(existing, objects.labels_of(info.node))
 
     def _selects(self, owner: Object, term: Mapping[str, Any], other: Object) -> bool:
         """Whether a term of `owner` means the pod `other`."""
@@ -236,25 +236,25 @@ class InterPodPredicates:
         selector = with_label_keys(pod, constraint)
         eligible = {
             name: labels[key]
-            for name, site in self.sites.items()
-            if keys <= (labels := objects.labels_of(site.node)).keys()
-            and counts_for_spread(site.node, pod, constraint)
+            for name, info in self.nodes.items()
+            if keys <= (labels := objects.labels_of(info.node)).keys()
+            and counts_for_spread(info.node, pod, constraint)
         }
         counts: Counter[str] = Counter(dict.fromkeys(eligible.values(), 0))
         for name, domain in eligible.items():
-            for guest in self.sites[name].guests:
-                if objects.uid(guest) in mine or not is_living(guest):
+            for existing in self.nodes[name].guests:
+                if objects.uid(existing) in mine or not is_living(existing):
                     continue
-                if objects.namespace(guest) != objects.namespace(pod) or selector is None:
+                if objects.namespace(existing) != objects.namespace(pod) or selector is None:
                     continue
-                counts[domain] += label_selector_matches(selector, objects.labels_of(guest))
+                counts[domain] += label_selector_matches(selector, objects.labels_of(existing))
         least = min(counts.values(), default=0)
         if len(counts) < int(constraint.get("minDomains") or 1):
             least = 0
         itself = int(selector is not None and label_selector_matches(selector, objects.labels_of(pod)))
         most = int(constraint.get("maxSkew") or 1)
-        for name, site in self.sites.items():
-            labels = objects.labels_of(site.node)
+        for name, info in self.nodes.items():
+            labels = objects.labels_of(info.node)
             if key not in labels:
                 yield name, f"topology spread: the node has no label {key}"
             elif (skew := counts.get(labels[key], 0) + itself - least) > most:
@@ -262,7 +262,7 @@ class InterPodPredicates:
 
     # volumes
 
-    def _volumes_elsewhere(self, pod: Object, mine: set[str]) -> Iterable[tuple[str, str]]:
+    def _volumes_unreachable(self, pod: Object, mine: set[str]) -> Iterable[tuple[str, str]]:
         for claim_name in volume_claim_names(pod):
             volume = self._volume_of(f"{objects.namespace(pod)}/{claim_name}")
             if volume is None:
@@ -270,14 +270,14 @@ class InterPodPredicates:
             spec = objects.spec_of(volume)
             required = (spec.get("nodeAffinity") or {}).get("required")
             zones = {name: value for name, value in objects.labels_of(volume).items() if name in _ZONE_LABELS}
-            for name, site in self.sites.items():
-                labels = objects.labels_of(site.node)
+            for name, info in self.nodes.items():
+                labels = objects.labels_of(info.node)
                 away = [
                     key
                     for key, value in zones.items()
                     if key in labels and labels[key] not in value.split("__")
                 ]
-                if required is not None and not selector_matches(required, site.node):
+                if required is not None and not selector_matches(required, info.node):
                     yield (
                         name,
                         f"volume {objects.name(volume)} cannot be reached from the node (nodeAffinity)",
@@ -288,14 +288,14 @@ class InterPodPredicates:
                 yield from self._in_use(pod, claim_name, mine)
 
     def _in_use(self, pod: Object, claim_name: str, mine: set[str]) -> Iterable[tuple[str, str]]:
-        for guest in self._guests(mine):
-            if objects.namespace(guest.pod) == objects.namespace(pod) and claim_name in volume_claim_names(
-                guest.pod
+        for existing in self._existing_pods(mine):
+            if objects.namespace(existing.pod) == objects.namespace(pod) and claim_name in volume_claim_names(
+                existing.pod
             ):
-                for name in self.sites:
+                for name in self.nodes:
                     yield (
                         name,
-                        f"volume claim {claim_name} (ReadWriteOncePod) is used by pod {objects.key(guest.pod)}",
+                        f"volume claim {claim_name} (ReadWriteOncePod) is used by pod {objects.key(existing.pod)}",
                     )
                 return
 
@@ -318,8 +318,8 @@ class InterPodPredicates:
             return
         named = dict.fromkeys(name for claim in group.pending for name in claims_of.class_names(claim))
         for class_name in [name for name in named if name in self._suitable]:
-            for name, site in self.sites.items():
-                if not selector_matches(self._suitable[class_name], site.node):
+            for name, info in self.nodes.items():
+                if not selector_matches(self._suitable[class_name], info.node):
                     yield name, f"DeviceClass {class_name}: the node is not among its suitable nodes"
 
 

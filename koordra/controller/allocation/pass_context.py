@@ -15,7 +15,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.feedback_tracker import Grants
+from koordra.controller.allocation.feedback_tracker import FeedbackTracker
 from koordra.controller.cache.audit import Audit
 from koordra.controller.cache.changes import Source
 from koordra.controller.cache.cluster_cache import ClusterCache
@@ -34,7 +34,7 @@ REFUSED_PAUSE: Final = 60.0
 
 
 class PassContext:
-    """`clock` is monotonic; `witnesses` hear what happens."""
+    """`clock` is monotonic; `sinks` are told what happens."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PassContext:
         self.cache = ClusterCache()
         self.audit = Audit(self.cache, source, clock=clock)
         self.events = EventDedup(sinks, clock=clock)
-        self.feedback = Grants(self.cache.pod_index, refusals=refusals)
+        self.feedback = FeedbackTracker(self.cache.pod_index, refusals=refusals)
         self._conflicts = 0
         self._conflicts_before = 0
         self._wake_at: float | None = None
@@ -105,7 +105,7 @@ class PassContext:
         self.feedback.drop(claim)
         if written.ok:
             log.info("claim_given_back", claim=objects.key(claim), why=why)
-            self.events.tell(claim_events.given_back(claim, users, why=why))
+            self.events.report(claim_events.given_back(claim, users, why=why))
         elif written.outcome is Outcome.REFUSED:
             log.error("give_back_refused", claim=objects.key(claim), error=written.message)
             self.wake(self.clock() + REFUSED_PAUSE)

@@ -36,7 +36,7 @@ MOST_NODES: Final = 100
 """Nodes that are worked out for one group in one pass."""
 
 Fits = Callable[[Group, NodeInfo, frozenset[str]], bool]
-"""Whether the group fits on the site as if these claims and pods (by uid) were gone."""
+"""Whether the group fits on the node as if these claims and pods (by uid) were gone."""
 
 Victim = tuple[Object, ...]
 """Pods that are evicted together: one, or all members of a gang."""
@@ -48,7 +48,7 @@ FIRST_REFUSAL: Final = 30.0
 LONGEST_REFUSAL: Final = 3600.0
 
 
-class Spared:
+class EvictionBackoff:
     """Pods, by uid, that may not be evicted now: until when, each time for twice as long."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Spared:
         pause = min(before * 2, LONGEST_REFUSAL)
         self._until = {**kept, objects.uid(pod): (now + pause, pause)}
 
-    def taken_out(self, together: Together, now: float) -> dict[str, Victim]:
+    def without_refused(self, together: Together, now: float) -> dict[str, Victim]:
         """`together` with nobody for those that are spared."""
         found = dict(together)
         for uid, (until, _) in self._until.items():
@@ -69,7 +69,7 @@ class Spared:
                 found[uid] = ()
         return found
 
-    def are_any(self, now: float) -> bool:
+    def is_active(self, now: float) -> bool:
         return any(until > now for until, _ in self._until.values())
 
 
@@ -83,7 +83,7 @@ class Preemption:
 
 def preemption_for(
     group: Group,
-    sites: Iterable[NodeInfo],
+    nodes: Iterable[NodeInfo],
     users: Mapping[str, Sequence[Object]],
     *,
     fits: Fits,
@@ -94,25 +94,25 @@ def preemption_for(
         return None
     priority = min(_priority(pod) for pod in group.pods)
     found: list[tuple[tuple[int, int, str], Preemption]] = []
-    weaker = [(site, _weaker(site, users, priority, together or {})) for site in sites]
+    weaker = [(info, _weaker(info, users, priority, together or {})) for info in nodes]
     candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
-    for site, possible in candidates[:MOST_NODES]:
-        victims = _victims(group, site, users, possible, fits)
+    for info, possible in candidates[:MOST_NODES]:
+        victims = _victims(group, info, users, possible, fits)
         if victims:
             worst = max(_priority(pod) for pod in victims)
-            found.append(((worst, len(victims), site.name), Preemption(site.name, victims)))
+            found.append(((worst, len(victims), info.name), Preemption(info.name, victims)))
     return min(found, key=lambda entry: entry[0])[1] if found else None
 
 
 def _victims(
-    group: Group, site: NodeInfo, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
+    group: Group, info: NodeInfo, users: Mapping[str, Sequence[Object]], weaker: Sequence[Victim], fits: Fits
 ) -> tuple[Object, ...]:
-    if not fits(group, site, _uids(site, _pods(weaker), users)):
+    if not fits(group, info, _uids(info, _pods(weaker), users)):
         return ()
     gone = list(weaker)
     for victim in sorted(weaker, key=lambda each: min(map(urgency, each))):
         rest = [other for other in gone if other is not victim]
-        if fits(group, site, _uids(site, _pods(rest), users)):
+        if fits(group, info, _uids(info, _pods(rest), users)):
             gone = rest
     return tuple(sorted(_pods(gone), key=objects.key))
 
@@ -122,11 +122,11 @@ def _pods(victims: Iterable[Victim]) -> list[Object]:
 
 
 def _weaker(
-    site: NodeInfo, users: Mapping[str, Sequence[Object]], priority: int, together: Together
+    info: NodeInfo, users: Mapping[str, Sequence[Object]], priority: int, together: Together
 ) -> list[Victim]:
     """Pods of lower priority that hold devices here together with nobody stronger; gangs as a whole."""
     found: dict[str, Victim] = {}
-    for claim in site.holders:
+    for claim in info.holders:
         using = users.get(objects.key(claim), ())
         if not using or claims_of.is_immediate(claim):
             continue
@@ -139,12 +139,12 @@ def _weaker(
     return [found[uid] for uid in sorted(found)]
 
 
-def _uids(site: NodeInfo, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
+def _uids(info: NodeInfo, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
     """The pods, and the claims that nobody uses any more without them."""
     gone = {objects.uid(pod) for pod in pods}
     freed = {
         objects.uid(claim)
-        for claim in site.holders
+        for claim in info.holders
         if (using := users.get(objects.key(claim))) and all(objects.uid(pod) in gone for pod in using)
     }
     return frozenset(gone | freed)

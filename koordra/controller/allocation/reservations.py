@@ -67,7 +67,7 @@ class Reservations:
     def waits(self, group: Group, *, now: float) -> None:
         """The group fitted nowhere."""
         if self._since.setdefault(group.key, now) == now and self._starves_after > 0:
-            self._look_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))
+            self._review_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))
 
     def forget(self, key: str) -> None:
         """The group has its place, or waits no more."""
@@ -75,7 +75,7 @@ class Reservations:
         self._resting.pop(key, None)
         if self._held.pop(key, None) is not None:
             self.version += 1
-            self._look_at(0.0)
+            self._review_at(0.0)
 
     def nominate(self, group: Group, node: str, *, now: float) -> None:
         """Others were evicted from the node for this group."""
@@ -84,9 +84,9 @@ class Reservations:
     def _keep(self, group: Group, node: str, *, until: float, why: str) -> None:
         self._held[group.key] = Reservation(node, group.urgency, objects.key(group.pods[0]), until, why)
         self.version += 1
-        self._look_at(until)
+        self._review_at(until)
 
-    def _look_at(self, moment: float) -> None:
+    def _review_at(self, moment: float) -> None:
         self._next = moment if self._next is None else min(self._next, moment)
 
     def kept_off(self, group: Group) -> dict[str, Reason]:
@@ -106,22 +106,22 @@ class Reservations:
     def review(
         self,
         groups: Mapping[str, Group],
-        sites: Mapping[str, NodeInfo],
+        nodes: Mapping[str, NodeInfo],
         *,
         fits_when_empty: FitsWhenEmpty,
         now: float,
     ) -> float | None:
         """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
         next group starves or a reservation ends, None for never."""
-        is_lost = any(entry.node not in sites for entry in self._held.values())
+        is_lost = any(entry.node not in nodes for entry in self._held.values())
         if not is_lost and (self._next is None or self._next > now):
             return self._next
         for key, entry in list(self._held.items()):
-            if entry.until <= now or entry.node not in sites:
+            if entry.until <= now or entry.node not in nodes:
                 del self._held[key]
                 self.version += 1
                 self._resting[key] = now + REST
-        most = max(1, len(sites) // 10)
+        most = max(1, len(nodes) // 10)
         starving = [
             group
             for key in self._since
@@ -129,7 +129,7 @@ class Reservations:
         ]
         for group in sorted(starving, key=lambda group: group.urgency):
             if len(self._held) < most:
-                self._reserve(group, sites, fits_when_empty, now)
+                self._reserve(group, nodes, fits_when_empty, now)
         self._next = self._next_moment(now)
         return self._next
 
@@ -140,14 +140,14 @@ class Reservations:
         return now >= max(since + self._starves_after, self._resting.get(group.key, 0.0))
 
     def _reserve(
-        self, group: Group, sites: Mapping[str, NodeInfo], fits_when_empty: FitsWhenEmpty, now: float
+        self, group: Group, nodes: Mapping[str, NodeInfo], fits_when_empty: FitsWhenEmpty, now: float
     ) -> None:
         taken = {entry.node for entry in self._held.values()}
-        free = [site for name, site in sites.items() if name not in taken and site.holders]
-        for site in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
-            if fits_when_empty(group, site):
+        free = [info for name, info in nodes.items() if name not in taken and info.holders]
+        for info in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
+            if fits_when_empty(group, info):
                 why = "a claim that takes much waits too long, of"
-                self._keep(group, site.name, until=now + WINDOW, why=why)
+                self._keep(group, info.name, until=now + WINDOW, why=why)
                 return
         self._resting[group.key] = now + REST
 
@@ -162,11 +162,11 @@ class Reservations:
         return min((moment for moment in moments if moment > now), default=None)
 
 
-def _devices_in_use(site: NodeInfo) -> int:
+def _devices_in_use(info: NodeInfo) -> int:
     return len(
         {
             (result.get("pool"), result.get("device"))
-            for claim in site.holders
+            for claim in info.holders
             for result in claims_of.results(claim)
         }
     )

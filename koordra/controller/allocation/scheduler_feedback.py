@@ -127,7 +127,7 @@ def granted(
     )
 
 
-def noted(grant: Grant, *, pod: Mapping[str, Any], claim: Mapping[str, Any] | None, now: float) -> Grant:
+def updated(grant: Grant, *, pod: Mapping[str, Any], claim: Mapping[str, Any] | None, now: float) -> Grant:
     """The grant with what is seen now, for the rules that compare two moments."""
     condition = pod_scheduled(pod)
     changed = now if condition != grant.condition else grant.changed
@@ -146,7 +146,7 @@ def read(
     refusals: int,
     now: float,
 ) -> Answer:
-    """Apply the table to a grant that is up to date (`noted`).
+    """Apply the table to a grant that is up to date (`updated`).
 
     `all_allocated`: every claim of koordra's in the pod is allocated. `refusals`: how often the pod was
     refused before.

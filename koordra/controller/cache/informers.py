@@ -19,8 +19,8 @@ log = get_logger(__name__)
 
 
 class Informers:
-    """`changed` is set whenever anything has changed, and so are those of `others`; `stop` ends the term. `heard`: who else
-    hears of each object of a kind, in the watch's thread."""
+    """`changed` is set whenever anything has changed, and so are those of `also_set`; `stop` ends the term. `listeners` are called
+    with each object of a kind, in the watch's thread."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class Informers:
         *,
         changed: threading.Event,
         stop: threading.Event,
-        others: Sequence[threading.Event] = (),
-        heard: Mapping[Kind, Sequence[Listener]] | None = None,
+        also_set: Sequence[threading.Event] = (),
+        listeners: Mapping[Kind, Sequence[Listener]] | None = None,
     ) -> None:
-        self._others = tuple(others)
-        self._heard = heard or {}
+        self._also_set = tuple(also_set)
+        self._listeners = listeners or {}
         self._client = client
         self._stop = stop
         self._changed = changed
@@ -95,18 +95,18 @@ class Informers:
         return False
 
     def _listener(self, kind: Kind) -> Listener:
-        heard = tuple(self._heard.get(kind, ()))
+        listeners = tuple(self._listeners.get(kind, ()))
 
         def on_change(event: str, obj: Object, /) -> None:
             for queue in self._queues:
                 queue.observe(kind, event, obj)
-            for listener in heard:
+            for listener in listeners:
                 try:
                     listener(event, obj)
                 except Exception:  # a defect in what stands beside must not end the watch
                     log.exception("listener_failed", kind=str(kind), object=key(obj))
             self._changed.set()
-            for other in self._others:
+            for other in self._also_set:
                 other.set()
 
         return on_change

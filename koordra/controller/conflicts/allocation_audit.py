@@ -40,7 +40,7 @@ def joint_places(slices: Iterable[Object]) -> set[Place]:
     }
 
 
-def writer_alarms(claim: Object, joint: Container[Place]) -> list[DeviceConflict]:
+def writer_conflicts(claim: Object, joint: Container[Place]) -> list[DeviceConflict]:
     """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
     taken = [
         str(result.get("device"))

@@ -1,7 +1,7 @@
 """What nobody but koordra should do with koordra's devices, recognised from what is published. Pure.
 
 One writer allocates the devices of a joint node. What would break that is found here, and in what is allocated
-(allocation_audit.py), and told loudly (an Event and a metric); koordra never guesses its way around it.
+(allocation_audit.py), and reported (an Event and a metric); koordra never guesses its way around it.
 
     UnguardedClass       a DeviceClass that means koordra's devices and does not demand `allocator == "scheduler"`:
                          kube-scheduler's allocator is kept from joint devices by their taint alone, and on servers
@@ -43,7 +43,7 @@ _PCI_ADDRESS: Final = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.
 
 @dataclass(frozen=True, slots=True)
 class DeviceConflict:
-    """`about`: the objects on which it is told; `key` tells alarms of one reason apart."""
+    """`about`: the objects on which it is reported; `key` distinguishes conflicts of one reason."""
 
     reason: str
     key: str
@@ -51,15 +51,15 @@ class DeviceConflict:
     message: str
 
 
-def keep(table: dict[Any, Any], key: object, value: object) -> None:
-    """Only where there is something to keep."""
+def set_or_drop(table: dict[Any, Any], key: object, value: object) -> None:
+    """Store the value, or drop the key where there is nothing to store."""
     if value:
         table[key] = value
     else:
         table.pop(key, None)
 
 
-def class_alarms(classes: Iterable[Object], probes: Collection[DeviceFacts]) -> list[DeviceConflict]:
+def class_conflicts(classes: Iterable[Object], probes: Collection[DeviceFacts]) -> list[DeviceConflict]:
     """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of different types."""
     found = []
     for entry in classes:
@@ -166,7 +166,7 @@ def publishes_gpus(slices: Iterable[Object]) -> bool:
     )
 
 
-def slice_alarms(slices: Collection[Object], nodes: Mapping[str, Object]) -> list[DeviceConflict]:
+def slice_conflicts(slices: Collection[Object], nodes: Mapping[str, Object]) -> list[DeviceConflict]:
     """Slices in our name that are not ours, and devices that two drivers publish."""
     found = []
     for entry in slices:

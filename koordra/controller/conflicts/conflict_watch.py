@@ -1,10 +1,10 @@
-"""When to look for what nobody should do (`guards`), and not to tell the same alarm over and over.
+"""When to look for conflicts (conflict_rules, allocation_audit), without reporting the same one over and over.
 
-Slices are judged node by node, claims one by one, and over-commitment device by device, each when it has changed. An alarm is told when it is first seen and every REPEAT seconds while it lasts.
+Slices are judged node by node, claims one by one, and over-commitment device by device, each when it has changed. A conflict is reported when it is first seen and every REPEAT seconds while it lasts.
 
 Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
-taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has said that it
-has seen that generation of the pool (an annotation on the Node), which it says once all its own writes are settled:
+taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has acknowledged that it
+has seen that generation of the pool (an annotation on the Node), which it does once all its own writes are settled:
 from then on no allocation of the controller's is under way for the node. docs/allocation-modes.md has the whole
 protocol.
 """
@@ -27,14 +27,14 @@ from koordra.controller.conflicts.allocation_audit import (
     foreign_manager,
     joint_places,
     overcommitments,
-    writer_alarms,
+    writer_conflicts,
 )
 from koordra.controller.conflicts.conflict_rules import (
     DeviceConflict,
-    class_alarms,
+    class_conflicts,
     joint_devices,
-    keep,
-    slice_alarms,
+    set_or_drop,
+    slice_conflicts,
 )
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 
@@ -54,7 +54,7 @@ class ConflictWatch:
         self._over_committed: dict[Place, list[DeviceConflict]] = {}
         self._quarantined: dict[str, int] = {}
         """Node -> the highest generation of its pool in which some device changes hands."""
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported: dict[tuple[str, str], float] = {}
         self._classes = cache.follow(DEVICE_CLASSES)
         self._nodes: set[str] = set()
         self._places: set[Place] = set()
@@ -68,15 +68,16 @@ class ConflictWatch:
         cache.claim_index.on_touch.append(self._on_claim)
 
     def sync(self, *, now: float, also: Sequence[DeviceConflict] = ()) -> list[ClaimEvent]:
-        """What is to be told now; `also`: alarms that were found elsewhere."""
-        self._look_at_published()
-        self._look_at_claims()
-        alarms = {(alarm.reason, alarm.key): alarm for alarm in (*self._alarms(), *also)}
-        due = [place for place in sorted(alarms) if self._told.get(place, -REPEAT) + REPEAT <= now]
-        self._told = {place: at for place, at in self._told.items() if place in alarms}
-        self._told.update(dict.fromkeys(due, now))
+        """What is to be reported now; `also`: conflicts that were found elsewhere."""
+        self._judge_published()
+        self._judge_claims()
+        conflicts = {(conflict.reason, conflict.key): conflict for conflict in (*self._conflicts(), *also)}
+        due = [place for place in sorted(conflicts) if self._reported.get(place, -REPEAT) + REPEAT <= now]
+        self._reported = {place: at for place, at in self._reported.items() if place in conflicts}
+        self._reported.update(dict.fromkeys(due, now))
         return [
-            ClaimEvent(alarms[place].reason, cut(alarms[place].message), alarms[place].about) for place in due
+            ClaimEvent(conflicts[place].reason, cut(conflicts[place].message), conflicts[place].about)
+            for place in due
         ]
 
     def quarantines(self) -> list[tuple[Object, str]]:
@@ -88,11 +89,11 @@ class ConflictWatch:
             and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != str(generation)
         ]
 
-    def _alarms(self) -> Iterable[DeviceConflict]:
+    def _conflicts(self) -> Iterable[DeviceConflict]:
         yield from self._of_classes
         for table in (self._of_slices, self._of_claims, self._over_committed):
-            for alarms in table.values():
-                yield from alarms
+            for conflicts in table.values():
+                yield from conflicts
 
     # what has changed
 
@@ -111,11 +112,11 @@ class ConflictWatch:
 
     # judging it again
 
-    def _look_at_published(self) -> None:
+    def _judge_published(self) -> None:
         probed = self._probe()
         for name in self._nodes:
             published = self._cache.slice_index.published(name)
-            keep(self._of_slices, name, slice_alarms(published, self._cache.nodes))
+            set_or_drop(self._of_slices, name, slice_conflicts(published, self._cache.nodes))
             generation = _in_quarantine(published)
             if generation is None:
                 self._quarantined.pop(name, None)
@@ -124,7 +125,7 @@ class ConflictWatch:
         self._nodes.clear()
         if probed or self._classes:
             facts = [facts for _, facts in self._probes.values()]
-            self._of_classes = class_alarms(self._cache.classes.values(), facts)
+            self._of_classes = class_conflicts(self._cache.classes.values(), facts)
         self._classes.clear()
 
     def _probe(self) -> bool:
@@ -145,7 +146,7 @@ class ConflictWatch:
         found = joint_devices(self._cache.slice_index.published(name), self._probes)
         self._probes.update({kind: (name, facts) for kind, facts in found.items()})
 
-    def _look_at_claims(self) -> None:
+    def _judge_claims(self) -> None:
         slices, index = self._cache.slice_index, self._cache.claim_index
         judged = set(self._claims)
         for pool in self._published:
@@ -160,14 +161,14 @@ class ConflictWatch:
                 if any(one[1] == pool and one[2] == device for one in entry.devices)
             ]
             found = overcommitments(slices.of_pool(pool), holders) if len(holders) > 1 else []
-            keep(self._over_committed, place, [one for one in found if one.key == "/".join(place)])
+            set_or_drop(self._over_committed, place, [one for one in found if one.key == "/".join(place)])
         for key in judged:
             held = index.entries.get(key)
-            alarms: list[DeviceConflict] = []
+            conflicts: list[DeviceConflict] = []
             if held is not None and held.pools and foreign_manager(held.claim):
                 joint = joint_places(chain.from_iterable(map(slices.of_pool, held.pools)))
-                alarms = writer_alarms(held.claim, joint)
-            keep(self._of_claims, key, alarms)
+                conflicts = writer_conflicts(held.claim, joint)
+            set_or_drop(self._of_claims, key, conflicts)
         self._places.clear()
         self._published.clear()
         self._claims.clear()

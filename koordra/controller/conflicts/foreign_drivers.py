@@ -1,13 +1,13 @@
-"""Nodes on which somebody else gives out the same GPUs: nothing is placed there, and it is said why. Pure but for a memory.
+"""Nodes on which somebody else gives out the same GPUs: nothing is placed there, and the reason is reported.
 
     ForeignPlugin   status.allocatable has GPUs of another device plugin (koordra.compat.foreign_plugins)
-    TwoDrivers      another driver publishes a GPU with the same PCI address or UUID (guards.contests)
+    TwoDrivers      another driver publishes a GPU with the same PCI address or UUID (conflict_rules.contests)
 
 Such a node is left out for claims that may take GPUs, with the reason ForeignDriver; claims for NICs alone go there. What is
 allocated already stays. It is over as soon as the other one is gone, and the claims that wait are planned again.
 On native nodes kube-scheduler allocates; there the kubelet plugin taints the cards (koordra.io/foreign-plugin).
 
-Events are gone after an hour. So the Node says why too, in the annotation koordra.io/no-gpus, for as long as it holds.
+Events are gone after an hour. So the Node has the reason too, in the annotation koordra.io/no-gpus, for as long as it holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from koordra.compat.foreign_names import offered_by_others, publishers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.conflicts.conflict_rules import DeviceConflict, contests, keep, publishes_gpus
+from koordra.controller.conflicts.conflict_rules import DeviceConflict, contests, publishes_gpus, set_or_drop
 from koordra.controller.reporting.claim_events import FOREIGN_PLUGIN
 
 NO_GPUS: Final = names.DOMAIN + "no-gpus"
@@ -38,7 +38,7 @@ class ForeignDrivers:
         self._cache = cache
         self._contested: dict[str, str] = {}
         self._offering: dict[str, tuple[str, ...]] = {}
-        self._noted: dict[str, str] = {}
+        self._annotated: dict[str, str] = {}
         self._stale: set[str] = cache.follow(NODES)
         self._stale |= {str(objects.spec_of(entry).get("nodeName")) for entry in cache.slices.values()}
         cache.listen(RESOURCE_SLICES, self._on_slice)
@@ -53,15 +53,19 @@ class ForeignDrivers:
         for name in self._stale:
             node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
             texts = sorted(one.text for one in contests(slices) if one.is_gpu)
-            keep(self._noted, name, objects.annotations_of(node).get(NO_GPUS, "") if node is not None else "")
+            set_or_drop(
+                self._annotated,
+                name,
+                objects.annotations_of(node).get(NO_GPUS, "") if node is not None else "",
+            )
             before = self._contested.get(name), self._offering.get(name)
-            keep(self._contested, name, "; ".join(texts))
+            set_or_drop(self._contested, name, "; ".join(texts))
             offered = offered_by_others(node) if node is not None else ()
-            keep(self._offering, name, offered if offered and publishes_gpus(slices) else ())
+            set_or_drop(self._offering, name, offered if offered and publishes_gpus(slices) else ())
             self.version += before != (self._contested.get(name), self._offering.get(name))
         self._stale.clear()
 
-    def kept_off(self, group: Group) -> dict[str, Reason]:
+    def excluded(self, group: Group) -> dict[str, Reason]:
         """Node -> why no GPU of it is given out."""
         if not self._offering and not self._contested:
             return {}
@@ -74,8 +78,8 @@ class ForeignDrivers:
             found.setdefault(name, Reason(name, None, None, cause, _text(name, resources)))
         return found
 
-    def alarms(self) -> list[DeviceConflict]:
-        """To be told on the nodes; those of other drivers are among the guards'."""
+    def conflicts(self) -> list[DeviceConflict]:
+        """To be reported on the nodes; those of other drivers are among the slice conflicts."""
         return [
             DeviceConflict(
                 FOREIGN_PLUGIN, name, (self._cache.nodes[name],), f"node {name}: {_text(name, resources)}"
@@ -83,7 +87,7 @@ class ForeignDrivers:
             for name, resources in sorted(self._offering.items())
         ]
 
-    def notes(self) -> list[tuple[Object, str | None]]:
+    def annotations(self) -> list[tuple[Object, str | None]]:
         """(node, what its annotation is to say; None for nothing) of nodes that say something else."""
         nodes = self._cache.nodes
         wanted = {name: text for name, text in self._contested.items() if name in nodes}
@@ -91,8 +95,8 @@ class ForeignDrivers:
             wanted.setdefault(name, _text(name, resources))
         return [
             (nodes[name], wanted.get(name))
-            for name in sorted(wanted.keys() | self._noted.keys())
-            if wanted.get(name) != self._noted.get(name)
+            for name in sorted(wanted.keys() | self._annotated.keys())
+            if wanted.get(name) != self._annotated.get(name)
         ]
 
     @property

@@ -92,7 +92,7 @@ def _tell_unwritten(key: str, written: Written | None, group: Group, context: Pa
         reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, message)
         context.events.waiting(claim, pods, (reason,))
     elif written.outcome is Outcome.REFUSED:
-        context.events.tell(claim_events.write_refused(claim, pods, message=message))
+        context.events.report(claim_events.write_refused(claim, pods, message=message))
 
 
 def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> bool:

@@ -82,7 +82,7 @@ class GangController:
         self.ungating = UngateTracker()
         self.reservation = GangReservation(starves_after=starves_after)
         self._gang_index = GangIndex(context.cache, self.ungating)
-        self._events = GangEvents(context.events.tell, clock=context.clock)
+        self._events = GangEvents(context.events.report, clock=context.clock)
         self.restarts = GangRestarts(context, self._events)
         self.all: dict[str, Gang] = {}
         self.statuses: dict[str, GangStatus] = {}

@@ -5,7 +5,7 @@ GivenBack              they were taken back, and why
 AllocationRefused      the scheduler said no to a node: its words, and for how long the node is left out
 WriteRefused           the API server refused the write
 Preempted              a pod had to go for a more urgent one
-any of guards.CONFLICTS   somebody does what only koordra may do
+any of CONFLICTS          somebody does what only koordra may do
 any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)     the claim waits
 """
 
@@ -51,7 +51,7 @@ LONGEST_MESSAGE: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class ClaimEvent:
-    """`about`: the claim and the pods on which it is told. `warning`: somebody may have to act."""
+    """`about`: the claim and the pods on which it is reported. `warning`: somebody may have to act."""
 
     reason: str
     message: str
@@ -102,19 +102,19 @@ def write_refused(claim: Object, pods: Iterable[Object], *, message: str) -> Cla
 
 
 def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:
-    """A pod was evicted; told on it and on the pod that takes its place."""
+    """A pod was evicted; reported on it and on the pod that takes its place."""
     message = f"pod {objects.key(victim)} was evicted from node {node} for pod {objects.key(by)}, which has a higher priority"
     return ClaimEvent(PREEMPTED, cut(message), (victim, by))
 
 
 def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:
-    """A pod for which its shared claim has no place; told on both."""
+    """A pod for which its shared claim has no place; reported on both."""
     headline = nearest_miss(reasons)
     return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (pod, claim))
 
 
 def waiting(claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> ClaimEvent:
-    """Why a claim waits: the nearest miss is the reason, the message tells node, devices, clause and
+    """Why a claim waits: the nearest miss is the reason, the message names node, devices, clause and
     figures."""
     headline = nearest_miss(reasons)
     return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (claim, *pods))
@@ -127,18 +127,18 @@ def nearest_miss(reasons: Sequence[Reason]) -> str:
     if not reasons:
         return Cause.NODE_UNSUITABLE.value
     wrong_kind = Cause.SELECTOR_MISMATCH.value
-    told = (
+    relevant = (
         [reason for reason in reasons if reason.device is not None and reason.reason != wrong_kind]
         or [reason for reason in reasons if reason.reason != wrong_kind]
         or list(reasons)
     )
     rank = {cause.value: position for position, cause in enumerate(Cause)}
-    frequency = Counter(reason.reason for reason in told)
+    frequency = Counter(reason.reason for reason in relevant)
     return min(frequency, key=lambda word: (rank.get(word, -1), -frequency[word], word))
 
 
 def explain(reasons: Sequence[Reason], *, headline: str) -> str:
-    """At most 1024 characters: same clauses on the same node are told once with the number of devices."""
+    """At most 1024 characters: same clauses on the same node are reported once with the number of devices."""
     alike: dict[tuple[str, str, str, str], list[str]] = {}
     for reason in reasons:
         place = (reason.node or "", reason.request or "", reason.reason, reason.detail)
@@ -183,7 +183,7 @@ def cut(message: str) -> str:
 
 
 def _name(claim: Object) -> str:
-    """The claim in messages that are also told on its pods."""
+    """The claim in messages that are also reported on its pods."""
     return f"claim {objects.name(claim)}"
 
 

@@ -1,4 +1,4 @@
-"""Happenings as core/v1 Events: one Event per object and reason, whose count goes up, never a stream of new
+"""Claim events as core/v1 Events: one Event per object and reason, whose count goes up, never a stream of new
 ones.
 
 The Event's name is made from the object's uid and the reason, so that every controller that was ever active
@@ -43,7 +43,7 @@ class EventApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _PendingEvent:
     about: Object
     reason: str
     message: str
@@ -52,14 +52,14 @@ class _Told:
 
 
 class EventRecorder:
-    """Thread-safe. `now`: wall clock as RFC 3339 in whole seconds; `identity`: which replica tells."""
+    """Thread-safe. `now`: wall clock as RFC 3339 in whole seconds; `identity`: which replica reports."""
 
     def __init__(self, api: EventApi, *, now: Callable[[], str], identity: str) -> None:
         self._api = api
         self._now = now
         self._identity = identity
         self._lock = threading.Lock()
-        self._pending: dict[tuple[str, str], _Told] = {}
+        self._pending: dict[tuple[str, str], _PendingEvent] = {}
         self._wake = threading.Event()
 
     def __call__(self, claim_event: ClaimEvent, /) -> None:
@@ -70,7 +70,9 @@ class EventRecorder:
                 before = self._pending.pop(place, None)
                 kind = "Warning" if claim_event.warning else "Normal"
                 times = 1 + (before.times if before else 0)
-                self._pending[place] = _Told(about, claim_event.reason, claim_event.message, kind, times)
+                self._pending[place] = _PendingEvent(
+                    about, claim_event.reason, claim_event.message, kind, times
+                )
             while len(self._pending) > MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
         self._wake.set()
@@ -89,9 +91,9 @@ class EventRecorder:
         with self._lock:
             pending, self._pending = self._pending, {}
         unwritten = dict(pending)
-        for place, told in pending.items():
+        for place, event in pending.items():
             try:
-                self._write(*place, told)
+                self._write(*place, event)
             except ApiUnreachable as error:
                 log.warning("events_kept", number=len(unwritten), error=str(error))
                 with self._lock:
@@ -99,42 +101,42 @@ class EventRecorder:
                 return False
             except ApiError as error:
                 log.warning(
-                    "event_lost", object=objects.describe(told.about), reason=told.reason, error=str(error)
+                    "event_lost", object=objects.describe(event.about), reason=event.reason, error=str(error)
                 )
             del unwritten[place]
         return True
 
-    def _write(self, namespace: str, name: str, told: _Told) -> None:
+    def _write(self, namespace: str, name: str, event: _PendingEvent) -> None:
         try:
             before = self._api.get(EVENTS, name, namespace=namespace)
         except NotFound:
             try:
-                self._api.create(EVENTS, self._event(namespace, name, told), namespace=namespace)
+                self._api.create(EVENTS, self._event(namespace, name, event), namespace=namespace)
             except Conflict:
                 before = self._api.get(EVENTS, name, namespace=namespace)
             else:
                 return
-        count = int(before.get("count") or 0) + told.times
-        change = {"count": count, "message": told.message, "lastTimestamp": self._now(), "type": told.type}
+        count = int(before.get("count") or 0) + event.times
+        change = {"count": count, "message": event.message, "lastTimestamp": self._now(), "type": event.type}
         self._api.patch(EVENTS, name, change, namespace=namespace)
 
-    def _event(self, namespace: str, name: str, told: _Told) -> Object:
+    def _event(self, namespace: str, name: str, event: _PendingEvent) -> Object:
         now = self._now()
         return {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"namespace": namespace, "name": name},
             "involvedObject": {
-                "apiVersion": told.about.get("apiVersion", "v1"),
-                "kind": told.about.get("kind", ""),
-                **({"namespace": namespace} if "namespace" in objects.metadata(told.about) else {}),
-                "name": objects.name(told.about),
-                "uid": objects.uid(told.about),
+                "apiVersion": event.about.get("apiVersion", "v1"),
+                "kind": event.about.get("kind", ""),
+                **({"namespace": namespace} if "namespace" in objects.metadata(event.about) else {}),
+                "name": objects.name(event.about),
+                "uid": objects.uid(event.about),
             },
-            "reason": told.reason,
-            "message": told.message,
-            "type": told.type,
-            "count": told.times,
+            "reason": event.reason,
+            "message": event.message,
+            "type": event.type,
+            "count": event.times,
             "firstTimestamp": now,
             "lastTimestamp": now,
             "source": {"component": COMPONENT},

@@ -38,7 +38,7 @@ class _Begun:
 
 
 class LatencyBreakdown:
-    """`heard` may be called by any thread, the rest by the worker. `clock` is monotonic."""
+    """`observe` may be called by any thread, the rest by the worker. `clock` is monotonic."""
 
     def __init__(self, *, clock: Callable[[], float], observe: Callable[[Mapping[str, float]], None]) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
 """What the controller counts: for Prometheus, and for its readiness.
 
 koordra_controller_leading                        1 while this replica holds the lease
-koordra_controller_events_total{reason}       what was told in Events, alarms included
+koordra_controller_events_total{reason}       what was reported in Events, conflicts included
 koordra_controller_claims{state}                  waiting, allocated, in_doubt
 koordra_controller_gangs{stage}                   gangs by stage (gangs/phase.py)
 koordra_controller_pass_seconds                   one pass of the reconciler
@@ -38,7 +38,7 @@ _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 
 
 
 class ControllerMetrics:
-    """The controller's instruments; itself a witness of what happens."""
+    """The controller's instruments; itself a sink of claim events."""
 
     def __init__(self, metrics: Metrics) -> None:
         part = "koordra_controller_"

@@ -9,7 +9,7 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.feedback_tracker import Grants
+from koordra.controller.allocation.feedback_tracker import FeedbackTracker
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.cache.assume_cache import AssumeCache, is_older
 from koordra.controller.cache.changes import Cluster
@@ -242,7 +242,7 @@ def test_an_allocation_that_we_took_back_ourselves_is_nobodys_answer() -> None:
     held = version("a", 2, allocation={"devices": {}, "nodeSelector": {"nodeSelectorTerms": [term]}})
     classes = [device_class(names.CLASS_GPU, "gpu")]
     cache = ClusterCache.of(Cluster(classes=classes, claims=[version("a", 3)], pods=[waits]))
-    grants = Grants(cache.pod_index, refusals=lambda _uid: 0)
+    grants = FeedbackTracker(cache.pod_index, refusals=lambda _uid: 0)
     grants.remember(held, [waits], now=0.0)
     refusals, _ = grants.read(now=1.0)
     assert [refusal.node for refusal in refusals] == ["n0"]

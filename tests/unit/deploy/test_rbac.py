@@ -40,7 +40,7 @@ UNSEEN = {
 }
 NOT_PLAYED = {("", "nodes", "patch"), ("", "configmaps", "patch")}
 """Changing the mode of a living node takes longer than this test wants to; see the tests of modes. The learned table is written
-after 32 claims; see tests/unit/controller/test_leftovers.py."""
+after 32 claims; see tests/unit/controller/test_learned_order.py."""
 Right = tuple[str, str, str]
 
 

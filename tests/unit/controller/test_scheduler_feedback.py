@@ -62,9 +62,9 @@ def reading(
     grant = scheduler_feedback.granted(allocated(), then, now=WRITTEN_AT)
     assert grant is not None
     if claim_between is not None:
-        grant = scheduler_feedback.noted(grant, pod=then, claim=claim_between, now=WRITTEN_AT)
+        grant = scheduler_feedback.updated(grant, pod=then, claim=claim_between, now=WRITTEN_AT)
     if now is not None:
-        grant = scheduler_feedback.noted(grant, pod=now, claim=claim_now, now=WRITTEN_AT + seen_after)
+        grant = scheduler_feedback.updated(grant, pod=now, claim=claim_now, now=WRITTEN_AT + seen_after)
     at = WRITTEN_AT + (seen_after if read_after is None else read_after)
     return scheduler_feedback.read(
         grant, pod=now, claim=claim_now, all_allocated=all_allocated, refusals=refusals, now=at

@@ -227,16 +227,16 @@ def test_the_table_is_kept_rarely_and_read_by_the_next_term() -> None:
     book = Learning(nodes=4, gpus=2)
     for number in range(60):
         book.place(f"c{number}", memory="20Gi", cpu="100m")
-        store.keep(book.placer.order)
+        store.save(book.placer.order)
         book.end(f"c{number}")
     assert api.writes == 1
     now[0] = PERIOD
     leading[0] = False
-    store.keep(book.placer.order, now=True)
+    store.save(book.placer.order, now=True)
     assert api.writes == 1, "who does not lead does not write"
     leading[0] = True
-    store.keep(book.placer.order)
-    store.keep(book.placer.order, now=True)
+    store.save(book.placer.order)
+    store.save(book.placer.order, now=True)
     assert api.writes == 2, "what is kept is not written again"
     again = store.read()
     assert again is not None
@@ -252,7 +252,7 @@ def test_without_the_config_map_it_learns_all_the_same() -> None:
     book = Learning(nodes=2)
     for number in range(33):
         book.place(f"c{number}", memory="20Gi")
-    store.keep(book.placer.order, now=True)
+    store.save(book.placer.order, now=True)
     assert book.placer.order.epoch == 1
 
 

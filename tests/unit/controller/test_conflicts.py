@@ -42,14 +42,14 @@ def class_of(name: str, *expressions: str) -> Object:
     ],
 )
 def test_classes_that_open_the_door_to_the_other_allocator(entry: Object, reason: str | None) -> None:
-    found = conflict_rules.class_alarms([entry], conflict_rules.joint_devices(CLUSTER.slices).values())
-    assert [alarm.reason for alarm in found] == ([] if reason is None else [reason])
+    found = conflict_rules.class_conflicts([entry], conflict_rules.joint_devices(CLUSTER.slices).values())
+    assert [conflict.reason for conflict in found] == ([] if reason is None else [reason])
 
 
 def test_devices_of_native_nodes_may_be_selected_by_anybody() -> None:
     native = [gpu_slice("n0", 2, allocator="scheduler")]
     assert (
-        conflict_rules.class_alarms([class_of("anything")], conflict_rules.joint_devices(native).values())
+        conflict_rules.class_conflicts([class_of("anything")], conflict_rules.joint_devices(native).values())
         == []
     )
 
@@ -62,21 +62,21 @@ def test_two_drivers_that_publish_one_pci_device() -> None:
         "metadata": {"name": "theirs"},
         "spec": {"driver": "gpu.nvidia.com", "nodeName": "n0", "pool": {"name": "n0"}, "devices": [device]},
     }
-    (alarm,) = conflict_rules.slice_alarms([ours, theirs], NAMED_NODES)
-    assert alarm.reason == claim_events.TWO_DRIVERS
-    assert "0000:1f:00.0" in alarm.message
-    assert "gpu.nvidia.com (gpu-7)" in alarm.message
+    (conflict,) = conflict_rules.slice_conflicts([ours, theirs], NAMED_NODES)
+    assert conflict.reason == claim_events.TWO_DRIVERS
+    assert "0000:1f:00.0" in conflict.message
+    assert "gpu.nvidia.com (gpu-7)" in conflict.message
     elsewhere = {**theirs, "spec": {**theirs["spec"], "nodeName": "n1"}}
-    assert conflict_rules.slice_alarms([ours, elsewhere], NAMED_NODES) == []
+    assert conflict_rules.slice_conflicts([ours, elsewhere], NAMED_NODES) == []
 
 
 def test_slices_in_our_name_that_no_plugin_makes() -> None:
     strange = gpu_slice("n0", 1)
     strange["spec"] |= {"pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}
     del strange["spec"]["nodeName"]
-    (alarm,) = conflict_rules.slice_alarms([strange], NAMED_NODES)
-    assert alarm.reason == claim_events.STRANGE_SLICE
-    assert "names no node" in alarm.message
+    (conflict,) = conflict_rules.slice_conflicts([strange], NAMED_NODES)
+    assert conflict.reason == claim_events.STRANGE_SLICE
+    assert "names no node" in conflict.message
 
 
 def held(
@@ -98,9 +98,9 @@ def held(
 )
 def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bool) -> None:
     joint = allocation_audit.joint_places(CLUSTER.slices)
-    found = allocation_audit.writer_alarms(held("c", "gpu-0", manager=manager), joint)
-    assert [alarm.reason for alarm in found] == ([claim_events.FOREIGN_WRITER] if alarmed else [])
-    assert allocation_audit.writer_alarms(held("c", "native-0", manager="kube-scheduler"), joint) == []
+    found = allocation_audit.writer_conflicts(held("c", "gpu-0", manager=manager), joint)
+    assert [conflict.reason for conflict in found] == ([claim_events.FOREIGN_WRITER] if alarmed else [])
+    assert allocation_audit.writer_conflicts(held("c", "native-0", manager="kube-scheduler"), joint) == []
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bo
 )
 def test_more_than_there_is(claims: list[Object], alarmed: bool) -> None:
     found = allocation_audit.overcommitments(CLUSTER.slices, claims)
-    assert [alarm.reason for alarm in found] == ([claim_events.OVER_COMMITTED] if alarmed else [])
-    assert all("a, " in alarm.message or "default/b" in alarm.message for alarm in found)
+    assert [conflict.reason for conflict in found] == ([claim_events.OVER_COMMITTED] if alarmed else [])
+    assert all("a, " in conflict.message or "default/b" in conflict.message for conflict in found)
 
 
 def test_an_alarm_is_repeated_while_it_lasts_and_not_before() -> None:
