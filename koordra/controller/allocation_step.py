@@ -23,8 +23,9 @@ from koordra.controller.allocation.preemption import EvictionBackoff, preemption
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
-from koordra.controller.gangs.controller import Entries, GangController
+from koordra.controller.gangs.controller import GangController
 from koordra.controller.gangs.member_placement import Place
+from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
@@ -70,7 +71,7 @@ class AllocationStep:
             context,
             self.placer,
             on_allocated=self._on_allocated,
-            kept_off=lambda group: self._excluded(group, context.clock()),
+            excluded=lambda group: self._excluded(group, context.clock()),
             starves_after=starves_after,
             place=place_gang,
             entries=gang_entries,
@@ -136,7 +137,7 @@ class AllocationStep:
             for node, why in self._node_backoff.active(objects.uid(pod), now).items():
                 text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
                 found.setdefault(node, Reason(node, None, None, cause, text))
-        kept_free = self.gangs.kept_off(group)
+        kept_free = self.gangs.reserved(group)
         for side in (self._predicates.of(group), self.reservations.kept_off(group), kept_free):
             for node, reason in side.items():
                 found.setdefault(node, reason)

@@ -26,7 +26,7 @@ from koordra.controller.cache import pod_claims
 from koordra.controller.cache.groups import Group, GroupIndex, urgency
 from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.claims import Owner
-from koordra.controller.gangs import quota_hold
+from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
 from koordra.placement.decide import Excluded
 
@@ -112,7 +112,9 @@ class GroupQueue:
         if self._quota is None:
             return
         pods, before = self._context.cache.pod_index, self.beyond_quota
-        self.beyond_quota = self._quota(pods.members(pods.open), self._gangs.wholes()) if pods.pending else {}
+        self.beyond_quota = (
+            self._quota(pods.members(pods.open), self._gangs.indispensable()) if pods.pending else {}
+        )
         if self.beyond_quota and not all(self.beyond_quota.values()):
             self._context.wake(now + NOT_READ_PAUSE)
         self.requoted = {uid for uid, _ in {*before.items()} ^ {*self.beyond_quota.items()}}
@@ -188,7 +190,7 @@ class GroupQueue:
             return None
         if (why := self.beyond_quota.get(uid)) is not None:
             if why:
-                quota_hold.tell(member, why, context=self._context)
+                events.tell_quota_exceeded(member, why, context=self._context)
             return None
         for claim in member.ours if served else ():
             key = objects.key(claim)

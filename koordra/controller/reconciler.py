@@ -36,8 +36,8 @@ from koordra.controller.cache.pod_claims import pod_scheduled
 from koordra.controller.cache.pod_index import split_across_nodes
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.conflicts.foreign_drivers import NO_GPUS
-from koordra.controller.gangs.controller import Entries
 from koordra.controller.gangs.member_placement import Place
+from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import Quota
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink

@@ -37,7 +37,7 @@ def plans_a_part(gang: Gang, **known: Any) -> GangStatus:
     return replace(found, needed=1) if found.phase is Phase.WAITING else found
 
 
-def keeps_what_was_torn(gang: Gang, **known: Any) -> GangStatus:
+def keeps_what_was_cut_off(gang: Gang, **known: Any) -> GangStatus:
     """What a cut-off pass has left stays."""
     return replace(status_of(gang, **known), give_back=())
 
@@ -64,13 +64,13 @@ def forgets_to_undo(*_anything: Any) -> None:
 
 Patch = tuple[object, str, Callable[..., Any]]
 
-FROM = {"never restarts": 517, "leaves gates behind": 66, "keeps what was torn": 20}
+FROM = {"never restarts": 517, "leaves gates behind": 66, "keeps what was cut off": 20}
 """Where to begin the search, so that it is short; a model that draws otherwise only makes it longer."""
 
 BROKEN: dict[str, list[Patch]] = {
     "starts with fewer than the least": [(phase, "status_of", starts_with_fewer)],
     "allocates a part": [(phase, "status_of", plans_a_part), (commit, "_undo", forgets_to_undo)],
-    "keeps what was torn": [(phase, "status_of", keeps_what_was_torn)],
+    "keeps what was cut off": [(phase, "status_of", keeps_what_was_cut_off)],
     "does not count": [(phase, "status_of", counts_the_gathered)],
     "never restarts": [(restart.GangRestarts, "sync", never_restarts)],
     "leaves gates behind": [(phase, "status_of", never_lifts_again)],

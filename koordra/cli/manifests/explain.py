@@ -83,7 +83,7 @@ def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict
         return []
     cluster = as_cluster([*manifests, *([] if client is None else read_predicates(client))])
     found = gangs_ahead(cluster, place=place_gang)
-    return [ahead.to_dict() for ahead in found if ahead.stage != "Whole"]
+    return [ahead.to_dict() for ahead in found if ahead.phase != "Whole"]
 
 
 def _gang_text(entry: dict[str, Any]) -> str:

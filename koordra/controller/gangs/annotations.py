@@ -30,6 +30,7 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
+from koordra.errors import InvalidManifest
 
 GANG: Final = names.DOMAIN + "gang"
 GANG_MIN: Final = GANG + "-min"
@@ -202,6 +203,28 @@ def problems_of(pod: Mapping[str, Any]) -> list[str]:
         return [f"{stray[0]} without {GANG}: name the gang"] if stray else []
     found = terms_of(ref, [dict(pod)], {})
     return [] if found is None else list(found.problems)
+
+
+def must_be_held(pod: Mapping[str, Any], *, has_ours: bool, has_unknown: bool) -> bool:
+    """Whether the gate goes on the pod because it is in a gang. `has_unknown`: it names claims that do not exist yet.
+
+    A pod by koordra's own annotation is held whether it has claims or not; a member of somebody else's pod group only if it has claims
+    of koordra's, or claims that are not known yet: its scheduler knows the gate, and nothing else of the group is koordra's business.
+    """
+    ref = gang_of(pod)
+    if ref is None:
+        return False
+    return ref.source is Source.KOORDRA or has_ours or has_unknown
+
+
+def refusals(pod: Mapping[str, Any]) -> tuple[InvalidManifest, ...]:
+    """What is wrong with koordra's annotations on the pod, for who creates it. A ValidatingAdmissionPolicy (deploy/kustomize/gangs)
+    refuses what comes past the webhook without the gate."""
+    name = objects.name(pod) or str(objects.metadata(pod).get("generateName") or "")
+    where = f"Pod {objects.namespace(pod)}/{name}"
+    return tuple(
+        InvalidManifest(problem, object=where, field="metadata.annotations") for problem in problems_of(pod)
+    )
 
 
 def _pod_group(ref: GangRef, pod_groups: Mapping[str, Object]) -> Object | None:

@@ -2,7 +2,7 @@
 
 allocate   claim by claim, each conditional (writes.py). One that is not written ends it, and what was written in this pass
            is given back at once. Where no answer comes the pass ends: the next one, of whatever process, finds the gang
-           Torn and gives back
+           PartiallyAllocated and gives back
 lift       pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the same write,
            by which the pod is known as let go from then on. The first one that lands commits the gang
 """
@@ -20,8 +20,7 @@ from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, P
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.annotations import COMMITTED, HELD
 from koordra.controller.gangs.member_placement import Cell
-from koordra.controller.gangs.membership import Gang, Member
-from koordra.controller.gangs.ungate import UngateTracker
+from koordra.controller.gangs.membership import Gang, Member, UngateTracker
 from koordra.controller.reporting import claim_events
 from koordra.controller.writes import Outcome, Written
 from koordra.errors import ApiUnreachable

@@ -1,7 +1,7 @@
 """Why gangs wait, worked out from the API's objects alone and without writing anything: for `koordra explain`.
 
-Each gang is looked at as if it were its turn now: what stage it is in, and for one that waits how many of its members fit and what
-the others lack. What only the leader remembers (refusals by kube-scheduler, nodes that are kept free) is not in it.
+Each gang is looked at as if it were its turn now: what phase it is in, and for one that waits how many of its members fit and what
+the others lack. What only the leader remembers (refusals by kube-scheduler, nodes that are reserved) is not in it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs.member_placement import MemberPlacement, Place, question
-from koordra.controller.gangs.membership import Gang, GangIndex
+from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
 from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, with_idle
-from koordra.controller.gangs.ungate import UngateTracker
 from koordra.controller.placer import Placer
 from koordra.placement import gang as asked
 
@@ -27,7 +26,7 @@ class GangAhead:
     `lacking`: per member without a place, why."""
 
     gang: str
-    stage: str
+    phase: str
     members: int
     least: int | None
     text: str
@@ -37,7 +36,7 @@ class GangAhead:
     def to_dict(self) -> dict[str, Any]:
         return {
             "gang": self.gang,
-            "stage": self.stage,
+            "stage": self.phase,
             "members": self.members,
             "least": self.least,
             "fit": self.fit,
@@ -56,8 +55,8 @@ def gangs_ahead(
     """Every gang that concerns koordra, the most urgent first."""
     placer, cache = Placer(), ClusterCache.of(cluster)
     placer.sync(cache)
-    obstacles = InterPodPredicates(cache, placer.nodes)
-    arranging = MemberPlacement(placer, place=place)
+    predicates = InterPodPredicates(cache, placer.nodes)
+    members = MemberPlacement(placer, place=place)
     nodes, users = cache.nodes, cache.pod_index.users
     found = []
     gathering = GangIndex(cache, UngateTracker())
@@ -72,8 +71,8 @@ def gangs_ahead(
         if not status.plan:
             found.append(_still(gang, status))
             continue
-        whole, cells = question(gang, status, placer, kept_off=obstacles.of)
-        answer = arranging.arrange(whole, cells, kept_off=obstacles.of)
+        whole, cells = question(gang, status, placer, excluded=predicates.of)
+        answer = members.place(whole, cells, excluded=predicates.of)
         found.append(_planned(gang, status, answer))
     return found
 

@@ -1,24 +1,27 @@
 """What people read about gangs: Events on the members, and figures. Pure but for what was told last.
 
-GangGathering    not all members that it needs are there
-GangWaiting      they are, and do not all fit: how many do, and the nearest miss
-GangRefused      its terms cannot be meant, or a member is not held by the gate
-GangRolledBack   devices that some members had got were given back, and why
-GangStarts       all of the least have their devices; the gates are lifted
-GangGrows        members above the least got devices
-GangShort        members lost their place after the start, and what happens if they find none
-GangRestarted    its members were evicted, so that they start together again
-GangShrunk       members above the least were evicted for another gang
+GangGathering       not all members that it needs are there
+GangWaiting         they are, and do not all fit: how many do, and the nearest miss
+GangRefused         its terms cannot be meant, or a member is not held by the gate
+GangRolledBack      devices that some members had got were given back, and why
+GangStarts          all of the least have their devices; the gates are lifted
+GangGrows           members above the least got devices
+GangBelowMinMember  members lost their place after the start, and what happens if they find none
+GangRestarted       its members were evicted, so that they start together again
+GangShrunk          members above the least were evicted for another gang
 
 Told once per gang and text, and again after LONGEST_PAUSE when only figures changed; on MOST_TOLD members at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from koordra.controller.gangs.membership import Gang
+from koordra.allocator.reasons import Reason
+from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import Phase
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
@@ -30,14 +33,19 @@ REFUSED: Final = "GangRefused"
 ROLLED_BACK: Final = "GangRolledBack"
 STARTS: Final = "GangStarts"
 GROWS: Final = "GangGrows"
-SHORT: Final = "GangShort"
+BELOW_MIN_MEMBER: Final = "GangBelowMinMember"
 RESTARTED: Final = "GangRestarted"
 SHRUNK: Final = "GangShrunk"
 
-OF_STAGE: Final = {Phase.BELOW_MIN: SHORT, Phase.WAITING: WAITING}
-"""What is told of a gang that is planned in vain."""
-LASTING: Final = frozenset({GATHERING, WAITING, REFUSED, SHORT})
-"""States rather than happenings: told when they are news."""
+OF_PHASE: Final = {
+    Phase.GATHERING: GATHERING,
+    Phase.REFUSED: REFUSED,
+    Phase.BELOW_MIN_MEMBER: BELOW_MIN_MEMBER,
+    Phase.WAITING: WAITING,
+}
+LASTING: Final = frozenset(OF_PHASE.values())
+"""States, which are told when they are news; the others are told when they happen."""
+QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
 _QUIET: Final = frozenset({STARTS, GROWS, GATHERING})
 PAUSE: Final = 15.0
@@ -95,6 +103,25 @@ def nearest_miss(answer: asked.GangUnsatisfiable | asked.GangUndecided) -> str:
             headline = claim_events.nearest_miss(reasons)
             return f"; {key}: {headline}: {claim_events.explain(reasons, headline=headline)}"
     return ""
+
+
+def tell_beyond_quota(
+    members: Iterable[Member], beyond_quota: Mapping[str, str], *, context: PassContext
+) -> str:
+    """Tells the members that a quota holds; the words for the gang, "" where nothing is known yet."""
+    said = ""
+    for member in members:
+        why = beyond_quota.get(member.uid)
+        if why and member.claims is not None:
+            tell_quota_exceeded(member.claims, why, context=context)
+            said = said or why
+    return said
+
+
+def tell_quota_exceeded(member: PodClaims, why: str, *, context: PassContext) -> None:
+    """On each of its claims that waits."""
+    for claim in member.pending:
+        context.events.waiting(claim, (member.pod,), (Reason(None, None, None, QUOTA_EXCEEDED, why),))
 
 
 def number_of(count: int, what: str) -> str:

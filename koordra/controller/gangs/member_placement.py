@@ -2,8 +2,8 @@
 
     cells      members that share an unallocated claim have one node between them, so they are one to the allocator
     fixed      members that have their devices: new ones are placed beside them
-    nodes      every site with what holds its devices and takes its room now; each cell comes with the nodes that it is kept
-               off: refused by the scheduler, kept free for others, ports, affinity and spread of pods that are there
+    nodes      every node with what holds its devices and takes its room now; each cell comes with the nodes that are
+               excluded for it: refused by the scheduler, reserved for others, ports, affinity and spread of pods that are there
 
 What the allocator cannot see is affinity, spread and ports *between* the members. So its answer is gone through, member by
 member, as if those before had come; where that shows an obstacle, places are looked for one by one, which knows them, and
@@ -20,6 +20,7 @@ from koordra.allocator.reasons import ClaimRefused, Reason
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
 from koordra.controller import claims as claims_of
+from koordra.controller.allocation.pod_terms import host_ports
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.membership import Gang, Member, index_of
 from koordra.controller.gangs.phase import GangStatus, places
@@ -27,9 +28,10 @@ from koordra.controller.placer import GroupPlacement, Placer
 from koordra.errors import PlanError
 from koordra.placement import gang as asked
 from koordra.placement.decide import Excluded
+from koordra.placement.gang.rank_assignment import ranks
 from koordra.placement.request import groups as placement_groups
 
-KeptOffBy = Callable[[Group], Excluded]
+ExcludedFor = Callable[[Group], Excluded]
 
 Place = Callable[..., asked.GangAnswer]
 """`koordra.placement.gang.place_gang`."""
@@ -84,7 +86,7 @@ def cells_of(members: Iterable[Member]) -> list[Cell]:
 
 
 def question(
-    gang: Gang, status: GangStatus, placer: Placer, *, kept_off: KeptOffBy
+    gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor
 ) -> tuple[asked.Gang, dict[str, Cell]]:
     """The gang as the engine is asked, and the cells by key."""
     cells = cells_of(status.plan)
@@ -110,7 +112,7 @@ def question(
             cell.key,
             _group(cell, placer),
             index=index_of(cell.members[0].pod),
-            excluded=kept_off(cell.group),
+            excluded=excluded(cell.group),
         )
         for cell in cells
     )
@@ -151,30 +153,30 @@ class MemberPlacement:
         self._placer = placer
         self._place = place
 
-    def arrange(
+    def place(
         self,
         whole: asked.Gang,
         cells: Mapping[str, Cell],
         *,
-        kept_off: KeptOffBy,
+        excluded: ExcludedFor,
         budget: int = 1,
         without: frozenset[str] = frozenset(),
     ) -> asked.GangAnswer:
         """`without`: uids of claims and pods as if they were gone."""
         if without:
             with self._placer.overlay(without):
-                return self.arrange(whole, cells, kept_off=kept_off, budget=budget)
+                return self.place(whole, cells, excluded=excluded, budget=budget)
         if self._place is not None:
             try:
                 answer = self._place(whole, self._placer.engine, budget=budget)
             except PlanError as error:  # a taint rule that cannot be read concerns everybody
                 return asked.GangUnsatisfiable(len(whole.fixed), str(error), {})
-            if not (isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, kept_off)):
+            if not (isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, excluded)):
                 return answer
-        return self._one_by_one(whole, cells, kept_off)
+        return self._one_by_one(whole, cells, excluded)
 
     def _is_obstructed(
-        self, answer: asked.GangPlaced, cells: Mapping[str, Cell], kept_off: KeptOffBy
+        self, answer: asked.GangPlaced, cells: Mapping[str, Cell], excluded: ExcludedFor
     ) -> bool:
         """Whether a member has no place beside those before it, for reasons that lie between pods."""
         if not any(_looks_at_others(pod) for cell in cells.values() for pod in cell.group.pods):
@@ -182,13 +184,13 @@ class MemberPlacement:
         with self._placer.overlay():
             for placed in answer.members:
                 cell = cells[placed.key]
-                if placed.node in kept_off(cell.group):
+                if placed.node in excluded(cell.group):
                     return True
                 self._come(cell, placed.node, placed.allocations)
         return False
 
     def _one_by_one(
-        self, whole: asked.Gang, cells: Mapping[str, Cell], kept_off: KeptOffBy
+        self, whole: asked.Gang, cells: Mapping[str, Cell], excluded: ExcludedFor
     ) -> asked.GangAnswer:
         """Each cell where it fits best beside those before it; those that ask the most first."""
         chosen: dict[str, GroupPlacement] = {}
@@ -197,7 +199,7 @@ class MemberPlacement:
         with self._placer.overlay():
             for member in sorted(whole.members, key=lambda each: -_asks(each.group.claims)):
                 cell = cells[member.key]
-                found = self._offer(cell, kept_off(cell.group))
+                found = self._offer(cell, excluded(cell.group))
                 if found.node is None and member.group.claims:
                     undecided = undecided or found.undecided
                     reasons[member.key] = tuple(
@@ -231,43 +233,27 @@ class MemberPlacement:
 
 
 def _placed(whole: asked.Gang, chosen: Mapping[str, GroupPlacement]) -> asked.GangPlaced:
-    """Ranks by index, then in the order given; fixed members keep theirs."""
-    taken = {fixed.rank for fixed in whole.fixed if fixed.rank is not None}
-    free = (rank for rank in range(len(whole.fixed) + len(chosen) + len(taken)) if rank not in taken)
-    members = tuple(
-        asked.PlacedMember(
-            member.key,
-            found.node or "",
-            rank,
-            found.allocations,
-            found.levels,
-            {},
+    placed = [
+        (
+            member,
+            asked.PlacedMember(member.key, found.node or "", 0, found.allocations, found.levels, {}),
         )
-        for rank, member in zip(free, [each for each in whole.members if each.key in chosen], strict=False)
-        if (found := chosen[member.key])
-    )
-    left = tuple(member.key for member in whole.members if member.key not in chosen)
+        for member in whole.members
+        if (found := chosen.get(member.key)) is not None
+    ]
+    members = tuple(ranks(placed, whole.fixed))
+    size = len(whole.fixed) + len(members)
     nodes = {entry.node for entry in members} | {fixed.node for fixed in whole.fixed}
-    score = asked.GangScore(
-        placed=len(whole.fixed) + len(members),
-        apart=0,
-        domains=(),
-        opened=0,
-        nodes=len(nodes - {""}),
-        rails=0,
-        spare=0,
-    )
-    return asked.GangPlaced(members, left, len(whole.fixed) + len(members), score, proven=False)
+    score = asked.GangScore(size, apart=0, domains=(), opened=0, nodes=len(nodes - {""}), rails=0, spare=0)
+    left = tuple(member.key for member in whole.members if member.key not in chosen)
+    return asked.GangPlaced(members, left, size, score, proven=False)
 
 
 def _looks_at_others(pod: Mapping[str, Any]) -> bool:
     spec = objects.spec_of(pod)
     affinity = spec.get("affinity") or {}
-    if any(affinity.get(name) for name in _BETWEEN_PODS) or spec.get("topologySpreadConstraints"):
-        return True
-    return any(
-        port.get("hostPort") for entry in spec.get("containers") or () for port in entry.get("ports") or ()
-    )
+    between = any(affinity.get(name) for name in _BETWEEN_PODS)
+    return bool(between or spec.get("topologySpreadConstraints") or host_ports(spec))
 
 
 def _asks(claims: Sequence[ResourceClaim]) -> int:

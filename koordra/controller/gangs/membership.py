@@ -1,13 +1,13 @@
-"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` follows.
+"""The pods of each gang, and how far each of them is. Pure but for what `GangIndex` and `UngateTracker` follow.
 
 Of a member it matters whether
 
     it is held        koordra's gate is on it
     it is committed   the gate was lifted by the controller, or it has its node
-    it is a stray     neither: nobody held it, so it may start at any moment without the others. In a gang that has
+    it is ungated     neither: nothing holds it, so it may start at any moment without the others. In a gang that has
                       started it is one of those that were let go
-    it rides along    it needs nothing of koordra's and no gate (members of foreign pod groups without claims); that it
-                      runs says nothing about the gang
+    it is without     it needs nothing of koordra's and no gate (members of foreign pod groups without claims); that it
+    claims            runs says nothing about the gang
 
 Only gangs that concern koordra are gathered: those with a member that has claims of koordra's, and those by koordra's own
 annotation; pods for native nodes are in none. Members that have finished well count as present while others of the same owner live: a job whose first worker is
@@ -16,7 +16,7 @@ done has not lost a member.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
 from koordra.controller.cache import pod_claims
+from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Urgency, most_urgent, urgency
@@ -38,7 +39,6 @@ from koordra.controller.gangs.annotations import (
     terms_of,
     whole_number,
 )
-from koordra.controller.gangs.ungate import UngateTracker
 
 _INDEXES: Final = (
     "batch.kubernetes.io/job-completion-index",
@@ -112,52 +112,98 @@ class Gang:
 
     @property
     def committed(self) -> tuple[Member, ...]:
-        riding = {member.uid for member in self.unclaimed}
-        if not any(member.is_committed and member.uid not in riding for member in self.members):
+        """Who was let go, and in a gang of which somebody was, who is not held."""
+        ours = [member for member in self.members if not self._is_without_claims(member)]
+        if not any(member.is_committed for member in ours):
             return ()
-        unheld = {member.uid for member in self.unheld}
-        return tuple(
-            member
-            for member in self.members
-            if member.uid in unheld or (member.is_committed and member.uid not in riding)
-        )
+        return tuple(member for member in ours if not member.is_held)
 
     @property
     def held(self) -> tuple[Member, ...]:
         return tuple(member for member in self.members if member.is_held)
 
     @property
-    def unclaimed(self) -> tuple[Member, ...]:
+    def without_claims(self) -> tuple[Member, ...]:
         """Members of a foreign pod group that need nothing of koordra's and were never held, wherever they are by now."""
-        if self.ref.source is Source.KOORDRA:
-            return ()
-        return tuple(
-            member
-            for member in self.members
-            if not member.concerns_koordra
-            and member.claims is not None
-            and not member.let_go
-            and not pod_claims.is_gated(member.pod)
+        return tuple(member for member in self.members if self._is_without_claims(member))
+
+    def _is_without_claims(self, member: Member) -> bool:
+        return not (
+            self.ref.source is Source.KOORDRA
+            or member.concerns_koordra
+            or member.claims is None
+            or member.let_go
+            or pod_claims.is_gated(member.pod)
         )
 
     @property
-    def unheld(self) -> tuple[Member, ...]:
-        """Members that nobody holds and that nobody let go."""
-        riding = {member.uid for member in self.unclaimed}
-        return tuple(member for member in self._loose if member.uid not in riding)
-
-    @property
-    def _loose(self) -> tuple[Member, ...]:
+    def ungated(self) -> tuple[Member, ...]:
+        """Members that nothing holds and that nobody let go."""
         return tuple(
             member
             for member in self.members
-            if not member.is_committed and not pod_claims.is_gated(member.pod)
+            if not (member.is_committed or member.is_held or self._is_without_claims(member))
         )
 
     @property
     def urgency(self) -> Urgency:
         """Its place in the order of planning: its most urgent member's."""
         return most_urgent(member.pod for member in self.members)
+
+
+class UngateTracker:
+    """Gates that this controller has lifted, or may have lifted, and that the caches do not show yet. By pod uid; not thread-safe.
+
+    Lifting a gate is conditional on the pod's version. So a lift without an answer is in doubt only while the pod has that version:
+    once it has another one, either the lift is what made it, or it can never take effect. A conflict says only that the pod has
+    another version, which an earlier lift may have made: that is in doubt too, until the caches show it. While a lift is in doubt
+    nothing is taken back from its gang: it may be committed already.
+    """
+
+    def __init__(self) -> None:
+        self.touched: set[str] = set()
+        """Pods of whose lift something was heard: a set that its reader empties."""
+        self._lifted: set[str] = set()
+        self._sent: dict[str, Mapping[str, Any]] = {}
+
+    def sending(self, pod: Mapping[str, Any]) -> None:
+        """A lift is about to be sent for the pod as it is."""
+        self._sent[objects.uid(pod)] = pod
+        self.touched.add(objects.uid(pod))
+
+    def landed(self, pod: Mapping[str, Any]) -> None:
+        """The gate is lifted."""
+        self._sent.pop(objects.uid(pod), None)
+        self._lifted.add(objects.uid(pod))
+        self.touched.add(objects.uid(pod))
+
+    def refused(self, pod: Mapping[str, Any]) -> None:
+        """The server said no, for another reason than the pod's version: nothing was changed."""
+        self._sent.pop(objects.uid(pod), None)
+        self.touched.add(objects.uid(pod))
+
+    def is_lifted(self, pod: Mapping[str, Any]) -> bool:
+        return objects.uid(pod) in self._lifted
+
+    def in_doubt(self, pod: Mapping[str, Any]) -> bool:
+        """Whether a lift was sent of which nobody knows what became of it."""
+        sent = self._sent.get(objects.uid(pod))
+        return sent is not None and pod_claims.is_gated(pod) and not is_older(sent, pod)
+
+    def sync(self, find: Callable[[str], Mapping[str, Any] | None]) -> None:
+        """Forget what the caches show by now. `find`: a pod by its uid."""
+        gated = {
+            uid: pod
+            for uid in (*self._lifted, *self._sent)
+            if (pod := find(uid)) is not None and pod_claims.is_gated(pod)
+        }
+        self.touched |= (self._lifted | self._sent.keys()) - gated.keys()
+        self._lifted &= gated.keys()
+        sent = {
+            uid: sent for uid, sent in self._sent.items() if uid in gated and not is_older(sent, gated[uid])
+        }
+        self.touched |= self._sent.keys() - sent.keys()
+        self._sent = sent
 
 
 class GangIndex:

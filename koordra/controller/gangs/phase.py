@@ -2,33 +2,35 @@
 
 Not committed (no gate of the gang is lifted):
 
-    stage       what is there                                                   what is done
-    ----------  --------------------------------------------------------------  -------------------------------------------
-    Refused     terms that cannot be meant, or a member that nobody holds       told; nothing is allocated
-    Doubtful    a gate may have been lifted, no answer came, and not enough     the pod is written anew, so that the lift can
-                members are placed any more                                     not come late; then it is one of the others
-    Gathering   fewer members than the least are there and plannable            told; what is allocated is given back
-    Ready       enough members have all their devices, on nodes that exist      the gates are lifted
-    Torn        some claims have their devices, too few members all of them     given back: a write was cut off
-    Waiting     nothing is allocated                                            planned, all or none of the least
+    phase               what is there                                               what is done
+    ------------------  ----------------------------------------------------------  -------------------------------------------
+    Refused             invalid terms, or a member that is not gated                told; nothing is allocated
+    Unconfirmed         a gate may have been lifted, no answer came, and not        the pod is written anew, so that the lift can
+                        enough members are placed any more                          not come late; then it is one of the others
+    Gathering           fewer members than the least are there and plannable        told; what is allocated is given back
+    Ready               enough members have all their devices, on nodes that exist  the gates are lifted
+    PartiallyAllocated  some claims have devices, too few members all of them       given back: a write was cut off
+    Waiting             nothing is allocated                                        planned, all or none of the least
 
 Committed (a gate was lifted, or a member has its node):
 
-    Short       fewer members than the least have their devices, and some wait  those are planned together; after the
-                                                                                timeout the policy decides
-    Growing     the least are there, others wait                                planned one by one, after everybody else
-    Whole       nobody waits                                                    nothing
+    BelowMinMember      fewer members than the least have devices, and some wait    those are planned together; after the
+                                                                                    timeout the policy decides
+    Growing             the least are there, others wait                            planned one by one, after everybody else
+    Whole               nobody waits                                                nothing
 
 A gang holds devices across passes only when Ready (all of the least are written) or committed. So of two gangs that do not fit
-together one is whole and the other has nothing. What is left is a gang that was torn after its commit: by the scheduler's noes,
-a lost node, a deleted pod. It is Short, comes before everything of its priority, and after its timeout gives up all it has
+together one is whole and the other has nothing. What is left is a gang that lost members after its commit: refused by the scheduler,
+on a lost node, deleted. It is BelowMinMember, comes before everything of its priority, and after its timeout gives up all it has
 (policy Restart). So nobody waits for ever for somebody who waits.
+
+Members beyond a quota (legacy/quota_enforcement) are not planned; where too few are left, the gang waits as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -40,18 +42,18 @@ from koordra.controller.gangs.membership import Gang, Member
 
 class Phase(StrEnum):
     REFUSED = "Refused"
-    DOUBTFUL = "Doubtful"
+    UNCONFIRMED = "Unconfirmed"
     GATHERING = "Gathering"
     READY = "Ready"
-    PARTIALLY_ALLOCATED = "Torn"
+    PARTIALLY_ALLOCATED = "PartiallyAllocated"
     WAITING = "Waiting"
-    BELOW_MIN = "Short"
+    BELOW_MIN_MEMBER = "BelowMinMember"
     GROWING = "Growing"
     WHOLE = "Whole"
 
 
 _IDLE: Final = frozenset({Phase.REFUSED, Phase.GATHERING, Phase.PARTIALLY_ALLOCATED, Phase.WAITING})
-"""Stages of gangs that need nothing of what they hold."""
+"""Of gangs that need nothing of what they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def status_of(
     found = _uncommitted(gang, nodes, users, idle)
     doubts = tuple(member for member in gang.held if member.in_doubt)
     if doubts and found.phase is not Phase.READY:
-        return GangStatus(Phase.DOUBTFUL, found.count, doubts=doubts, why=found.why)
+        return GangStatus(Phase.UNCONFIRMED, found.count, doubts=doubts, why=found.why)
     return found
 
 
@@ -101,8 +103,7 @@ def with_idle(
     nodes: Collection[str],
     users: Mapping[str, Sequence[Object]],
 ) -> dict[str, GangStatus]:
-    """The standings (of `standings_of`) where a claim that two gangs share is kept by neither while both of them
-    wait."""
+    """The statuses where a claim that two gangs share is kept by neither while both of them wait."""
     found = dict(statuses)
     waiting = [gangs[key] for key, status in statuses.items() if status.phase in _IDLE]
     idle = frozenset(member.uid for gang in waiting for member in gang.held)
@@ -110,6 +111,16 @@ def with_idle(
         if len(takeable(gang, users, idle)) > len(takeable(gang, users)):
             found[gang.key] = status_of(gang, nodes=nodes, users=users, idle=idle)
     return found
+
+
+def within_quota(status: GangStatus, beyond_quota: Mapping[str, str]) -> GangStatus:
+    """Without the members that a quota holds (by uid, with the words); nobody where they are too few, or where some are not counted
+    yet."""
+    words = [beyond_quota.get(member.uid) for member in status.plan]
+    if all(why is None for why in words):
+        return status
+    free = tuple(member for member, why in zip(status.plan, words, strict=True) if why is None)
+    return replace(status, plan=() if "" in words or len(free) < status.needed else free)
 
 
 def _uncommitted(
@@ -120,19 +131,19 @@ def _uncommitted(
     if why:
         return GangStatus(Phase.REFUSED, give_back=touched, why=why)
     ready = tuple(member for member in gang.held if member.may_be_planned)
-    count = len(ready) + len(gang.unclaimed) + gang.done
+    count = len(ready) + len(gang.without_claims) + gang.done
     least = gang.terms.least
     if least is None or count < least:
         return GangStatus(Phase.GATHERING, count, give_back=touched, why=_lacking(gang, count))
     placed = tuple(member for member in ready if member.is_placed)
-    enough = len(placed) + len(gang.unclaimed) + gang.done >= least
+    enough = len(placed) + len(gang.without_claims) + gang.done >= least
     lost = sorted(node for member in placed for node in places(member) if node not in nodes)
     if enough and not lost and (touched or len(placed) == len(ready)):
         return GangStatus(Phase.READY, count, lift=placed)
     if touched:
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
         return GangStatus(Phase.PARTIALLY_ALLOCATED, count, give_back=touched, why=why)
-    others = len(gang.unclaimed) + gang.done
+    others = len(gang.without_claims) + gang.done
     return GangStatus(Phase.WAITING, count, plan=_at_most(gang, ready, others), needed=max(1, least - others))
 
 
@@ -143,11 +154,11 @@ def _committed(gang: Gang) -> GangStatus:
         member for member in (*committed, *gang.held) if member.may_be_planned and not member.is_placed
     ]
     present = sum(1 for member in committed if member.is_bound or member.is_placed)
-    present += len(lift) + len(gang.unclaimed) + gang.done
+    present += len(lift) + len(gang.without_claims) + gang.done
     least = gang.terms.least or 0
     plan = _at_most(gang, waiting, present)
     if present < least and waiting:
-        return GangStatus(Phase.BELOW_MIN, present, lift=lift, plan=plan, needed=least - present)
+        return GangStatus(Phase.BELOW_MIN_MEMBER, present, lift=lift, plan=plan, needed=least - present)
     if plan:
         return GangStatus(Phase.GROWING, present, lift=lift, plan=plan, needed=1)
     return GangStatus(Phase.WHOLE, present, lift=lift)
@@ -187,17 +198,14 @@ def _at_most(gang: Gang, members: Sequence[Member], others: int) -> tuple[Member
 def _refused_because(gang: Gang) -> str:
     if gang.terms.problems:
         return "; ".join(gang.terms.problems)
-    if gang.unheld:
-        first = gang.unheld[0]
-        return (
-            f"pod {first.key} and {len(gang.unheld) - 1} more are"
-            if len(gang.unheld) > 1
-            else f"pod {first.key} is"
-        ) + (
-            " not held by the scheduling gate koordra.io/joint-allocation, so it could start without the others: "
-            "delete it, and see that koordra's webhook is reached when it is made anew"
-        )
-    return ""
+    ungated = gang.ungated
+    if not ungated:
+        return ""
+    more = f" and {len(ungated) - 1} more are" if len(ungated) > 1 else " is"
+    return (
+        f"pod {ungated[0].key}{more} not held by the scheduling gate koordra.io/joint-allocation, so it could start without the "
+        "others: delete it, and see that koordra's webhook is reached when it is made anew"
+    )
 
 
 def _lacking(gang: Gang, count: int) -> str:

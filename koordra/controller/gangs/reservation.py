@@ -23,7 +23,7 @@ from koordra.controller.gangs.membership import Gang
 
 @dataclass(frozen=True, slots=True)
 class ReservedNodes:
-    """`nodes` are kept free for the gang until `until`."""
+    """`nodes` are reserved for the gang until `until`."""
 
     gang: str
     urgency: Urgency
@@ -38,13 +38,9 @@ class GangReservation:
         self._starves_after = starves_after
         self._since: dict[str, float] = {}
         self._resting: dict[str, float] = {}
-        self._kept: ReservedNodes | None = None
+        self._reserved: ReservedNodes | None = None
         self.version = 0
-        """Goes up whenever other nodes are kept free."""
-
-    @property
-    def kept(self) -> ReservedNodes | None:
-        return self._kept
+        """Goes up whenever other nodes are reserved."""
 
     def waits(self, gang: Gang, *, now: float) -> None:
         self._since.setdefault(gang.key, now)
@@ -52,7 +48,7 @@ class GangReservation:
     def placed(self, gang: Gang) -> None:
         self._since.pop(gang.key, None)
         self._resting.pop(gang.key, None)
-        if self._kept is not None and self._kept.gang == gang.key:
+        if self._reserved is not None and self._reserved.gang == gang.key:
             self._end()
 
     def retain(self, keys: Iterable[str], *, now: float) -> None:
@@ -61,47 +57,47 @@ class GangReservation:
         for table in (self._since, self._resting):
             for key in table.keys() - kept:
                 del table[key]
-        if self._kept is not None and self._kept.until <= now:
-            self._resting[self._kept.gang] = now + REST
+        if self._reserved is not None and self._reserved.until <= now:
+            self._resting[self._reserved.gang] = now + REST
             self._end()
-        if self._kept is not None and self._kept.gang not in kept:
+        if self._reserved is not None and self._reserved.gang not in kept:
             self._end()
 
     def _end(self) -> None:
-        self._kept = None
+        self._reserved = None
         self.version += 1
 
     def starves(self, gang: Gang, *, now: float) -> bool:
         """Whether it is the gang's turn to get nodes."""
         since = self._since.get(gang.key)
-        if since is None or self._kept is not None or self._starves_after <= 0:
+        if since is None or self._reserved is not None or self._starves_after <= 0:
             return False
         return now >= max(since + self._starves_after, self._resting.get(gang.key, 0.0))
 
-    def keep(self, gang: Gang, nodes: Iterable[str], *, now: float) -> None:
+    def reserve(self, gang: Gang, nodes: Iterable[str], *, now: float) -> None:
         self.version += 1
-        self._kept = ReservedNodes(gang.key, gang.urgency, frozenset(nodes) - {""}, now + WINDOW)
+        self._reserved = ReservedNodes(gang.key, gang.urgency, frozenset(nodes) - {""}, now + WINDOW)
 
     def unschedulable(self, gang: Gang, *, now: float) -> None:
         """No nodes would help it."""
         self._resting[gang.key] = now + REST
 
-    def kept_off(self, urgency: Urgency, gang: str | None = None) -> dict[str, Reason]:
-        """The nodes that are kept free for a gang before this one."""
-        kept = self._kept
-        if kept is None or kept.gang == gang or urgency <= kept.urgency:
+    def excluded(self, urgency: Urgency, gang: str | None = None) -> dict[str, Reason]:
+        """The nodes that are reserved for a gang before this one."""
+        held = self._reserved
+        if held is None or held.gang == gang or urgency <= held.urgency:
             return {}
         text = (
-            f"the node is kept free for gang {kept.gang}, which comes first and needs much at the same time"
+            f"the node is kept free for gang {held.gang}, which comes first and needs much at the same time"
         )
         return {
-            node: Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text) for node in sorted(kept.nodes)
+            node: Reason(node, None, None, Cause.NODE_UNSUITABLE.value, text) for node in sorted(held.nodes)
         }
 
     def next(self, now: float) -> float | None:
-        """When the next gang starves, or what is kept ends."""
-        moments = [] if self._kept is None else [self._kept.until]
-        if self._starves_after > 0 and self._kept is None:
+        """When the next gang starves, or the reservation ends."""
+        moments = [] if self._reserved is None else [self._reserved.until]
+        if self._starves_after > 0 and self._reserved is None:
             moments += [
                 max(since + self._starves_after, self._resting.get(key, 0.0))
                 for key, since in self._since.items()

@@ -20,11 +20,11 @@ EVICT_PATIENCE: Final = 60.0
 
 
 class GangRestarts:
-    """Which gangs are Short, since when, and which are being restarted. What is not in the API begins anew with a new process."""
+    """Which gangs are BelowMinMember, since when, and which are being restarted. What is not in the API begins anew with a new process."""
 
-    def __init__(self, context: PassContext, telling_: GangEvents) -> None:
+    def __init__(self, context: PassContext, reporter: GangEvents) -> None:
         self._context = context
-        self._events = telling_
+        self._events = reporter
         self._below: dict[str, float] = {}
         self._restarting: dict[str, float] = {}
         self._again: dict[str, float] = {}
@@ -47,7 +47,7 @@ class GangRestarts:
             return None
         if key in self._restarting:
             return self._go_on(gang, now)
-        running = sum(1 for member in committed if member.is_bound) + len(gang.unclaimed) + gang.done
+        running = sum(1 for member in committed if member.is_bound) + len(gang.without_claims) + gang.done
         open_members = [member for member in gang.members if not member.is_bound]
         holding = any(member.is_bound or _holds(member) for member in committed)
         if running >= (gang.terms.least or 0) or not open_members or not holding:
@@ -58,7 +58,9 @@ class GangRestarts:
             return since + gang.terms.timeout
         text = f"{running} of {gang.terms.least} members run, for {gang.terms.timeout:.0f} s"
         if gang.terms.policy is Policy.KEEP:
-            self._events.report(gang, events.SHORT, f"{text}; those that run are kept (policy Keep)")
+            self._events.report(
+                gang, events.BELOW_MIN_MEMBER, f"{text}; those that run are kept (policy Keep)"
+            )
             return None
         self._events.report(
             gang, events.RESTARTED, f"{text}: all of them are evicted, to start together again"
@@ -74,7 +76,7 @@ class GangRestarts:
         self._again.pop(gang.key, None)
         self._below[gang.key] = now
         text = f"{events.number_of(len(gang.committed), 'member')} could not be evicted for {EVICT_PATIENCE:.0f} s"
-        self._events.report(gang, events.SHORT, f"{text}: places beside them are looked for again")
+        self._events.report(gang, events.BELOW_MIN_MEMBER, f"{text}: places beside them are looked for again")
         return now + gang.terms.timeout
 
     def _restart(self, gang: Gang, now: float) -> float:

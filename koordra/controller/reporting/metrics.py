@@ -3,7 +3,7 @@
 koordra_controller_leading                        1 while this replica holds the lease
 koordra_controller_events_total{reason}       what was reported in Events, conflicts included
 koordra_controller_claims{state}                  waiting, allocated, in_doubt
-koordra_controller_gangs{stage}                   gangs by stage (gangs/phase.py)
+koordra_controller_gangs{phase}                   gangs by phase (gangs/phase.py)
 koordra_controller_pass_seconds                   one pass of the reconciler
 koordra_controller_plan_seconds                   its planning step
 koordra_controller_allocation_seconds             from a claim's creation (known to the second) to its allocation
@@ -53,7 +53,7 @@ class ControllerMetrics:
             part + "refused_nodes", "Nodes whose GPUs another device plugin or driver gives out too"
         )
         self._claims = metrics.gauge(part + "claims", "Claims that concern koordra", ["state"])
-        self._gangs = metrics.gauge(part + "gangs", "Gangs by stage", ["stage"])
+        self._gangs = metrics.gauge(part + "gangs", "Gangs by phase", ["phase"])
         self._differences = metrics.counter(
             part + "index_differences",
             "What a full read found to differ from what changes had led to",
@@ -93,9 +93,9 @@ class ControllerMetrics:
         for state, number in (("waiting", waiting), ("allocated", allocated), ("in_doubt", in_doubt)):
             self._claims.labels(state).set(number)
 
-    def count_gangs(self, by_stage: Mapping[str, int]) -> None:
-        for stage, number in by_stage.items():
-            self._gangs.labels(stage).set(number)
+    def count_gangs(self, by_phase: Mapping[str, int]) -> None:
+        for phase, number in by_phase.items():
+            self._gangs.labels(phase).set(number)
 
     def count_differences(self, found: Counter[str]) -> None:
         """And begin to count anew."""

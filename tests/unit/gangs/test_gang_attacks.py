@@ -13,8 +13,7 @@ from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.gangs import events
 from koordra.controller.gangs.annotations import GANG, GANG_MIN, GANG_TIMEOUT, gang_of, terms_of
-from koordra.controller.gangs.membership import GangIndex
-from koordra.controller.gangs.ungate import UngateTracker
+from koordra.controller.gangs.membership import GangIndex, UngateTracker
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
 from koordra.placement.gang import place_gang
 from tests.fakes.gang_cluster import GangCluster

@@ -312,7 +312,7 @@ def test_with_the_policy_keep_nobody_is_evicted() -> None:
         cluster.settle()
         cluster.pass_time(40)
     assert evictions == []
-    assert any("are kept (policy Keep)" in text for text in told(cluster, events.SHORT))
+    assert any("are kept (policy Keep)" in text for text in told(cluster, events.BELOW_MIN_MEMBER))
 
 
 def test_an_elastic_gang_starts_with_the_least_and_grows() -> None:

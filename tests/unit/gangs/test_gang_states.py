@@ -41,7 +41,7 @@ def waiting(cluster: GangCluster) -> None:
     cluster.settle()
 
 
-def torn(cluster: GangCluster) -> None:
+def partially_allocated(cluster: GangCluster) -> None:
     for name in MEMBERS:
         member(cluster, name, least=3)
     cut_off(cluster, after=4)
@@ -80,7 +80,7 @@ def whole(cluster: GangCluster) -> None:
 STATES: dict[str, tuple[Callable[[GangCluster], None], bool]] = {
     "gathering": (gathering, False),
     "waiting": (waiting, False),
-    "torn": (torn, False),
+    "partially allocated": (partially_allocated, False),
     "ready": (ready, False),
     "half let go": (half_let_go, True),
     "committed": (committed, True),

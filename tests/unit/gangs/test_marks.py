@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from koordra.api.objects import Object
-from koordra.controller.gangs.admission import must_be_held, refusals
 from koordra.controller.gangs.annotations import (
     GangRef,
     Policy,
     Shrink,
     Source,
     gang_of,
+    must_be_held,
     problems_of,
+    refusals,
     terms_of,
 )
 
