@@ -45,15 +45,11 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _VALUE: Final = re.compile(r"(Invalid value: )[\[{&].*[\]}]", re.DOTALL)
 
 _ERRORS: Final[Mapping[int, type[ApiError]]] = {
-    400: Invalid,
-    401: Forbidden,
-    403: Forbidden,
+    **dict.fromkeys((400, 413, 415, 422), Invalid),
+    **dict.fromkeys((401, 403), Forbidden),
     404: NotFound,
     409: Conflict,
     410: Gone,
-    413: Invalid,
-    415: Invalid,
-    422: Invalid,
 }
 
 
@@ -61,28 +57,25 @@ class KubeClient:
     """One API server. Safe to use from several threads.
 
     `kubeconfig`: path of a kubeconfig file; None takes the pod's service account, or KUBECONFIG / ~/.kube/config outside
-    a cluster. `timeout`: seconds for one request (not for a watch). `user_agent` names the component in audit logs.
+    a cluster. `timeout`: seconds after which a request (not a watch) is given up. `user_agent` names the component in audit logs.
     """
 
     def __init__(
         self, kubeconfig: str | None = None, *, timeout: float = 15.0, user_agent: str = "koordra"
     ) -> None:
+        from kubernetes.client.rest import RESTClientObject
+
         self._configuration = _load_configuration(kubeconfig)
         self._url = str(self._configuration.host)
-        self._timeout = timeout
+        self.timeout = timeout
         self._user_agent = user_agent
-        self._pool = _connection_pool(self._configuration)
+        self._pool: urllib3.PoolManager = RESTClientObject(self._configuration).pool_manager
         self._served: dict[str, str] = {}
 
     @property
     def server(self) -> str:
         """The server's URL for messages: without the credentials that a kubeconfig may put into it."""
         return urlsplit(self._url)._replace(netloc=urlsplit(self._url).netloc.rpartition("@")[2]).geturl()
-
-    @property
-    def timeout(self) -> float:
-        """Seconds after which a request is given up."""
-        return self._timeout
 
     def negotiate(self) -> Mapping[str, str]:
         """Ask which versions of resource.k8s.io are served: plural -> the best version. Used from now on.
@@ -101,22 +94,15 @@ class KubeClient:
         return found
 
     def _as_served(self, kind: Kind) -> Kind:
-        if kind.group != RESOURCE_GROUP:
-            return kind
-        version = self._served.get(kind.plural, kind.version)
-        return kind if version == kind.version else replace(kind, version=version)
+        version = self._served.get(kind.plural) if kind.group == RESOURCE_GROUP else None
+        return replace(kind, version=version) if version else kind
 
     def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
         """One object. Raises NotFound."""
         return versions.to_v1(self._send("GET", self._as_served(kind).path(namespace=namespace, name=name)))
 
     def list(
-        self,
-        kind: Kind,
-        *,
-        namespace: str | None = None,
-        field_selector: str = "",
-        label_selector: str = "",
+        self, kind: Kind, *, namespace: str | None = None, field_selector: str = "", label_selector: str = ""
     ) -> tuple[list[Object], str]:
         """All objects (page by page) and the resourceVersion to watch from. Items carry apiVersion and kind."""
         items: list[Object] = []
@@ -145,7 +131,8 @@ class KubeClient:
     ) -> Object:
         """Create; raises Conflict (reason AlreadyExists) when the name is taken.
 
-        With `name` and `subresource` the body goes to a subresource (`pods/<name>/binding`). `strict` has the server refuse unknown and duplicate fields, as kubectl does for what people write.
+        With `name` and `subresource` the body goes to a subresource (`pods/<name>/binding`). `strict` has the server refuse unknown
+        and duplicate fields, as kubectl does for what people write.
         """
         place = namespace or (body.get("metadata") or {}).get("namespace") or "default"
         query = {"fieldValidation": "Strict"} if strict else None
@@ -191,15 +178,16 @@ class KubeClient:
 
         `propagation`: what becomes of the objects it owns: Background (the default), Foreground or Orphan.
         """
-        options: Object = {"apiVersion": "v1", "kind": "DeleteOptions"}
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        if any(preconditions.values()):
-            options["preconditions"] = {name: value for name, value in preconditions.items() if value}
-        if grace_period is not None:
-            options["gracePeriodSeconds"] = grace_period
-        if propagation is not None:
-            options["propagationPolicy"] = propagation
-        self._send("DELETE", self._as_served(kind).path(namespace=namespace, name=name), body=options)
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {name: value for name, value in preconditions.items() if value} or None,
+            "gracePeriodSeconds": grace_period,
+            "propagationPolicy": propagation,
+        }
+        body = {name: value for name, value in options.items() if value is not None}
+        self._send("DELETE", self._as_served(kind).path(namespace=namespace, name=name), body=body)
 
     def watch(
         self,
@@ -215,13 +203,8 @@ class KubeClient:
         BOOKMARK events are passed on: their object carries only a newer resourceVersion. Raises Gone when the history
         no longer reaches back.
         """
-        query = {
-            "watch": "true",
-            "resourceVersion": resource_version,
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(timeout),
-            "fieldSelector": field_selector,
-        }
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout)}
+        query |= {"resourceVersion": resource_version, "fieldSelector": field_selector}
         served = self._as_served(kind)
         response = self._open(
             "GET", served.path(namespace=namespace), query=query, read_timeout=timeout + 15.0
@@ -283,8 +266,7 @@ class KubeClient:
         given = {name: value for name, value in (query or {}).items() if value}
         url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        for setting in self._configuration.auth_settings().values():
-            headers[setting["key"]] = setting["value"]
+        headers |= {each["key"]: each["value"] for each in self._configuration.auth_settings().values()}
         if body is not None:
             headers["Content-Type"] = content_type
         try:
@@ -295,9 +277,9 @@ class KubeClient:
                 headers=headers,
                 preload_content=False,
                 timeout=urllib3.Timeout(
-                    connect=self._timeout,
-                    read=read_timeout or self._timeout,
-                    total=None if read_timeout else self._timeout,
+                    connect=self.timeout,
+                    read=read_timeout or self.timeout,
+                    total=None if read_timeout else self.timeout,
                 ),
             )
             if response.status >= 300:
@@ -334,13 +316,6 @@ def _load_configuration(kubeconfig: str | None) -> Any:
     return configuration
 
 
-def _connection_pool(configuration: Any) -> urllib3.PoolManager:
-    from kubernetes.client.rest import RESTClientObject
-
-    pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
-    return pool
-
-
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
     """Watch events are one JSON document a line; chunks of the stream end anywhere."""
     rest = b""
@@ -363,17 +338,12 @@ def _decode(data: bytes) -> Object:
 def _decode_status(data: bytes) -> Object:
     """The Status of an error; a proxy in between may have answered with plain text instead."""
     try:
-        decoded = json.loads(data)
-    except ValueError:
-        decoded = None
-    return decoded if isinstance(decoded, dict) else {"message": data[:300].decode(errors="replace").strip()}
-
-
-def _without_bodies(message: str) -> str:
-    """The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages end in logs."""
-    return _VALUE.sub(r"\1{...}", message)
+        return _decode(data)
+    except ApiUnreachable:
+        return {"message": data[:300].decode(errors="replace").strip()}
 
 
 def _status_error(code: int, status: Mapping[str, Any]) -> ApiError:
-    message = _without_bodies(str(status.get("message") or "the API server gave no message"))
+    # The server repeats a whole value that it refuses (`Invalid value: {...}: field is immutable`); messages end in logs.
+    message = _VALUE.sub(r"\1{...}", str(status.get("message") or "the API server gave no message"))
     return _ERRORS.get(code, ApiUnreachable)(message, code=code, reason=str(status.get("reason", "")))

@@ -13,6 +13,7 @@ The fabric of an HGX machine thus costs one number for each GPU, and only a mesh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 from koordra.api import names
@@ -27,22 +28,17 @@ def nvlink_domains(machine: Machine) -> dict[str, str]:
     """
     if machine.published_fabrics is not None:
         return dict(machine.published_fabrics.nvlink_domains)
-    gpus = machine.gpus
-    domains: dict[str, str] = {}
-    for gpu in gpus:
-        if gpu.location.bus_id in domains:
-            continue
-        members, frontier = {gpu.location.bus_id}, [gpu]
-        while frontier:
-            here = frontier.pop()
-            for other in gpus:
-                if other.location.bus_id not in members and nvlinks_between(here, other):
-                    members.add(other.location.bus_id)
-                    frontier.append(other)
-        if len(members) > 1:
-            label = f"nvlink-{len(set(domains.values()))}"
-            domains.update(dict.fromkeys(members, label))
-    return domains
+    joined = {gpu.location.bus_id: {gpu.location.bus_id} for gpu in machine.gpus}
+    for one, other in combinations(machine.gpus, 2):
+        if nvlinks_between(one, other):
+            together = joined[one.location.bus_id] | joined[other.location.bus_id]
+            joined |= dict.fromkeys(together, together)
+    firsts = [
+        bus_id
+        for bus_id, members in joined.items()
+        if len(members) > 1 and bus_id == min(members, key=bus_order)
+    ]
+    return {member: f"nvlink-{number}" for number, first in enumerate(firsts) for member in joined[first]}
 
 
 def rails(machine: Machine) -> dict[str, int]:

@@ -13,7 +13,7 @@ domain only where the domain needs them. A device's ``path`` runs from the host 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,17 +28,6 @@ ROOT_ID = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 def bus_order(address: str) -> tuple[int, ...]:
     """Sort key of a bus id, or of a card's address without the function: numerically, domain first."""
     return tuple(int(part, 16) for part in re.split(r"[:.]", address))
-
-
-def number_ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers as the kernel lists CPUs: ``"0,2-33"``."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1][1:] = [number]
-        else:
-            ranges.append([number])
-    return ",".join("-".join(map(str, ends)) for ends in ranges)
 
 
 class BridgeKind(StrEnum):
@@ -190,10 +179,9 @@ class RdmaPort:
 class Nic:
     """One RDMA-capable PCI function of any vendor.
 
-    ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm)
-    belong to the NIC as well: they are guarded, and not given out. ``parent`` is the physical function's bus
-    id for an SR-IOV virtual function, None for a physical one; ``vf_index`` is its number there, None where the
-    physical function does not own up to it.
+    ``verbs`` is ``/dev/infiniband/uverbsN``, which a container is given; ``management_nodes`` (umad, issm) belong to the NIC as
+    well: they are guarded, and not given out. ``parent`` is the physical function's bus id for an SR-IOV virtual function, None for
+    a physical one; ``vf_index`` is its number there, None where the physical function does not list it.
     """
 
     location: Location
@@ -345,13 +333,7 @@ def nvlinks_between(a: Gpu, b: Gpu) -> int:
     (this is what nvidia-smi prints as NV18 for every pair of an HGX H100).
     """
     direct = sum(link.links for link in a.nvlinks if not link.to_switch and link.peer == b.location.bus_id)
-    if direct:
-        return direct
-    return min(_switch_links(a), _switch_links(b))
-
-
-def _switch_links(gpu: Gpu) -> int:
-    return sum(link.links for link in gpu.nvlinks if link.to_switch)
+    return direct or min(sum(link.links for link in gpu.nvlinks if link.to_switch) for gpu in (a, b))
 
 
 def level(a: Device, b: Device) -> tuple[Level, int]:

@@ -6,7 +6,7 @@ the RDMA device. The tree has sockets, NUMA nodes, host bridges, bridges, device
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from koordra.topology.fabrics import inferred_parts, rails
 from koordra.topology.graph import MACHINE, build, tree
@@ -20,7 +20,6 @@ from koordra.topology.machine import (
     bus_order,
     level,
     level_is_inferred,
-    number_ranges,
 )
 from koordra.topology.pictures.usage import NOBODY, Usage, mig_summary
 
@@ -87,6 +86,17 @@ def aligned(table: Sequence[Sequence[str]]) -> str:
         for row in table
     )
     return "\n".join(lines) + "\n"
+
+
+def number_ranges(numbers: Iterable[int]) -> str:
+    """Ascending numbers as the kernel lists CPUs: ``"0,2-33"``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [number]
+        else:
+            ranges.append([number])
+    return ",".join("-".join(map(str, ends)) for ends in ranges)
 
 
 def device_state(device: Device, usage: Usage) -> str:

@@ -15,12 +15,12 @@ from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level, level_between
 from koordra.topology.fabrics import inferred_parts, nvlink_domains, rails
 from koordra.topology.graph import build, nvlink_cliques, tree
-from koordra.topology.machine import NumaNode, inferred_attribute, number_ranges, pcie_level
+from koordra.topology.machine import NumaNode, inferred_attribute, pcie_level
 from koordra.topology.machine import level as level_of_machine
 from koordra.topology.pictures.document import document
 from koordra.topology.pictures.dot import dot
 from koordra.topology.pictures.svg import svg
-from koordra.topology.pictures.text import matrix, text_tree
+from koordra.topology.pictures.text import matrix, number_ranges, text_tree
 from koordra.topology.presets import write_machine
 from tests.machines import catalogue
 from tests.unit.topology.graph_levels import hops, level

@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order, number_ranges
+from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order
+from koordra.topology.pictures.text import number_ranges
 
 MARGIN: Final = 40.0
 HEADER: Final = 124.0
