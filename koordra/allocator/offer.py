@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from koordra.allocator.node_state import NodeState
+from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.solution import Placed
 from koordra.api.allocation import FROM_CLAIM, FROM_CLASS, Allocation, DeviceResult
@@ -21,11 +21,11 @@ _SHARES: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "shares.koordra.io")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A group's placement on one node. `cost` orders offers; smaller is better."""
+    """A group's placement on one node, by positions in its `devices`. `cost` orders offers; smaller is better."""
 
     node: str
     claims: Sequence[ResolvedClaim]
-    state: NodeState
+    devices: Sequence[PublishedDevice]
     placed: tuple[Placed, ...]
     cost: int = 0
 
@@ -39,7 +39,7 @@ class Offer:
     def devices_of(self, position: int) -> list[Mapping[str, Any]]:
         """Plain attributes of the devices of one claim, each device once."""
         devices = dict.fromkeys(placed.device for placed in self.placed if placed.wanted.claim == position)
-        return [self.state.devices[device].plain for device in devices]
+        return [self.devices[device].plain for device in devices]
 
     def _allocation(self, position: int, claim: ResolvedClaim, *, pin_to_node: bool) -> Allocation:
         mine = [placed for placed in self.placed if placed.wanted.claim == position]
@@ -62,7 +62,7 @@ class Offer:
         )
 
     def _result(self, claim: ResolvedClaim, placed: Placed, index: int) -> DeviceResult:
-        offered = self.state.devices[placed.device]
+        offered = self.devices[placed.device]
         return DeviceResult(
             request=placed.wanted.label,
             device=offered.id,
@@ -82,7 +82,7 @@ class Offer:
         expressions: list[Mapping[str, Any]] = []
         fields: list[Mapping[str, Any]] = []
         for device in devices:
-            offered = self.state.devices[device]
+            offered = self.devices[device]
             selection: NodeSelection = offered.selection
             if selection.node_name or offered.device.binds_to_node:
                 return _named(self.node)

@@ -232,7 +232,7 @@ class Placement:
                     return NodeAnswer(fits=True)
                 cost = rung.outcome.cost + RUNG * sum(climb) if self.policy is not None else 0
                 return NodeAnswer(
-                    offer=Offer(name, self.asked, state, rung.outcome.solution, cost), fits=True
+                    offer=Offer(name, self.asked, state.devices, rung.outcome.solution, cost), fits=True
                 )
         return self._nothing(name, state, tried)
 

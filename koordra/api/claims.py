@@ -8,7 +8,7 @@ allocationMode, count) may be absent. v1beta1's flat request form is read too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
@@ -157,17 +157,6 @@ class ResourceClaim:
             immediate=_is_immediate(obj, spec.data),
             created=str(objects.metadata(obj).get("creationTimestamp") or ""),
             content=content,
-        )
-
-    def of_same_spec(self, obj: Mapping[str, Any]) -> ResourceClaim:
-        """A claim whose spec is this one's."""
-        return replace(
-            self,
-            namespace=objects.namespace(obj),
-            name=objects.name(obj),
-            uid=objects.uid(obj),
-            immediate=_is_immediate(obj, objects.spec_of(obj)),
-            created=str(objects.metadata(obj).get("creationTimestamp") or ""),
         )
 
 

@@ -12,7 +12,6 @@ An error of the allocator becomes a reason with the nearest word of the vocabula
 
 from __future__ import annotations
 
-import marshal
 import re
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.cache.slice_index import joint_slice
 from koordra.errors import InvalidInput, InvalidManifest, KoordraError, SelectorError
 from koordra.logs import get_logger
-from koordra.placement.decide import MOST_SPECS, Engine, Excluded, Undecided
+from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.index import Change, NodeInfo
 from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.request import groups as placement_groups
@@ -93,8 +92,6 @@ class Placer:
             policy_of(POLICIES[0]), Features.of(None), learned=learned or Learned(), contained=_log_defect
         )
         self._cache: ClusterCache | None = None
-        self._specs: dict[bytes, ResourceClaim] = {}
-        """A claim of each spec: claims of one template are parsed once."""
         self._learned: dict[str, tuple[Group, Question]] = {}
         """Groups by key that were counted in this pass and not placed yet."""
         self._last: tuple[Group, Question] | None = None
@@ -229,18 +226,10 @@ class Placer:
         return placement_groups.Group(claims, group.pods, (), placed)
 
     def _claim(self, claim: Object) -> ResourceClaim:
-        spec = marshal.dumps(claim.get("spec"), 2)  # version 2: equal values are equal bytes
-        known = self._specs.get(spec)
-        if known is not None:
-            return known.of_same_spec(claim)
         try:
-            found = ResourceClaim.from_dict(claim)
+            return ResourceClaim.from_dict(claim)
         except InvalidManifest as error:
             raise refusal(objects.key(claim), Cause.CONSTRAINT_VIOLATED, str(error)) from error
-        if len(self._specs) >= MOST_SPECS:
-            self._specs.clear()
-        self._specs[spec] = found
-        return found
 
     # why a group fits nowhere
 

@@ -177,9 +177,12 @@ class Engine:
         """The best of all nodes, by the class's candidates."""
         candidates = question.request_class.candidates
         self._read_changes(question)
-        placement, late = self._placement(question), list[Candidate]()
+        placement: Placement | None = None
+        late: list[Candidate] = []
 
         def search(name: str, candidate: Candidate, best: Any) -> Candidate | None:
+            nonlocal placement
+            placement = placement or self._placement(question)
             info = self.index.nodes[name]
             ceiling = None if best is None else self._ceiling(question, name, candidate, best)
             result = self._result(question, info, ceiling, placement)
@@ -410,7 +413,7 @@ class Engine:
             if found.offer is not None:
                 result = result_of(found, generation=self._version(question, info), epoch=self.order.epoch)
                 question.request_class.results.keep(self._where(question, info), result)
-        return offer_of(result, info, question.asked, taken=self.index.taken, features=self.features)
+        return offer_of(result, info, question.asked)
 
     # --- predicates -------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from koordra.allocator.devices.capacity import Demand
-from koordra.allocator.devices.inventory import Usage
-from koordra.allocator.features import Features
-from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.request.requests import ResolvedClaim
@@ -83,9 +80,7 @@ def result_of(answer: NodeAnswer, *, generation: int, epoch: int) -> Result:
     return Result(bound=answer.bound, undecided=answer.exhausted, generation=generation)
 
 
-def offer_of(
-    result: Result, info: NodeInfo, asked: Sequence[ResolvedClaim], *, taken: Usage, features: Features
-) -> Offer:
+def offer_of(result: Result, info: NodeInfo, asked: Sequence[ResolvedClaim]) -> Offer:
     """The result written for these claims on this node."""
     placed = tuple(
         [
@@ -98,13 +93,5 @@ def offer_of(
             for one in result.given
         ]
     )
-    return Offer(info.name, asked, _DevicesOnly(info.pools, taken, features), placed, result.cost or 0)
-
-
-class _DevicesOnly(NodeState):
-    """What an offer is written from: the devices of the node, without what a search would need beside them."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        self.devices.extend(device for pool in self.pools for device in pool.devices)
+    devices = [device for pool in info.pools for device in pool.devices]
+    return Offer(info.name, asked, devices, placed, result.cost or 0)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from koordra.allocator.devices.gpu_nic_distance import worst_pair
+from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.offer import Offer
 from koordra.allocator.score import ALTERNATIVE, RUNG
 from koordra.allocator.search.solution import Placed
@@ -73,7 +74,12 @@ BARE: Final = Seat(())
 
 
 def fit_of(
-    alike: Alike, offers: Sequence[Offer], positions: Sequence[int] | None = None, *, widened: int = 0
+    alike: Alike,
+    offers: Sequence[Offer],
+    positions: Sequence[int] | None = None,
+    *,
+    taken: Usage,
+    widened: int = 0,
 ) -> Fit:
     """The offers (of all members together, or one after the other) as seats. `positions`: where on the node the offers' devices are."""
     claims = [(offer, position) for offer in offers for position in range(len(offer.claims))]
@@ -87,16 +93,14 @@ def fit_of(
         seats.append(tuple(sorted(own, key=lambda seat: seat.first)))
     every = [seat for own in seats for seat in own]
     used = {placed.device for offer in offers for placed in offer.placed}
-    state = offers[-1].state
     return Fit(
         tuple(seats),
         sum(seat.apart for seat in every) + sum(map(_charged, offers)) + WIDENED_APART * widened,
         sum(
             offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
             and device not in used
-            and not state.busy[device]
-            and not state.holders[device]
-            for device, offered in enumerate(state.devices)
+            and not taken.in_use(offered.id)
+            for device, offered in enumerate(offers[-1].devices)
         ),
         frozenset(rail for seat in every for rail in seat.rails),
         tuple(asks for asks, _ in alike),
@@ -174,11 +178,4 @@ def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:
 
 def seated(seat: Seat, question: Question, node: str, engine: Engine) -> Offer:
     """What the member is given in this seat on the node."""
-    index = engine.index
-    return offer_of(
-        Result(0, seat.given),
-        index.nodes[node],
-        question.asked,
-        taken=index.taken,
-        features=engine.features,
-    )
+    return offer_of(Result(0, seat.given), engine.index.nodes[node], question.asked)

@@ -38,7 +38,7 @@ class NodeSearch:
 
     def search(self, name: str, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
         """The node's seats for these members, on these rails; and whether the search ran out of budget."""
-        members = [member for _, own in alike for member in own]
+        taken, members = self.engine.index.taken, [member for _, own in alike for member in own]
         together = self.together(members)
         positions = None if rails is None else self._on_rails(name, rails)[1]
         if len(members) > 1 and any(map(prefers, together.asked)):
@@ -48,10 +48,12 @@ class NodeSearch:
                 lambda asked: self.ask(name, replace(together, asked=tuple(asked)), rails),
                 budget=self.budget,
             )
-            return None if offer is None else fit_of(alike, [offer], positions, widened=steps), unknown
+            return None if offer is None else fit_of(
+                alike, [offer], positions, taken=taken, widened=steps
+            ), unknown
         answer = self.ask(name, together, rails)
         if answer.offer is not None:
-            return fit_of(alike, [answer.offer], positions), False
+            return fit_of(alike, [answer.offer], positions, taken=taken), False
         if not answer.exhausted:
             return None, False
         return self._one_by_one(name, alike, members, rails), True
@@ -89,7 +91,8 @@ class NodeSearch:
             offers.append(answer.offer)
             for allocation in answer.offer.allocations(pin_to_node=True):
                 taken.add(allocation.results, holder=f"member {number}")
-        return fit_of(alike, offers, self._on_rails(name, rails)[1] if rails is not None else None)
+        positions = self._on_rails(name, rails)[1] if rails is not None else None
+        return fit_of(alike, offers, positions, taken=self.engine.index.taken)
 
     def together(self, members: Sequence[Question]) -> Question:
         """The members' claims, one after the other, as one question."""

@@ -106,8 +106,10 @@ class TableFit:
             ]
             for request, taken in zip(requests, table.own[own], strict=True):
                 placed += [_placed(state, asked, request.alternatives[0], device) for device in taken]
-        offer = Offer(name, asked, state, tuple(placed))
-        return replace(fit_of([(asks, members)], [offer]), spare=spare.bit_count())
+        offer = Offer(name, asked, state.devices, tuple(placed))
+        return replace(
+            fit_of([(asks, members)], [offer], taken=self.engine.index.taken), spare=spare.bit_count()
+        )
 
     def _counted(
         self, info: NodeInfo, found: _ClassTable, rails: Rails | None
