@@ -61,7 +61,7 @@ class WatchCache:
         self._synced = threading.Event()
 
     def wait_synced(self, timeout: float | None = None) -> bool:
-        """True once the first list is in."""
+        """True once the first list is in, and the listener has been told of all of it."""
         return self._synced.wait(timeout)
 
     def get(self, object_key: str) -> Object | None:
@@ -99,7 +99,6 @@ class WatchCache:
         with self._lock:
             old, self._objects, self._order = self._objects, fresh, None
         self._version = version
-        self._synced.set()
         for object_key, obj in fresh.items():
             before = old.get(object_key)
             if before is None:
@@ -108,6 +107,7 @@ class WatchCache:
                 self._report("MODIFIED", obj)
         for object_key in old.keys() - fresh.keys():
             self._report("DELETED", old[object_key])
+        self._synced.set()
 
     def _follow(self, stop: threading.Event) -> None:
         events = self._client.watch(

@@ -244,7 +244,7 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         )
     if peer_source is not None:
         writer = PeerAnnotations(process.client, peer_source, may_write=may_write)
-        start_peer_annotations(writer, changed=peers_changed, stop=stop)
+        start_peer_annotations(process.client, writer, changed=peers_changed, stop=stop)
     store = LeftoverStore(
         process.client,
         namespace=process.settings.lease_namespace,

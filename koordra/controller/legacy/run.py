@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 from koordra.api.kinds import PODS
-from koordra.api.objects import Object
 from koordra.controller.legacy.admission import PATHS, Admission
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import Templates
@@ -47,10 +46,7 @@ class LegacyWebhook:
         usage = Usage(settings.compat, clock=time.monotonic)
         lookups.listen(usage.on_template)
         self._patience = patience
-        self._usage = usage
-        self._pods = WatchCache(client, PODS, on_change=self._on_pod, trim=counted_part)
-        self._heard = 0
-        self._is_synced = False
+        self._pods = WatchCache(client, PODS, on_change=usage.on_pod, trim=counted_part)
         self._pause = threading.Event()
         self._quotas = QuotaWatch(client)
         templates = Templates(
@@ -87,11 +83,4 @@ class LegacyWebhook:
 
     def is_synced(self) -> bool:
         """Every pod of the first list is counted too, and not only listed: a quota would have room that is taken."""
-        if not self._is_synced:
-            counted = self._pods.wait_synced(0) and self._heard >= len(self._pods.objects())
-            self._is_synced = counted and self._quotas.is_synced()
-        return self._is_synced
-
-    def _on_pod(self, event: str, pod: Object, /) -> None:
-        self._usage.on_pod(event, pod)
-        self._heard += 1
+        return self._pods.wait_synced(0) and self._quotas.is_synced()

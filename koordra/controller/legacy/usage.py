@@ -275,13 +275,12 @@ class QuotaWatch:
         self._lock = threading.Lock()
         self._by_namespace: dict[str, dict[str, Object]] = {}
         self._served = True
-        self._heard = 0
 
     def start(self, stop: threading.Event) -> None:
         spawn(lambda: self._run(stop), name="legacy-watch-quotas")
 
     def is_synced(self) -> bool:
-        return not self._served or (self._cache.wait_synced(0) and self._heard >= len(self._cache.objects()))
+        return not self._served or self._cache.wait_synced(0)
 
     def of(self, namespace: str) -> list[Object]:
         with self._lock:
@@ -314,5 +313,4 @@ class QuotaWatch:
                 found.pop(objects.name(quota), None)
             else:
                 found[objects.name(quota)] = quota
-        self._heard += 1
         self._wake()

@@ -21,16 +21,14 @@ from koordra.controller.cache.changes import Source
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.peers.annotations import DIALECT, Devices, devices_of, wanted
+from koordra.controller.reconcile_loop import start_reconcile_loop
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
-from koordra.process import spawn
 
 log = get_logger(__name__)
 
-PERIOD: Final = 30.0
 GATHER: Final = 0.1
-PAUSE: Final = 2.0
 
 
 class PeerAnnotations:
@@ -103,32 +101,19 @@ class PeerAnnotations:
 
 
 def start_peer_annotations(
-    writer: PeerAnnotations,
-    *,
-    changed: threading.Event,
-    stop: threading.Event,
+    client: KubeClient, writer: PeerAnnotations, *, changed: threading.Event, stop: threading.Event
 ) -> threading.Thread:
     """Passes until `stop`, in a thread of its own: after any change, and every half minute."""
-    return spawn(lambda: _run(writer, changed, stop), name="peer-annotations")
-
-
-def _run(writer: PeerAnnotations, changed: threading.Event, stop: threading.Event) -> None:
-    while not stop.is_set():
-        changed.clear()
-        try:
-            writer.sync()
-        except ApiUnreachable as error:
-            log.warning("peer_annotations_interrupted", error=str(error), again_in=PAUSE)
-            stop.wait(PAUSE)
-            continue
-        except Exception:  # annotations for readers must not end what allocates
-            log.exception("peer_annotations_failed", again_in=PERIOD)
-            stop.wait(PERIOD)
-            continue
-        for _ in range(int(PERIOD * 2)):
-            if stop.is_set() or changed.wait(0.5):
-                break
-        stop.wait(GATHER)
+    return start_reconcile_loop(
+        client,
+        lambda _: writer.sync(),
+        name="peer-annotations",
+        kinds=(),
+        crds=(),
+        gather=GATHER,
+        changed=changed,
+        stop=stop,
+    )
 
 
 def _is_served(pod: Object) -> bool:

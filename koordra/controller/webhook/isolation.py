@@ -6,13 +6,13 @@ mode, where kube-scheduler reads no policies, a selector says it: devices whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import names, objects
-from koordra.api.opaque import parameters
 from koordra.api.opaque.isolation import IsolationPolicy, asked_isolation, attribute
-from koordra.controller.webhook.claims import devices_of, our_config
+from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig
+from koordra.controller.webhook.claims import Entry, alternatives, devices_of, entries_of
 from koordra.errors import InvalidInput, InvalidParameters
 
 
@@ -22,68 +22,58 @@ def answers(
     """Problems where the class of a request does not allow what the claim asks for, and warnings where the class's own word
     stands above the claim's."""
     about = objects.describe(obj)
-    path, devices = devices_of(obj)
-    of_claim = [
-        (f"{place}.opaque.parameters.isolation", _names(entry.get("requests")), value)
-        for place, entry in our_config(devices, path)
-        if (value := _gpu_config(entry)) is not None
-    ]
     found: list[InvalidInput] = []
-    told: list[str] = []
-    for name, request in _alternatives(devices) if of_claim else ():
-        own = [
-            (field, value)
-            for field, requests, value in of_claim
-            if not requests or {name, name.partition("/")[0]} & requests
-        ]
-        wanted = asked_isolation((), (value for _, value in own)).word
+    overruled: list[str] = []
+    of_claim = [(entry, entry.value) for entry in entries_of(obj) if isinstance(entry.value, GpuConfig)]
+    for _, name, request in alternatives(devices_of(obj)[1]) if of_claim else ():
+        own = [(entry, value) for entry, value in of_claim if entry.covers(name)]
+        values = [value for _, value in own]
+        wanted = asked_isolation((), values).word
         device_class = classes.get(str(request.get("deviceClassName")))
         if wanted is None or device_class is None:
             continue
-        field = next(field for field, value in own if value.isolation == wanted)
-        of_class = [_gpu_config(entry) for _, entry in our_config(objects.spec_of(device_class), "spec")]
-        configs = [value for value in (*of_class, *(value for _, value in own)) if value is not None]
-        asked = asked_isolation(of_class, (value for _, value in own))
+        field = next(f"{entry.field}.isolation" for entry, value in own if value.isolation == wanted)
+        of_class = [entry.value for entry in entries_of({"kind": "DeviceClass", **device_class})]
+        asked = asked_isolation(of_class, values)
         if asked.word != wanted:
-            told.append(f"{field}: {wanted} is not what request {name} gets: its class says {asked.word}")
+            text = f"{wanted} is not what request {name} gets: its class says {asked.word}"
+            overruled.append(f"{field}: {text}")
+        configs = [*(value for value in of_class if isinstance(value, GpuConfig)), *values]
         why = asked.refusal(IsolationPolicy(), share=_may_share(request, configs))
         if why is not None:
+            problem = f"request {name}: {why}"
             remedy = f"use one of {', '.join(asked.policy.allowed or ())}, or another class"
-            found.append(
-                InvalidParameters(f"request {name}: {why}", object=about, field=field, remedy=remedy)
-            )
-    return found, told
+            found.append(InvalidParameters(problem, object=about, field=field, remedy=remedy))
+    return found, overruled
 
 
-def selecting(devices: Mapping[str, Any], path: str) -> list[Any]:
+def selecting(devices: Mapping[str, Any], entries: Sequence[Entry]) -> list[Any]:
     """The requests, those of GPUs for which the claim names a backend with a selector on what nodes publish."""
-    of_claim = [
-        (_names(entry.get("requests")), value)
-        for _, entry in our_config(devices, path)
-        if (value := _gpu_config(entry)) is not None
-    ]
 
     def selected(name: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        own = [value for named, value in of_claim if not named or {name, name.partition("/")[0]} & named]
+        own = [entry.value for entry in entries if entry.covers(name) and isinstance(entry.value, GpuConfig)]
         word = asked_isolation((), own).word
-        if word is None or (word == parameters.NO_ISOLATION and not _may_share(request, own)):
+        if word is None or (word == NO_ISOLATION and not _may_share(request, own)):
             return request
         selector = {"cel": {"expression": _ALLOWED.format(attribute(word).partition("/")[2])}}
         before = request.get("selectors") or []
         return request if selector in before else {**request, "selectors": [*before, selector]}
 
-    found: list[Any] = []
-    for request in devices.get("requests") or ():
-        changed = dict(request) if isinstance(request, Mapping) else request
-        if isinstance(changed, dict) and isinstance(changed.get("exactly"), Mapping):
-            changed["exactly"] = selected(str(changed.get("name")), changed["exactly"])
-        if isinstance(changed, dict) and isinstance(changed.get("firstAvailable"), list):
-            changed["firstAvailable"] = [
-                selected(f"{changed.get('name')}/{one.get('name')}", one) if isinstance(one, Mapping) else one
-                for one in changed["firstAvailable"]
+    def changed(request: Mapping[str, Any]) -> Mapping[str, Any]:
+        name, found = str(request.get("name")), dict(request)
+        if isinstance(found.get("exactly"), Mapping):
+            found["exactly"] = selected(name, found["exactly"])
+        if isinstance(found.get("firstAvailable"), list):
+            found["firstAvailable"] = [
+                selected(f"{name}/{one.get('name')}", one) if isinstance(one, Mapping) else one
+                for one in found["firstAvailable"]
             ]
-        found.append(changed)
-    return found
+        return found
+
+    return [
+        changed(request) if isinstance(request, Mapping) else request
+        for request in devices.get("requests") or ()
+    ]
 
 
 _ALLOWED: Final = (
@@ -93,37 +83,11 @@ _ALLOWED: Final = (
 """True of a device that is no GPU, or whose node publishes no policy, too."""
 
 
-def _alternatives(devices: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every request, and every alternative of one, by the name that results have."""
-    for request in _mappings(devices.get("requests")):
-        if isinstance(request.get("exactly"), Mapping):
-            yield str(request.get("name")), request["exactly"]
-        for alternative in _mappings(request.get("firstAvailable")):
-            yield f"{request.get('name')}/{alternative.get('name')}", alternative
-
-
-def _may_share(request: Mapping[str, Any], configs: Sequence[parameters.GpuConfig]) -> bool:
+def _may_share(request: Mapping[str, Any], configs: Sequence[GpuConfig]) -> bool:
     """Whether the request may be met by a part of a card."""
     capacity = request.get("capacity")
     amounts = capacity.get("requests") if isinstance(capacity, Mapping) else None
-    part = any(name.rpartition("/")[2] == names.CAPACITY_MEMORY for name in _names(amounts))
+    asked = amounts if isinstance(amounts, Mapping) else ()
+    part = any(str(name).rpartition("/")[2] == names.CAPACITY_MEMORY for name in asked)
     part = part or any(value.memory_percent not in (None, 100) for value in configs)
     return part and not any(value.exclusive for value in configs)
-
-
-def _gpu_config(entry: Mapping[str, Any]) -> parameters.GpuConfig | None:
-    """None for another kind, and for what is told elsewhere to be wrong."""
-    try:
-        value = parameters.decode(entry["opaque"].get("parameters"), object="", field="")
-    except InvalidInput:
-        return None
-    return value if isinstance(value, parameters.GpuConfig) else None
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, list) else []
-
-
-def _names(value: object) -> frozenset[str]:
-    """The texts of a list, or the keys of an object."""
-    return frozenset(map(str, value)) if isinstance(value, list | Mapping) else frozenset()

@@ -16,7 +16,6 @@ Keys are P-256, everything is PEM bytes. The only importer of `cryptography`.
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -207,7 +206,7 @@ class Keys:
 
 def wanted(present: Keys | None, names: Sequence[str], *, now: datetime, trusted: bool) -> Keys:
     """The keys there should be; the very same ones where nothing is due."""
-    if present is None or not _is_sound(present, now):
+    if present is None or ends(present.authority.certificate) <= now:
         authority = new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
         return Keys(_serving(authority, names, now), authority)
     keys = _with_authority(present, now=now, trusted=trusted)
@@ -231,11 +230,6 @@ def _with_authority(keys: Keys, *, now: datetime, trusted: bool) -> Keys:
     if trusted and begins(keys.successor.certificate) + SETTLE <= now:
         return replace(keys, authority=keys.successor, successor=None, predecessor=keys.authority.certificate)
     return keys
-
-
-def _is_sound(keys: Keys, now: datetime) -> bool:
-    """Readable, matching, and the authority not over."""
-    return fits(keys.authority) and fits(keys.serving) and ends(keys.authority.certificate) > now
 
 
 def _is_due(certificate: bytes, now: datetime) -> bool:
@@ -275,12 +269,9 @@ def from_secret_data(data: Mapping[str, str]) -> Keys | None:
             else None,
             parts.get(_PREDECESSOR, b""),
         )
-        ends(keys.serving.certificate)
-        ends(keys.authority.certificate)
         if keys.predecessor:
             ends(keys.predecessor)
-        if keys.successor is not None and not fits(keys.successor):
-            return None
-    except (KeyError, ValueError, binascii.Error, InvalidInput):
+    except (KeyError, ValueError, InvalidInput):
         return None
-    return keys
+    pairs = (keys.serving, keys.authority, *((keys.successor,) if keys.successor else ()))
+    return keys if all(map(fits, pairs)) else None

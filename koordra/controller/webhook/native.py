@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
-from koordra.api.opaque import parameters
 from koordra.api.opaque.parameters import (
     Enforcement,
     GpuConfig,
@@ -35,7 +34,7 @@ from koordra.api.opaque.parameters import (
     Scope,
 )
 from koordra.controller.webhook import isolation
-from koordra.controller.webhook.claims import devices_of, our_config
+from koordra.controller.webhook.claims import Entry, devices_of, entries_of
 from koordra.errors import InvalidInput, InvalidParameters
 
 ATTRIBUTES: Final[Mapping[Scope, str]] = {
@@ -80,23 +79,19 @@ class _Work:
 def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     """A claim or template for native nodes. `classes`: DeviceClasses by name, to tell GPUs from NICs."""
     path, devices = devices_of(obj)
-    entries = list(our_config(devices, path))
+    entries = entries_of(obj)
     if not entries or obj.get("kind") == "DeviceClass":
         return Translated(obj)
     work = _Work(
         about=objects.describe(obj),
         path=path,
-        requests=isolation.selecting(devices, path),
+        requests=isolation.selecting(devices, entries),
         constraints=list(devices.get("constraints") or ()),
         config=list(devices.get("config") or ()),
         classes=classes,
     )
-    for place, entry in entries:
-        try:
-            value = parameters.decode(entry["opaque"].get("parameters"), object=work.about, field=place)
-        except InvalidInput:
-            continue  # the validating webhook tells it, once
-        _say(value, entry, place, work)
+    for entry in entries:  # what cannot be decoded is the validating webhook's to refuse, once
+        _translate_entry(entry, work)
     if len(work.requests) > MOST_REQUESTS:
         work.refuse(
             f"{path}.requests", f"{len(work.requests)} requests after pairs were split; {MOST_REQUESTS} fit"
@@ -109,10 +104,10 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     return Translated(_with_devices(obj, changed), warnings=tuple(work.warnings))
 
 
-def _say(value: parameters.Parameters, entry: Mapping[str, Any], place: str, work: _Work) -> None:
-    where = f"{place}.opaque.parameters"
+def _translate_entry(entry: Entry, work: _Work) -> None:
+    where, value = entry.field, entry.value
     if isinstance(value, JointAllocation):
-        _joint(value, entry, where, work)
+        _joint(value, entry, work)
     elif isinstance(value, PlacementPolicy):
         work.refuse(where, "in native mode kube-scheduler places devices; it knows no PlacementPolicy")
     elif isinstance(value, GpuConfig) and value.memory_percent is not None:
@@ -133,7 +128,8 @@ def _say(value: parameters.Parameters, entry: Mapping[str, Any], place: str, wor
         )
 
 
-def _joint(value: JointAllocation, entry: Mapping[str, Any], where: str, work: _Work) -> None:
+def _joint(value: JointAllocation, entry: Entry, work: _Work) -> None:
+    where = entry.field
     if value.enforcement is Enforcement.PREFERRED:
         work.refuse(
             f"{where}.enforcement",
@@ -144,14 +140,9 @@ def _joint(value: JointAllocation, entry: Mapping[str, Any], where: str, work: _
     attribute = ATTRIBUTES.get(value.scope)
     if attribute is None:
         return
-    named = [str(name) for name in entry.get("requests") or ()] or [
-        str(one.get("name")) for one in work.requests
-    ]
-    members = [
-        request
-        for request in work.requests
-        if request.get("name") in {name.partition("/")[0] for name in named}
-    ]
+    named = list(entry.requests) or [str(one.get("name")) for one in work.requests]
+    tops = {name.partition("/")[0] for name in named}
+    members = [request for request in work.requests if request.get("name") in tops]
     gpus = [request for request in members if _kinds(request, work.classes) == {"gpu"}]
     nics = [request for request in members if _kinds(request, work.classes) == {"nic"}]
     if len(gpus) + len(nics) != len(members):

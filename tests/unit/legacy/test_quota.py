@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -272,20 +273,28 @@ def test_a_template_that_the_watch_did_not_tell_of_yet_is_looked_up() -> None:
 
 
 def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list is in before its last pod is heard of."""
+    """The list is in before its last pod is counted."""
     stored = [{"metadata": {"name": f"p{number}", "namespace": "team"}} for number in range(2)]
-    nobody: Any = None
-    webhook = LegacyWebhook(nobody, LegacySettings(), Lookups(nobody), metrics=Metrics(), patience=0.0)
+    client: Any = SimpleNamespace(list=lambda _kind, **_options: (stored, "1"))
+    webhook = LegacyWebhook(client, LegacySettings(), Lookups(client), metrics=Metrics(), patience=0.0)
     monkeypatch.setattr(webhook._quotas, "_served", False)
-    monkeypatch.setattr(webhook._pods, "wait_synced", lambda _timeout: True)
-    monkeypatch.setattr(webhook._pods, "objects", lambda: stored)
-    ready = []
-    for one in stored:
-        webhook._on_pod("ADDED", one)
-        ready.append(webhook.is_synced())
-        answer = webhook.paths()["/mutate/legacy"](Asked("u", "CREATE", "Pod", "team", pod({"cpu": 1})))
-        assert bool(answer.problems) is not ready[-1], "a quota would have room that is taken"
-    assert ready == [False, True]
+    answers = []
+
+    def answer() -> bool:
+        reviewed = webhook.paths()["/mutate/legacy"](Asked("u", "CREATE", "Pod", "team", pod({"cpu": 1})))
+        assert bool(reviewed.problems) is not webhook.is_synced(), "a quota would have room that is taken"
+        return webhook.is_synced()
+
+    count = webhook._pods._on_change
+    assert count is not None
+
+    def counting(event: str, one: Object, /) -> None:
+        answers.append(answer())
+        count(event, one)
+
+    monkeypatch.setattr(webhook._pods, "_on_change", counting)
+    webhook._pods._relist()
+    assert (answers, answer()) == ([False, False], True)
 
 
 def test_a_pod_of_the_same_name_is_another() -> None:
