@@ -2,7 +2,7 @@
 
     ElasticGPUClass ──> DeviceClass of the same name                                    reconcile
     ElasticGPUClaim ──> ResourceClaim of the same name; phase, conditions <── it        claims
-    ResourceClaim   ──> ElasticGPU: what the claim has, and where                       bindings
+    ResourceClaim   ──> ElasticGPU: what the claim has, and where                       cards
     ResourceSlices  ──> GPU: the cards of the nodes, what of them is taken, by whom     cards
     labels          how these objects are recognised
     apply           creates, updates and deletes what those want, and nothing of somebody else's

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import (
@@ -280,13 +280,3 @@ def _ignored(cls: ElasticClass) -> tuple[str, ...]:
 
 def _with(text: str, told: tuple[str, ...]) -> str:
     return "; ".join((text, *told))
-
-
-def published_places(slices: Any) -> frozenset[Place]:
-    """Pool and name of every device of koordra's."""
-    return frozenset(
-        (str((objects.spec_of(entry).get("pool") or {}).get("name")), str(device.get("name")))
-        for entry in slices
-        if objects.spec_of(entry).get("driver") == names.DRIVER
-        for device in objects.spec_of(entry).get("devices") or ()
-    )

@@ -26,24 +26,22 @@ from koordra.api.elastic.elastic_gpu import (
     ELASTIC_GPUS,
     GPUS,
 )
-from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, Kind
+from koordra.api.kinds import RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import ClassRefused
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Cluster
-from koordra.controller.elastic import bindings, cards, labels
+from koordra.controller.elastic import cards, labels
 from koordra.controller.elastic.apply import keep
-from koordra.controller.elastic.claims import Act, Classes, Verdict, judge, published_places, without_claim
+from koordra.controller.elastic.claims import Act, Classes, Verdict, judge, without_claim
 from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
-from koordra.controller.resource_class.reconcile import merged, owns, ready, with_conditions
+from koordra.controller.resource_class.reconcile import NAME_TAKEN, apply_device_class, ready, with_conditions
 from koordra.errors import Conflict, Forbidden, Invalid, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
-
-NAME_TAKEN: Final = "NameTaken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,12 @@ class ElasticReconciler:
         classes = self._classes(seen)
         by_key = {objects.key(obj): obj for obj in seen.resource_claims}
         living = {objects.uid(claim): claim for claim in seen.claims if not objects.is_deleting(claim)}
-        self._claims(living.values(), classes, by_key, published_places(seen.slices))
+        self._claims(
+            living.values(),
+            classes,
+            by_key,
+            frozenset(place for place, _, _ in cards.published_devices(seen.slices)),
+        )
         self._rests(seen, living)
         self._bindings_and_cards(seen, living)
         uids = {objects.uid(obj) for obj in (*seen.claims, *seen.bindings, *seen.gpus)}
@@ -92,7 +95,9 @@ class ElasticReconciler:
             try:
                 read = elastic_gpu.read_class(obj)
                 found[read.name] = read
-                self._class(obj, current.get(read.name))
+                wanted = elastic_gpu.device_class(obj)
+                if self.may_write():
+                    apply_device_class(self.client, wanted, current.get(read.name), obj)
                 told = (
                     f"; parameters that mean nothing to koordra: {', '.join(read.ignored)}"
                     if read.ignored
@@ -108,30 +113,6 @@ class ElasticReconciler:
                 continue
             self._status(ELASTIC_CLASSES, obj, {}, condition)
         return found
-
-    def _class(self, obj: Object, current: Object | None) -> None:
-        wanted = elastic_gpu.device_class(obj)
-        if not self.may_write():
-            return
-        try:
-            if current is None:
-                self.client.create(DEVICE_CLASSES, wanted)
-            elif not owns(obj, current):
-                raise ClassRefused(
-                    NAME_TAKEN,
-                    f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
-                    object=objects.describe(obj),
-                    field="metadata.name",
-                    remedy="delete that DeviceClass, or choose another name",
-                )
-            elif (changed := merged(wanted, current)) is not None:
-                self.client.update(DEVICE_CLASSES, changed)
-        except (Invalid, Forbidden) as error:
-            raise ClassRefused(
-                "RefusedByServer",
-                f"the API server refuses the DeviceClass: {error.message}",
-                object=objects.describe(obj),
-            ) from error
 
     # claims
 
@@ -189,7 +170,7 @@ class ElasticReconciler:
             act = without_claim(current) if owner is None or objects.is_deleting(current) else Act.NOTHING
             binding = by_name.get(labels.binding_name(current))
             if act is Act.NOTHING and not objects.is_deleting(current):
-                act = Act.REMOVE if bindings.is_freed(binding, current, owner) else act
+                act = Act.REMOVE if cards.is_freed(binding, current, owner) else act
             if act is Act.NOTHING or not self.may_write():
                 continue
             try:
@@ -241,9 +222,9 @@ class ElasticReconciler:
     # bindings and cards
 
     def _bindings_and_cards(self, seen: Seen, living: Mapping[str, Object]) -> None:
-        published = bindings.cards_of(seen.slices)
+        published = cards.cards_of(seen.slices)
         wanted = [
-            bindings.elastic_gpu(claim, _owner(claim, living), published)
+            cards.elastic_gpu(claim, _owner(claim, living), published)
             for claim in seen.resource_claims
             if labels.claim_uid(claim) and claims_of.holds_koordra_devices(claim)
         ]

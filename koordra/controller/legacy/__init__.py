@@ -7,7 +7,7 @@
 
     admission    one review, from the pod to the answer              templates   making sure of the template, at admission
     translation  the rewriting, remembered for a workload's pods      usage       what a namespace's legacy pods add up to
-    quota        ResourceQuotas, in their own words                  quota_enforcement  pods beyond them get no devices
+    quota        ResourceQuotas, and which pods beyond them get no devices
     template_gc  which templates to make again, which to delete      run         what a replica of the webhook follows
     controller   a leader's loop
 

@@ -15,8 +15,8 @@ from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.pod_claims import PodClaims, is_bound, is_living, may_be_planned
-from koordra.controller.legacy import quota_enforcement, template_gc
-from koordra.controller.legacy.quota import bounded
+from koordra.controller.legacy import template_gc
+from koordra.controller.legacy.quota import PodCharges, beyond, bounded
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_templates
@@ -172,8 +172,8 @@ class LegacyController:
             if has_devices or name in planned:
                 gang, spare = gangs.get(planned.get(name, ""), ("", 0))
                 age = str(charges[0].pod["metadata"].get("creationTimestamp") or ""), name
-                counted.append(quota_enforcement.Counted(name, charges, has_devices, age, gang, spare))
-        held = quota_enforcement.beyond(quotas, counted)
+                counted.append(PodCharges(name, charges, has_devices, age, gang, spare))
+        held = beyond(quotas, counted)
         return late | {planned[name]: text for name, text in held.items()}
 
     def _has_devices(self, key: str, is_planned: bool) -> bool:

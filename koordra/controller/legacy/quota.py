@@ -7,11 +7,29 @@
 A pod that would go above is refused in the words that Kubernetes has for it, and so is one that does not say an amount that a quota
 bounds. A quota with scopes counts the pods that its scopes take in. koordra's own names (koordra.io/gpu, koordra.io/gpu-memory,
 koordra.io/gpu-cores) are bounded in the same way and hold for every dialect.
+
+Pods beyond a quota get no devices, which makes the bound exact although the webhook has several replicas:
+
+    two replicas admit the last card to a pod each, because neither's watch shows the other's pod yet
+        ──> both pods are stored, held by their gate
+        ──> the leader, which alone gives out devices, counts the namespace's pods: those that have devices first, then by age;
+            whoever no longer fits gets none, and is told why (QuotaExceeded, on claim and pod)
+        ──> members of a gang are counted next to each other, and where too few of them fit none takes anything: two gangs that
+            have half of the bound each would wait for each other for ever
+        ──> a pod ends or the bound is raised: the next one gets its devices
+
+Kubernetes' own ResourceQuota writes the quota at each admission, on condition that nobody else has, and so refuses the second pod. Here
+the second pod waits instead; no admission waits for a write, and nobody needs the right to change quotas. It holds
+however late a watch is: the leader gives a pod devices only after it has counted it, and counts all that have some.
+
+Nothing is taken from a pod that has its devices, also where a bound was lowered or came later. On native nodes
+kube-scheduler gives out devices and knows nothing of these quotas: there the count only tells (QuotaExceeded).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,11 +64,11 @@ def bounded(quota: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
     return found
 
 
-Counted = Callable[[Object, str], int]
+CountOf = Callable[[Object, str], int]
 """(quota, name) -> what rewritten pods add up to in what the quota counts."""
 
 
-def refusal(quotas: Iterable[Object], asking: Charge, counted: Counted) -> str:
+def refusal(quotas: Iterable[Object], asking: Charge, counted: CountOf) -> str:
     """Why the pod may not be admitted beside the others; "" where it may."""
     for quota in quotas:
         bounds = {
@@ -68,19 +86,19 @@ def refusal(quotas: Iterable[Object], asking: Charge, counted: Counted) -> str:
     return ""
 
 
-def exceeded(quota: Object, asking: Charge, counted: Counted) -> str:
+def exceeded(quota: Object, asking: Charge, counted: CountOf) -> str:
     """In what the pod would go above the quota; "" where in nothing. Amounts that it does not say count nothing."""
     bounds = {key: bound for key, bound in bounded(quota).items() if asking.amounts.get(bound[0])}
     return _over(quota, bounds, asking, counted)
 
 
-def used(quota: Object, key: str, name: str, counted: Counted) -> int:
+def used(quota: Object, key: str, name: str, counted: CountOf) -> int:
     """What counts against one line of a quota."""
     carried = to_int(((objects.status_of(quota).get("used")) or {}).get(key, 0))
     return carried + counted(quota, name)
 
 
-def _over(quota: Object, bounds: Mapping[str, tuple[str, int]], asking: Charge, counted: Counted) -> str:
+def _over(quota: Object, bounds: Mapping[str, tuple[str, int]], asking: Charge, counted: CountOf) -> str:
     requested, taken, limited = [], [], []
     for key, (name, hard) in sorted(bounds.items()):
         now, more = used(quota, key, name, counted), asking.amounts[name] or 0
@@ -155,3 +173,83 @@ def _matches(one: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
         case "DoesNotExist":
             return not called
     return bool(called)
+
+
+BEYOND: Final = (
+    "the pod was admitted while others were, and stands beyond a bound of its namespace: {}; it gets its devices when others end, "
+    "or when spec.hard of ResourceQuota {} is raised"
+)
+WITH_ITS_GANG: Final = "gang {} waits as a whole, since too few of its members fit: {}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodCharges:
+    """A pod of one namespace and what it amounts to. `has_devices`: nothing is taken from it, and it comes
+    first. `age` orders the others. `gang`: whom it starts with; `spare`: how many of them may be held without holding all."""
+
+    name: str
+    charges: tuple[Charge, ...]
+    has_devices: bool
+    age: tuple[str, str]
+    gang: str = ""
+    spare: int = 0
+
+
+def beyond(quotas: Sequence[Object], pods: Iterable[PodCharges]) -> dict[str, str]:
+    """Name -> why the pod gets no devices. `quotas` and `pods` are of one namespace; who cannot be given devices now is not
+    among them, for nobody should wait for him."""
+    bounding = [quota for quota in quotas if bounded(quota)]
+    taken: Counter[tuple[str, str]] = Counter()
+    waiting: list[PodCharges] = []
+    for pod in pods:
+        if pod.has_devices:
+            _take(bounding, pod, taken)
+        else:
+            waiting.append(pod)
+    held: dict[str, str] = {}
+    for together in _in_turn(waiting):
+        before, found = taken.copy(), {}
+        for pod in together:
+            quota, why = _first_exceeded(bounding, pod, taken)
+            if why:
+                found[pod.name] = BEYOND.format(why, quota)
+            else:
+                _take(bounding, pod, taken)
+        first = together[0]
+        if first.gang and len(found) > first.spare:
+            taken, words = before, WITH_ITS_GANG.format(first.gang, next(iter(found.values())))
+            found = dict.fromkeys((pod.name for pod in together), words)
+        held.update(found)
+    return held
+
+
+def _in_turn(pods: Iterable[PodCharges]) -> list[list[PodCharges]]:
+    """By age; a gang is as old as its oldest member."""
+    found: dict[tuple[str, str], list[PodCharges]] = {}
+    for pod in sorted(pods, key=lambda one: one.age):
+        found.setdefault((pod.gang, "" if pod.gang else pod.name), []).append(pod)
+    return list(found.values())
+
+
+def _take(quotas: Sequence[Object], pod: PodCharges, taken: Counter[tuple[str, str]]) -> None:
+    for quota in quotas:
+        for charge in pod.charges:
+            if in_scope(quota, charge.pod):
+                for name, amount in charge.amounts.items():
+                    taken[objects.name(quota), name] += amount or 0
+
+
+def _first_exceeded(
+    quotas: Sequence[Object], pod: PodCharges, taken: Counter[tuple[str, str]]
+) -> tuple[str, str]:
+    """(quota, words); all charges of a pod at once."""
+    more: Counter[str] = Counter()
+    for charge in pod.charges:
+        more.update({name: amount for name, amount in charge.amounts.items() if amount})
+    for quota in quotas:
+        if pod.charges and in_scope(quota, pod.charges[0].pod):
+            asking = Charge(pod.charges[0].pod, more)
+            why = exceeded(quota, asking, lambda one, name: taken[objects.name(one), name])
+            if why:
+                return objects.name(quota), why
+    return "", ""

@@ -21,7 +21,7 @@ from koordra.compat import original_request
 from koordra.compat.quota_charges import dialect_of
 from koordra.compat.rewrite import Rewritten
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.quota import Counted, bounded, used
+from koordra.controller.legacy.quota import CountOf, bounded, used
 from koordra.controller.legacy.templates import OTHER_CONTENT, is_ours, keeps_promise, last_used
 from koordra.controller.legacy.translation import in_native_form
 from koordra.controller.legacy.usage import legacy_templates
@@ -133,7 +133,7 @@ class Over:
     text: str
 
 
-def over(quotas: Sequence[Object], counted: Counted) -> Iterator[Over]:
+def over(quotas: Sequence[Object], counted: CountOf) -> Iterator[Over]:
     """Lines that are gone beyond, by what is there."""
     for quota in quotas:
         bounds = bounded(quota)

@@ -10,7 +10,7 @@ running pod: a replica that starts later reads the same content from the pod's c
 
 Charging is one step under a lock: two pods that come to one replica at once cannot both have the last card. Two replicas can
 differ by what came to the other within the watch's delay; the leader then gives the pod that is too much no devices
-(quota_enforcement).
+(quota).
 """
 
 from __future__ import annotations

@@ -21,9 +21,13 @@ from koordra.compat.dialect.allocation import Allocated, Device, Held
 from koordra.compat.dialects import dialect_named
 from koordra.compat.normalized_request import GIB
 from koordra.controller import claims as claims_of
-from koordra.controller.elastic.cards import containers_using
-from koordra.errors import InvalidQuantity
-from koordra.quantity import parse
+from koordra.controller.elastic.cards import (
+    attribute,
+    consumed,
+    containers_using,
+    memory_of_device,
+    published_devices,
+)
 
 DIALECT: Final = names.DOMAIN + "dialect"
 """Annotation of a pod that came through the shim: the dialect it was written in."""
@@ -77,13 +81,7 @@ def allocated(pod: Object, claims: Sequence[Object], devices: Devices) -> Alloca
 
 def devices_of(slices: Iterable[Object]) -> dict[tuple[str, str], Device]:
     """Every device that koordra's plugins publish, by pool and name."""
-    raw = {}
-    for entry in slices:
-        spec = objects.spec_of(entry)
-        if spec.get("driver") == names.DRIVER:
-            pool = str((spec.get("pool") or {}).get("name"))
-            for device in spec.get("devices") or ():
-                raw[pool, str(device.get("name"))] = device
+    raw = {place: device for place, _, device in published_devices(slices)}
     return {
         place: _device(device, raw.get((place[0], _text(device, "parent")))) for place, device in raw.items()
     }
@@ -96,25 +94,18 @@ def _unit(claim: Object) -> int:
 
 
 def _held(result: Mapping[str, Any], device: Device, containers: tuple[str, ...]) -> Held:
-    consumed = claims_of.consumed(result)
-
-    def taken(name: str) -> int | None:
-        return _number(consumed.get(name, consumed.get(names.DOMAIN + name)))
-
-    memory, share = taken(names.CAPACITY_MEMORY), taken(names.CAPACITY_SHARE)
+    memory, share = consumed(result, names.CAPACITY_MEMORY), consumed(result, names.CAPACITY_SHARE)
     return Held(
         device=device,
         containers=containers,
         memory=device.total if memory is None else memory,
-        cores=taken(names.CAPACITY_CORES) or 0,
+        cores=consumed(result, names.CAPACITY_CORES) or 0,
         share=100 if share is None else share,
     )
 
 
 def _device(device: Mapping[str, Any], parent: Mapping[str, Any] | None) -> Device:
     kind = _text(device, "type")
-    capacity = device.get("capacity") or {}
-    memory = capacity.get(names.CAPACITY_MEMORY) or capacity.get(names.DOMAIN + names.CAPACITY_MEMORY) or {}
     return Device(
         kind=kind,
         uuid=_text(device, "uuid"),
@@ -122,13 +113,13 @@ def _device(device: Mapping[str, Any], parent: Mapping[str, Any] | None) -> Devi
         bus_id=_text(device, names.STANDARD_PCI_BUS_ID),
         parent_bus_id=_text(parent or {}, names.STANDARD_PCI_BUS_ID),
         parent_minor=_minor(parent or {}),
-        total=_number(memory.get("value")) or 0,
+        total=memory_of_device(device),
     )
 
 
 def _minor(device: Mapping[str, Any]) -> int:
     """A card's minor; of a NIC the number in its RDMA device's name (mlx5_3 is 3), as Koordinator counts them."""
-    found = _attribute(device, "minor")
+    found = attribute(device, "minor")
     if isinstance(found, int):
         return found
     tail = _text(device, "ibDevice").rpartition("_")[2]
@@ -136,20 +127,7 @@ def _minor(device: Mapping[str, Any]) -> int:
 
 
 def _text(device: Mapping[str, Any], name: str) -> str:
-    return str(_attribute(device, name) or "")
-
-
-def _attribute(device: Mapping[str, Any], name: str) -> object:
-    attributes = device.get("attributes") or {}
-    found = attributes.get(name) or attributes.get(names.DOMAIN + name) or {}
-    return next(iter(found.values()), None)
-
-
-def _number(value: object) -> int | None:
-    try:
-        return None if value is None else int(parse(value))
-    except InvalidQuantity:
-        return None
+    return str(attribute(device, name) or "")
 
 
 def _unix(text: object) -> int:

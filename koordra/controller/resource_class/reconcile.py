@@ -35,13 +35,14 @@ from koordra.api.resource_class import (
 )
 from koordra.cel.selectors import admission_error
 from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
-from koordra.errors import ApiUnreachable, Conflict, Invalid, InvalidInput, NotFound
+from koordra.errors import ApiUnreachable, Conflict, Forbidden, Invalid, InvalidInput, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
 
 READY: Final = "Ready"
+NAME_TAKEN: Final = "NameTaken"
 NODES_HONOURED: Final = "NodesHonoured"
 LONGEST_MESSAGE: Final = 32768
 
@@ -82,6 +83,8 @@ class ClassReconciler:
             try:
                 self._one(obj, device_classes, parameters)
             except (Conflict, NotFound) as error:
+                if isinstance(error, Conflict) and error.reason == "AlreadyExists":
+                    raise ApiUnreachable("a DeviceClass appeared that the cache does not show yet") from error
                 log.info("class_changed_meanwhile", resource_class=objects.name(obj), error=str(error))
 
     def _one(
@@ -91,7 +94,7 @@ class ClassReconciler:
         try:
             wanted = device_class(obj, lookup=self._lookup(parameters), own_namespace=self._own_namespace)
             self._check_selectors(wanted)
-            self._apply(wanted, current, obj)
+            apply_device_class(self._client, wanted, current, obj)
         except ClassRefused as refused:
             log.warning(
                 "class_refused", resource_class=objects.name(obj), reason=refused.reason, error=str(refused)
@@ -127,34 +130,6 @@ class ClassReconciler:
                     remedy="correct the expression, or the filter of the parameters that it comes from",
                 )
 
-    def _apply(self, wanted: Object, current: Object | None, obj: Object) -> None:
-        try:
-            if current is None:
-                self._client.create(DEVICE_CLASSES, wanted)
-                log.info("device_class_created", device_class=objects.name(wanted))
-            elif not owns(obj, current):
-                raise ClassRefused(
-                    "NameTaken",
-                    f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
-                    object=objects.describe(obj),
-                    field="metadata.name",
-                    remedy="delete that DeviceClass, or choose another name",
-                )
-            elif (changed := merged(wanted, current)) is not None:
-                self._client.update(DEVICE_CLASSES, changed)
-                log.info("device_class_put_right", device_class=objects.name(wanted))
-        except Invalid as error:
-            raise ClassRefused(
-                "RefusedByServer",
-                f"the API server refuses the DeviceClass: {error.message}",
-                object=objects.describe(obj),
-                remedy="correct the field it names",
-            ) from error
-        except Conflict as error:
-            if error.reason != "AlreadyExists":
-                raise
-            raise ApiUnreachable("a DeviceClass appeared that the cache does not show yet") from error
-
     def _tell(self, obj: Object, condition: Object) -> None:
         wanted = [condition, *nodes_honoured(obj)]
         old = (obj.get("status") or {}).get("conditions") or []
@@ -163,6 +138,32 @@ class ClassReconciler:
         if conditions != old:
             status = {**objects.status_of(obj), "conditions": conditions}
             self._client.update(RESOURCE_CLASSES, {**obj, "status": status}, subresource="status")
+
+
+def apply_device_class(client: KubeClient, wanted: Object, current: Object | None, obj: Object) -> None:
+    """Makes the DeviceClass of `obj` what it means. Raises ClassRefused, and ApiError where it has changed meanwhile."""
+    try:
+        if current is None:
+            client.create(DEVICE_CLASSES, wanted)
+            log.info("device_class_created", device_class=objects.name(wanted))
+        elif not owns(obj, current):
+            raise ClassRefused(
+                NAME_TAKEN,
+                f"there is a DeviceClass {objects.name(wanted)} that does not belong to this class",
+                object=objects.describe(obj),
+                field="metadata.name",
+                remedy="delete that DeviceClass, or choose another name",
+            )
+        elif (changed := merged(wanted, current)) is not None:
+            client.update(DEVICE_CLASSES, changed)
+            log.info("device_class_put_right", device_class=objects.name(wanted))
+    except (Invalid, Forbidden) as error:
+        raise ClassRefused(
+            "RefusedByServer",
+            f"the API server refuses the DeviceClass: {error.message}",
+            object=objects.describe(obj),
+            remedy="correct the field it names",
+        ) from error
 
 
 def ready(status: str, reason: str, message: str) -> Object:

@@ -10,7 +10,7 @@ the annotation of that name on a claim, template or pod decides, and joint is th
     keys           X.509, and which certificates there should be now: bootstrap, renewal, the change of authorities. Pure
     secret         the keys in their Secret, shared by the replicas, or in files that cert-manager keeps; caBundle of the configurations
     review         AdmissionReview in and out
-    claims         validation;  isolation  held against the classes;  native  translation;  handlers  gates, and the paths together. Pure
+    claims         validation, isolation held against the classes;  native  translation;  handlers  gates, and the paths together. Pure
     lookups        templates, claims and classes, from watches; a miss asks the server
     server         HTTPS;  run  all of it in one call
 

@@ -21,7 +21,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.controller.gangs.annotations import must_be_held, refusals
 from koordra.controller.resource_class.nodes import on_suitable_nodes
-from koordra.controller.webhook import claims, isolation, native
+from koordra.controller.webhook import claims, native
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import Answer, Asked
 
@@ -55,7 +55,7 @@ def validate(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
     found = claims.problems(obj)
     told = list(claims.warnings(obj))
     if asked.kind in _CLAIMS:
-        refused, overruled = isolation.answers(obj, lookups.classes())
+        refused, overruled = claims.isolation_answers(obj, lookups.classes())
         found, told = [*found, *refused], [*told, *overruled]
     if not found and asked.kind in _CLAIMS and is_native(obj, in_native):
         found = list(native.translate(obj, lookups.classes()).problems)

@@ -8,7 +8,7 @@ kube-scheduler allocates there and knows `matchAttribute` only, an "all or nothi
                                          NICs beyond n keep a request of their own
     scope Node                           nothing: a claim is on one node anyway
 
-An isolation that the claim names becomes a selector on what nodes publish of their policy (isolation.py).
+An isolation that the claim names becomes a selector on what nodes publish of their policy (claims.py).
 
 A name that was split (`gpu`) is no request any more (`gpu-0` ... are): containers that name it have to name the new ones,
 which a warning says. What has no standard form is refused: Preferred scopes, PerGroup over several devices, policies of
@@ -33,8 +33,7 @@ from koordra.api.opaque.parameters import (
     PlacementPolicy,
     Scope,
 )
-from koordra.controller.webhook import isolation
-from koordra.controller.webhook.claims import Entry, devices_of, entries_of
+from koordra.controller.webhook.claims import Entry, devices_of, entries_of, selecting
 from koordra.errors import InvalidInput, InvalidParameters
 
 ATTRIBUTES: Final[Mapping[Scope, str]] = {
@@ -85,7 +84,7 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     work = _Work(
         about=objects.describe(obj),
         path=path,
-        requests=isolation.selecting(devices, entries),
+        requests=selecting(devices, entries),
         constraints=list(devices.get("constraints") or ()),
         config=list(devices.get("config") or ()),
         classes=classes,

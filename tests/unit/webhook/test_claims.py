@@ -10,7 +10,7 @@ import pytest
 
 from koordra.api.devices import Attribute
 from koordra.cel.selectors import DeviceFacts, matches
-from koordra.controller.webhook import claims, handlers, isolation, native
+from koordra.controller.webhook import claims, handlers, native
 from koordra.controller.webhook.review import Asked
 from tests.unit.webhook.cluster import Known, claim, parameters, request, template
 
@@ -182,13 +182,13 @@ def test_malformed_claims_are_left_to_the_api_server(devices: Any) -> None:
     obj = {"kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": {"devices": devices}}
     assert claims.problems(obj) == []
     assert native.translate(obj, CLASSES).object is obj
-    assert isolation.answers(obj, CLASSES) == ([], [])
+    assert claims.isolation_answers(obj, CLASSES) == ([], [])
     config = [parameters("GpuConfig", isolation="none")]
     broken = {
         "requests": [1, {"name": "gpu", "exactly": {"capacity": 3, "deviceClassName": []}}],
         "config": config,
     }
-    assert isolation.answers({**obj, "spec": {"devices": broken}}, CLASSES) == ([], [])
+    assert claims.isolation_answers({**obj, "spec": {"devices": broken}}, CLASSES) == ([], [])
 
 
 def devices(translated: native.Translated) -> dict[str, Any]:
