@@ -33,36 +33,43 @@ def _too_long(text: str, most: int) -> list[str]:
     return [f"must be no more than {most} characters"] if len(text.encode()) > most else []
 
 
+def _of_pattern(pattern: str, most: int, why: str, *examples: str) -> Callable[[str], list[str]]:
+    def check(text: str) -> list[str]:
+        found = _too_long(text, most)
+        return found if _matches(pattern, text) else [*found, _regex_error(why, pattern, *examples)]
+
+    return check
+
+
+_dns_subdomain = _of_pattern(
+    _SUBDOMAIN,
+    253,
+    f"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and {_ENDS}",
+    "example.com",
+)
+_dns_1035_label = _of_pattern(
+    _LABEL_1035,
+    63,
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
+    "character, and end with an alphanumeric character",
+    "my-name",
+    "abc-123",
+)
+_label_value = _of_pattern(
+    f"({_NAME})?",
+    63,
+    f"a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and {_ENDS}",
+    "MyValue",
+    "my_value",
+    "12345",
+)
+
+
 def _dns_label(text: str) -> list[str]:
-    found = _too_long(text, 63)
-    if _matches(_LABEL, text):
-        return found
-    if _matches(_SUBDOMAIN, text):
-        return [*found, "must not contain dots"]
+    if _matches(_SUBDOMAIN, text) and not _matches(_LABEL, text):
+        return [*_too_long(text, 63), "must not contain dots"]
     why = f"a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and {_ENDS}"
-    return [*found, _regex_error(why, _LABEL, "my-name", "123-abc")]
-
-
-def _dns_subdomain(text: str) -> list[str]:
-    found = _too_long(text, 253)
-    if _matches(_SUBDOMAIN, text):
-        return found
-    why = (
-        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
-        f"and {_ENDS}"
-    )
-    return [*found, _regex_error(why, _SUBDOMAIN, "example.com")]
-
-
-def _dns_1035_label(text: str) -> list[str]:
-    found = _too_long(text, 63)
-    if _matches(_LABEL_1035, text):
-        return found
-    why = (
-        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
-        "character, and end with an alphanumeric character"
-    )
-    return [*found, _regex_error(why, _LABEL_1035, "my-name", "abc-123")]
+    return _of_pattern(_LABEL, 63, why, "my-name", "123-abc")(text)
 
 
 def _qualified_name(text: str) -> list[str]:
@@ -84,15 +91,6 @@ def _qualified_name(text: str) -> list[str]:
     if not _matches(pattern, name):
         found.append(f"name part {_regex_error(why, pattern, *examples)}")
     return found
-
-
-def _label_value(text: str) -> list[str]:
-    pattern = f"({_NAME})?"
-    found = _too_long(text, 63)
-    if _matches(pattern, text):
-        return found
-    why = f"a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and {_ENDS}"
-    return [*found, _regex_error(why, pattern, "MyValue", "my_value", "12345")]
 
 
 def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import total_ordering
-from typing import Final
+from typing import Final, NamedTuple
 
 _STRICT: Final = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
@@ -15,13 +13,16 @@ _STRICT: Final = re.compile(
 )
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
-class Semver:
-    """Build metadata does not take part in order or equality, so it is not kept."""
+class Semver(NamedTuple):
+    """Compared as semantic versions are: a release is above its pre-releases, whose numeric identifiers are below words.
+
+    Build metadata takes no part in order or equality, so it is not kept.
+    """
 
     numbers: tuple[int, int, int]
-    prerelease: tuple[str, ...] = ()
+    is_release: bool
+    prerelease: tuple[tuple[bool, int, str], ...]
+    """Of each identifier whether it is a word, its number, its spelling."""
 
     @classmethod
     def parse(cls, text: str, *, normalize: bool = False) -> Semver:
@@ -31,27 +32,13 @@ class Semver:
         if found is None:
             raise ValueError(f"{text!r} is not a semantic version")
         major, minor, patch, prerelease, _build = found.groups()
-        return cls((int(major), int(minor), int(patch)), tuple(prerelease.split(".")) if prerelease else ())
-
-    def _order(self) -> tuple[object, ...]:
-        # A release is above its pre-releases; numeric identifiers are below words.
-        identifiers = tuple(
-            (0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.prerelease
-        )
-        return (self.numbers, not self.prerelease, identifiers)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Semver) and self._order() == other._order()
-
-    def __lt__(self, other: Semver) -> bool:
-        return self._order() < other._order()
-
-    def __hash__(self) -> int:
-        return hash(self._order())
+        parts = prerelease.split(".") if prerelease else ()
+        identifiers = ((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
+        return cls((int(major), int(minor), int(patch)), not parts, tuple(identifiers))
 
     def __str__(self) -> str:
         core = ".".join(str(number) for number in self.numbers)
-        return f"{core}-{'.'.join(self.prerelease)}" if self.prerelease else core
+        return core if self.is_release else f"{core}-{'.'.join(part for _, _, part in self.prerelease)}"
 
 
 def _normalized(text: str) -> str:

@@ -77,20 +77,14 @@ def semver(text: str, normalize: bool = False) -> Any:
     return _Semver(koordra_exact=str(Semver.parse(text, normalize=normalize)))
 
 
-def _exact(message: Any) -> Decimal | Semver:
-    if isinstance(message, _Quantity):
-        return Decimal(message.koordra_exact)
-    if isinstance(message, _Semver):
-        return Semver.parse(message.koordra_exact)
-    raise ValueError(f"no such overload for {type(message).__name__}")
+_ORDERED: Final[dict[Any, Callable[[str], Any]]] = {_Quantity: Decimal, _Semver: Semver.parse}
 
 
 def compare(left: Any, right: Any) -> int:
-    if type(left) is not type(right):
-        raise ValueError("no such overload: cannot compare a quantity with a version")
-    a: Any
-    b: Any
-    a, b = _exact(left), _exact(right)
+    read = _ORDERED.get(type(left))
+    if read is None or type(left) is not type(right):
+        raise ValueError("no such overload: only two quantities or two versions compare")
+    a, b = read(left.koordra_exact), read(right.koordra_exact)
     return int(a > b) - int(a < b)
 
 
