@@ -154,7 +154,7 @@ def consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
 class ClaimEntry:
     """What the controller reads of one version of a claim.
 
-    `devices` are those of all drivers, as driver, pool, device and share id; `pools` those of koordra's that it holds devices of.
+    `devices` are those of all drivers, as driver, pool, device and share id; `places` pool and device of koordra's, `pools` their pools.
     `owners` are the uids of the objects that it goes with, `controllers` those of them that made it.
     """
 
@@ -164,6 +164,7 @@ class ClaimEntry:
     is_allocated: bool
     node: str | None
     devices: tuple[tuple[str, str, str, str], ...]
+    places: frozenset[tuple[str, str]]
     pools: frozenset[str]
     is_reserved: bool
     owners: tuple[str, ...]
@@ -179,15 +180,17 @@ class ClaimEntry:
         references = metadata.get("ownerReferences") or ()
         named = tuple(class_names(claim)) if before is None or before.uid != uid else before.class_names
         found = allocation(claim)
-        taken = results(claim) if found is not None else ()
+        devices = tuple(sorted(map(_device, results(claim)))) if found is not None else ()
+        places = frozenset([(pool, device) for driver, pool, device, _ in devices if driver == names.DRIVER])
         return cls(
             claim,
             uid,
             named,
             found is not None,
             node_of(claim) if found is not None else None,
-            tuple(sorted([_device(one) for one in taken])),
-            frozenset([str(one.get("pool")) for one in taken if one.get("driver") == names.DRIVER]),
+            devices,
+            places,
+            frozenset([pool for pool, _ in places]),
             bool(objects.status_of(claim).get("reservedFor")),
             tuple([str(one.get("uid")) for one in references]),
             tuple([str(one.get("uid")) for one in references if one.get("controller")]),

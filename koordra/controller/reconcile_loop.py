@@ -7,6 +7,7 @@ nothing to do; they are looked for again, at last every half minute.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -79,18 +80,21 @@ def run_reconcile_loop(
             log.exception("reconcile_failed", reconciler=name, again_in=backoff)
         else:
             backoff = FIRST_BACKOFF
-            _wait(changed, stop)
+            wait_for_change(changed, stop, PERIOD)
             stop.wait(gather)
             continue
         stop.wait(backoff)
         backoff = min(backoff * 2, PERIOD)
 
 
-def _wait(changed: threading.Event, stop: threading.Event) -> None:
-    """Until something changed, the period is over, or the term ends (looked at twice a second)."""
-    for _ in range(int(PERIOD * 2)):
-        if stop.is_set() or changed.wait(0.5):
+def wait_for_change(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:
+    """Until something changed, `pause` seconds are over, or the term ends (looked at twice a second)."""
+    ends = None if pause is None else time.monotonic() + pause
+    while not stop.is_set() and not changed.is_set():
+        rest = 0.5 if ends is None else min(0.5, ends - time.monotonic())
+        if rest <= 0:
             return
+        changed.wait(rest)
 
 
 def _wait_for_crds(client: KubeClient, crds: Sequence[Kind], *, name: str, stop: threading.Event) -> bool:

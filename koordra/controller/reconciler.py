@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 
 from koordra.allocator.predicates import unsuitable
 from koordra.allocator.reasons import Cause, Reason
-from koordra.api import objects
+from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
@@ -221,7 +221,7 @@ class Reconciler:
         ):
             context.events.report(claim_event)
         for node, seen in self._conflict_watch.quarantines():
-            written = context.writer.ack_quarantine(node, seen)
+            written = context.writer.annotate(node, names.QUARANTINE_SEEN, seen)
             if written.outcome is Outcome.REFUSED:
                 log.error("quarantine_not_confirmed", node=objects.name(node), error=written.message)
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)

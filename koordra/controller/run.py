@@ -31,6 +31,7 @@ from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.peers.writer import PeerAnnotations, start_peer_annotations
 from koordra.controller.pod_requeue import PodRequeue, has_ours, start_pod_requeue
+from koordra.controller.reconcile_loop import wait_for_change
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
@@ -168,7 +169,7 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
         process.instruments.leading.set(int(leading))
         if leading and (term is None or not term.is_alive()):
             end_of_term = threading.Event()
-            term = spawn(_term_of(process, end_of_term, lease.may_write), name="worker")
+            term = spawn(partial(_term, process, stop=end_of_term, may_write=lease.may_write), name="worker")
         if not leading and term is not None:
             end_of_term.set()
             term.join()
@@ -181,10 +182,6 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
         term.join(timeout=times.timeout * 2)
     if term is None or not term.is_alive():
         lease.release()
-
-
-def _term_of(process: _Process, stop: threading.Event, may_write: Callable[[], bool]) -> Callable[[], None]:
-    return lambda: _term(process, stop=stop, may_write=may_write)
 
 
 def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], bool]) -> None:
@@ -291,22 +288,12 @@ def _passes(
             process.readiness.set(True)
             reconciler.count(process.instruments)
             store.save(reconciler.allocation.placer.order)
-            _wait(changed, stop, pause)
+            wait_for_change(changed, stop, pause)
             stop.wait(GATHER)
             continue
         process.readiness.set(False)
         stop.wait(backoff * (0.5 + random.random()))
         backoff = min(backoff * 2, LONGEST_BACKOFF)
-
-
-def _wait(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:
-    """Until something changed, `pause` seconds are over, or the term ends."""
-    ends = None if pause is None else time.monotonic() + pause
-    while not stop.is_set() and not changed.is_set():
-        rest = 0.5 if ends is None else min(0.5, ends - time.monotonic())
-        if rest <= 0:
-            return
-        changed.wait(rest)
 
 
 def collect_seldom() -> None:

@@ -3,8 +3,8 @@
     allocate    1. metadata.finalizers += delete-protection      if the version is the one planned on
                 2. status.allocation = plan + timestamp          if the version is the one answered by 1
     give back   status.allocation = null                         if the version is one that is unreserved
-    lift gate   remove spec.schedulingGates[i]                   if entry i is koordra's and the pod the same
-    let go      the same for a member of a gang, and mark it     if the pod's version is the one planned on
+    ungate      remove spec.schedulingGates[i]                   if entry i is koordra's and the pod the same
+    member      the same for a member of a gang, and mark it     if the pod's version is the one planned on
 
 Killed after 1: a finalizer without an allocation, which kube-controller-manager takes off when the claim is
 deleted. Killed after 2: the claims of the pod are allocated, the next controller lifts the gate. The
@@ -32,7 +32,7 @@ from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_claims
-from koordra.errors import ApiError, ApiUnreachable, Conflict, Forbidden, Invalid, NotFound
+from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import JSON_PATCH, MERGE_PATCH
 
 TOO_MANY_REQUESTS: Final = 429
@@ -100,6 +100,14 @@ class Written:
     @property
     def ok(self) -> bool:
         return self.outcome is Outcome.WRITTEN
+
+
+_OUTCOMES: Final = (
+    (NotFound, Outcome.GONE),
+    (Conflict, Outcome.CONFLICT),
+    (ApiUnreachable, Outcome.UNREACHABLE),
+)
+"""Other errors are refusals."""
 
 
 class Writer:
@@ -199,11 +207,6 @@ class Writer:
             return Written(Outcome.REFUSED, None, error.message)
         return Written(Outcome.WRITTEN, pod)
 
-    def ack_quarantine(self, node: Object, generation: str) -> Written:
-        """Tell the node's plugin that its quarantine is seen and no allocation is under way there."""
-        body = {"metadata": {"annotations": {names.QUARANTINE_SEEN: generation}, "uid": objects.uid(node)}}
-        return self._send(NODES, node, body)
-
     def annotate(self, node: Object, annotation: str, text: str | None) -> Written:
         """Write an annotation on a Node, or take it away."""
         return self._send(
@@ -265,16 +268,9 @@ class Writer:
                 subresource=subresource,
                 content_type=content_type,
             )
-        except NotFound as error:
-            return Written(Outcome.GONE, None, error.message)
-        except Conflict as error:
-            return Written(Outcome.CONFLICT, None, error.message)
-        except (Invalid, Forbidden) as error:
-            return Written(Outcome.REFUSED, None, error.message)
-        except ApiUnreachable as error:
-            return Written(Outcome.UNREACHABLE, None, error.message)
         except ApiError as error:
-            return Written(Outcome.REFUSED, None, error.message)
+            outcome = next((one for kind, one in _OUTCOMES if isinstance(error, kind)), Outcome.REFUSED)
+            return Written(outcome, None, error.message)
         return Written(Outcome.WRITTEN, answer)
 
 

@@ -40,7 +40,6 @@ class FeedbackTracker:
         self._refusals = refusals
         self._grants: dict[str, dict[str, Grant]] = {}
         """uid of a pod -> uid of a claim -> its grant."""
-        self._holders: dict[str, set[str]] = {}
         self._unread = pods.follow()
         self._due: list[tuple[float, str]] = []
 
@@ -55,9 +54,8 @@ class FeedbackTracker:
 
     def drop(self, claim: Object) -> None:
         """We took the allocation back ourselves; its absence is nobody's answer."""
-        uid = objects.uid(claim)
-        for pod in self._holders.pop(uid, ()):
-            self._grants[pod].pop(uid, None)
+        for pod in self._pods.users.get(objects.key(claim), ()):
+            self._grants.get(objects.uid(pod), {}).pop(objects.uid(claim), None)
 
     def settle(self, refusal: Refusal) -> None:
         """A no has been acted on; until then every reading finds it again."""
@@ -119,12 +117,6 @@ class FeedbackTracker:
         return scheduler_feedback.granted(claim, pod, now=now) if claims_of.is_allocated(claim) else None
 
     def _put(self, pod: str, grants: dict[str, Grant]) -> None:
-        for claim in self._grants.get(pod, {}).keys() - grants.keys():
-            self._holders.get(claim, set()).discard(pod)
-            if not self._holders.get(claim):
-                self._holders.pop(claim, None)
-        for claim in grants:
-            self._holders.setdefault(claim, set()).add(pod)
         if grants:
             self._grants[pod] = grants
         else:

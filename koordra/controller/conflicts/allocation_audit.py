@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from decimal import Decimal
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -69,31 +70,30 @@ def foreign_manager(claim: Object) -> str:
     return ""
 
 
-def overcommitments(slices: Iterable[Object], claims: Iterable[Object]) -> list[DeviceConflict]:
-    """Devices of which more is given out than they have. `claims`: all that hold devices of these pools."""
-    used: dict[Place, list[tuple[Object, Mapping[str, Any]]]] = defaultdict(list)
-    for claim in claims:
-        for result in claims_of.results(claim):
-            if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-                used[str(result.get("pool")), str(result.get("device"))].append((claim, result))
-    crowded = {place: entries for place, entries in used.items() if len(entries) > 1}
-    capacities = _capacities(slices, crowded) if crowded else {}
-    found = []
-    for place in sorted(crowded):
-        too_much = _too_much([result for _, result in crowded[place]], capacities.get(place, {}))
-        if too_much:
-            holders = {objects.uid(claim): claim for claim, _ in crowded[place]}
-            about = tuple(holders[uid] for uid in sorted(holders))
-            who = ", ".join(sorted(map(objects.key, about)))
-            text = (
-                f"device {place[1]} of pool {place[0]} {too_much} {who}; "
-                "the node will refuse to prepare what is too much; delete one of the pods"
-            )
-            found.append(DeviceConflict(OVER_COMMITTED, "/".join(place), about, text))
-    return found
+def overcommitments(place: Place, slices: Iterable[Object], claims: Iterable[Object]) -> list[DeviceConflict]:
+    """Whether more of a device is given out than it has. `claims`: all that hold it; `slices`: koordra's of its pool."""
+    used = [
+        (claim, result) for claim in claims for result in claims_of.results(claim) if _takes(result, place)
+    ]
+    too_much = _too_much([result for _, result in used], slices, place[1]) if len(used) > 1 else ""
+    if not too_much:
+        return []
+    holders = {objects.uid(claim): claim for claim, _ in used}
+    about = tuple(holders[uid] for uid in sorted(holders))
+    text = (
+        f"device {place[1]} of pool {place[0]} {too_much} {', '.join(sorted(map(objects.key, about)))}; "
+        "the node will refuse to prepare what is too much; delete one of the pods"
+    )
+    return [DeviceConflict(OVER_COMMITTED, "/".join(place), about, text)]
 
 
-def _too_much(results: Sequence[Mapping[str, Any]], capacity: Mapping[str, Decimal]) -> str:
+def _takes(result: Mapping[str, Any], place: Place) -> bool:
+    """Whether a result of an allocation takes of the device. Admin access takes nothing."""
+    driver, pool, device = result.get("driver"), result.get("pool"), result.get("device")
+    return driver == names.DRIVER and (pool, device) == place and not result.get("adminAccess")
+
+
+def _too_much(results: Sequence[Mapping[str, Any]], slices: Iterable[Object], device: str) -> str:
     """What is wrong with a device that has several holders, up to their names; empty where nothing is."""
     if not all(result.get("shareID") for result in results):
         return "is allocated as a whole to more than one claim:"
@@ -101,9 +101,12 @@ def _too_much(results: Sequence[Mapping[str, Any]], capacity: Mapping[str, Decim
     for result in results:
         for name, amount in _amounts(result.get("consumedCapacity")).items():
             asked[name] += amount
-    for name, total in capacity.items():
-        if asked[name] > total:
-            return f"has {name} {canonical(total)} and {canonical(asked[name])} is allocated, to"
+    for published in chain.from_iterable(objects.spec_of(entry).get("devices") or () for entry in slices):
+        if published.get("name") == device:
+            values = (published.get("capacity") or {}).items()
+            for name, total in _amounts({name: value.get("value") for name, value in values}).items():
+                if asked[name] > total:
+                    return f"has {name} {canonical(total)} and {canonical(asked[name])} is allocated, to"
     return ""
 
 
@@ -111,18 +114,15 @@ def _amounts(quantities: object) -> dict[str, Decimal]:
     """By capacity; what cannot be read is left out (the allocator says so elsewhere)."""
     found: dict[str, Decimal] = {}
     for name, text in quantities.items() if isinstance(quantities, Mapping) else ():
-        with suppress(InvalidQuantity):
-            found[str(name).removeprefix(names.DOMAIN)] = parse(str(text))
+        amount = _amount(str(text))
+        if amount is not None:
+            found[str(name).removeprefix(names.DOMAIN)] = amount
     return found
 
 
-def _capacities(slices: Iterable[Object], wanted: Container[Place]) -> dict[Place, dict[str, Decimal]]:
-    found = {}
-    for entry in slices:
-        if objects.spec_of(entry).get("driver") == names.DRIVER:
-            for device in objects.spec_of(entry).get("devices") or ():
-                place = (pool_name(entry), str(device.get("name")))
-                if place in wanted:
-                    values = (device.get("capacity") or {}).items()
-                    found[place] = _amounts({name: value.get("value") for name, value in values})
-    return found
+@lru_cache(maxsize=4096)
+def _amount(text: str) -> Decimal | None:
+    try:
+        return parse(text)
+    except InvalidQuantity:
+        return None

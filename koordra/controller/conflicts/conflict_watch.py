@@ -106,9 +106,7 @@ class ConflictWatch:
     def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
         self._claims.add(key)
         for entry in (before, now):
-            for driver, pool, device, _ in entry.devices if entry is not None else ():
-                if driver == names.DRIVER:
-                    self._places.add((pool, device))
+            self._places |= entry.places if entry is not None else frozenset()
 
     # judging it again
 
@@ -152,16 +150,11 @@ class ConflictWatch:
         for pool in self._published:
             for entry in index.of_pool(pool):
                 judged.add(objects.key(entry.claim))
-                self._places.update((of, device) for _, of, device, _ in entry.devices)
+                self._places |= entry.places
         for place in self._places:
-            pool, device = place
-            holders = [
-                entry.claim
-                for entry in index.of_pool(pool)
-                if any(one[1] == pool and one[2] == device for one in entry.devices)
-            ]
-            found = overcommitments(slices.of_pool(pool), holders) if len(holders) > 1 else []
-            set_or_drop(self._over_committed, place, [one for one in found if one.key == "/".join(place)])
+            holders = [entry.claim for entry in index.of_pool(place[0]) if place in entry.places]
+            found = overcommitments(place, slices.of_pool(place[0]), holders) if len(holders) > 1 else []
+            set_or_drop(self._over_committed, place, found)
         for key in judged:
             held = index.entries.get(key)
             conflicts: list[DeviceConflict] = []

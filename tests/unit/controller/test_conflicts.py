@@ -94,17 +94,17 @@ def held(
 
 
 @pytest.mark.parametrize(
-    ("manager", "alarmed"), [("", False), ("koordra-controller", False), ("kube-scheduler", True)]
+    ("manager", "reported"), [("", False), ("koordra-controller", False), ("kube-scheduler", True)]
 )
-def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bool) -> None:
+def test_another_writer_is_told_from_the_field_manager(manager: str, reported: bool) -> None:
     joint = allocation_audit.joint_places(CLUSTER.slices)
     found = allocation_audit.writer_conflicts(held("c", "gpu-0", manager=manager), joint)
-    assert [conflict.reason for conflict in found] == ([claim_events.FOREIGN_WRITER] if alarmed else [])
+    assert [conflict.reason for conflict in found] == ([claim_events.FOREIGN_WRITER] if reported else [])
     assert allocation_audit.writer_conflicts(held("c", "native-0", manager="kube-scheduler"), joint) == []
 
 
 @pytest.mark.parametrize(
-    ("claims", "alarmed"),
+    ("claims", "reported"),
     [
         ([held("a", "gpu-0", share="1", memory="40Gi"), held("b", "gpu-0", share="2", memory="40Gi")], False),
         ([held("a", "gpu-0", share="1", memory="40Gi"), held("b", "gpu-0", share="2", memory="50Gi")], True),
@@ -112,26 +112,30 @@ def test_another_writer_is_told_from_the_field_manager(manager: str, alarmed: bo
         ([held("a", "gpu-0"), held("b", "gpu-1")], False),
     ],
 )
-def test_more_than_there_is(claims: list[Object], alarmed: bool) -> None:
-    found = allocation_audit.overcommitments(CLUSTER.slices, claims)
-    assert [conflict.reason for conflict in found] == ([claim_events.OVER_COMMITTED] if alarmed else [])
+def test_more_than_there_is(claims: list[Object], reported: bool) -> None:
+    found = [
+        conflict
+        for device in ("gpu-0", "gpu-1")
+        for conflict in allocation_audit.overcommitments(("n0", device), CLUSTER.slices, claims)
+    ]
+    assert [conflict.reason for conflict in found] == ([claim_events.OVER_COMMITTED] if reported else [])
     assert all("a, " in conflict.message or "default/b" in conflict.message for conflict in found)
 
 
-def test_an_alarm_is_repeated_while_it_lasts_and_not_before() -> None:
+def test_a_conflict_is_repeated_while_it_lasts_and_not_before() -> None:
     bad = replace(CLUSTER, classes=[class_of("anything")])
     cache = ClusterCache.of(bad)
-    lookout = ConflictWatch(cache)
-    assert [told.reason for told in lookout.sync(now=0.0)] == [claim_events.FOREIGN_CLASS]
-    assert lookout.sync(now=1.0) == []
-    assert len(lookout.sync(now=REPEAT)) == 1
+    watch = ConflictWatch(cache)
+    assert [told.reason for told in watch.sync(now=0.0)] == [claim_events.FOREIGN_CLASS]
+    assert watch.sync(now=1.0) == []
+    assert len(watch.sync(now=REPEAT)) == 1
     cache.adopt(CLUSTER)
-    assert lookout.sync(now=REPEAT + 1) == []
+    assert watch.sync(now=REPEAT + 1) == []
     cache.adopt(replace(CLUSTER, classes=[class_of("anything")]))
-    assert len(lookout.sync(now=REPEAT + 2)) == 1
+    assert len(watch.sync(now=REPEAT + 2)) == 1
 
 
-def test_alarms_are_told_by_the_controller() -> None:
+def test_conflicts_are_reported_by_the_controller() -> None:
     cluster = JointCluster()
     cluster.api.create(DEVICE_CLASSES, class_of("anything"))
     cluster.settle()
