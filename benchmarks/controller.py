@@ -9,7 +9,7 @@ process, so that the figures are the controller's own. Four parts of its work ar
     write    the double's answer to it (over HTTP this is the server's time and the network's)
 
 CPU is told by what was done in it; latency, from a claim's creation to its allocation, by what its controller did in the
-meantime (koordra.controller.reporting.latency_breakdown, as in `koordra_controller_stage_seconds`): the four parts of one claim add up.
+meantime (koordra.controller.reporting.metrics, as in `koordra_controller_stage_seconds`): the four parts of one claim add up.
 
 passes      a pass in which nothing has changed, and one with one new claim, on small and large clusters in which all other claims
             have their devices and their pods run: it costs what has changed
@@ -40,7 +40,7 @@ from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESO
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Change, ChangeQueue, Cluster
 from koordra.controller.reconciler import Reconciler
-from koordra.controller.reporting.latency_breakdown import PARTS, LatencyBreakdown
+from koordra.controller.reporting.metrics import PARTS, LatencyBreakdown
 from koordra.controller.run import collect_seldom
 from koordra.controller.writes import Writer
 from koordra.kube import encoded

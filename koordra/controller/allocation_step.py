@@ -29,7 +29,7 @@ from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
-from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
+from koordra.controller.reporting.metrics import LatencyBreakdown
 from koordra.controller.writes import Outcome, Written
 from koordra.logs import get_logger
 from koordra.placement.decide import Excluded

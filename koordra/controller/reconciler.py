@@ -26,10 +26,10 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.feedback_tracker import Refusal
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.allocation.reservations import STARVES_AFTER
+from koordra.controller.allocation.scheduler_feedback import Refusal
 from koordra.controller.allocation_step import AllocationStep
 from koordra.controller.cache.changes import Source
 from koordra.controller.cache.pod_claims import pod_scheduled
@@ -41,8 +41,7 @@ from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import Quota
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
-from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
-from koordra.controller.reporting.metrics import ControllerMetrics
+from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
 from koordra.controller.writes import Outcome, Writer
 from koordra.logs import get_logger
 from koordra.placement.order.learned_order import Learned

@@ -15,13 +15,13 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.feedback_tracker import FeedbackTracker
+from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
 from koordra.controller.cache.audit import Audit
 from koordra.controller.cache.changes import Source
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
-from koordra.controller.reporting.event_dedup import EventDedup
+from koordra.controller.reporting.event_recorder import EventDedup
 from koordra.controller.writes import Outcome, Writer, Written
 from koordra.errors import ApiUnreachable
 from koordra.logs import get_logger

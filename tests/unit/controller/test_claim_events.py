@@ -5,7 +5,7 @@ from __future__ import annotations
 from koordra.allocator.reasons import Reason
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.reporting.event_dedup import FIRST_PAUSE, LONGEST_PAUSE, EventDedup
+from koordra.controller.reporting.event_recorder import FIRST_PAUSE, LONGEST_PAUSE, EventDedup
 from tests.fakes.joint_cluster import claim, pod
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.feedback_tracker import FeedbackTracker
 from koordra.controller.allocation.node_backoff import NodeBackoff
+from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
 from koordra.controller.cache.assume_cache import AssumeCache, is_older
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache

@@ -11,8 +11,7 @@ import pytest
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
-from koordra.controller.reporting.latency_breakdown import LatencyBreakdown
-from koordra.controller.reporting.metrics import ControllerMetrics
+from koordra.controller.reporting.metrics import ControllerMetrics, LatencyBreakdown
 from koordra.controller.writes import Writer
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
