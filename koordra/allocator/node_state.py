@@ -111,10 +111,11 @@ class NodeState:
 
     def demand(self, wanted: RequestAlternative, device: int) -> Demand | None:
         """What the request takes of a device that was judged before and can serve it."""
-        judged = (self.verdicts.get((wanted.kind, device, own)) for own in (False, True))
-        return next(
-            (found.demand for found in judged if found is not None and found.demand is not None), None
-        )
+        for own_driver_only in (False, True):
+            found = self.verdicts.get((wanted.kind, device, own_driver_only))
+            if found is not None and found.demand is not None:
+                return found.demand
+        return None
 
     def has_room(self, device: int, demand: Demand) -> bool:
         """Whether the device's capacities hold what is used and the demand."""

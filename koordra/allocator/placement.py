@@ -30,9 +30,9 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
-from koordra.allocator.search.feasibility import candidates_of, enough, narrow, settled
+from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
+from koordra.allocator.search.packing import fills_exactly, packed
 from koordra.allocator.search.search import BUDGET, Search
-from koordra.allocator.search.share_packing import fills_exactly, packed
 from koordra.allocator.search.solution import Outcome
 from koordra.api.opaque.parameters import PlacementPolicy
 
@@ -60,7 +60,7 @@ _DEFAULT: Final = policy_of("koordra")
 _Tried = tuple[list[Rule], tuple[object, ...]]
 """The rules of the last rung that was tried on a node that did not fit, where only what is Required is left, and the node's form."""
 
-BEFORE_PACKING: Final = 500
+BEFORE_PACKING: Final = 100
 """Placements that are tried before shares that have to fill their devices exactly are packed by amount."""
 
 _MOST_KEPT: Final = 128
@@ -357,8 +357,9 @@ class Placement:
         if found is None:
             return True
         search.candidates = narrow(self.asked, state, found, joint_rules=joint_rules)
-        search.settled = settled(self.asked, state, search.candidates)
-        return enough(state, search.candidates)
+        rooms = rooms_of(state, search.candidates)
+        search.settled = settled(self.asked, state, search.candidates, rooms)
+        return enough(search.candidates, rooms)
 
 
 def _holds(known: Outcome, ceiling: int | None) -> bool:

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Final
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
-    "score": ("koordra.allocator.score", "koordra.allocator.devices.partitionable_gpu"),
+    "score": (
+        "koordra.allocator.score",
+        "koordra.allocator.device_table",
+        "koordra.allocator.devices.gpu_nic_distance",
+        "koordra.allocator.devices.partitionable_gpu",
+    ),
     "search": ("koordra.allocator.search", "koordra.allocator.placement"),
     "lease": ("koordra.controller.leadership",),
     "writer": ("koordra.controller.writes", "koordra.controller.cache.assume_cache", "koordra.watch"),

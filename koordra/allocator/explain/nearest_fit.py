@@ -23,7 +23,7 @@ from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure
 from koordra.allocator.request.requests import ResolvedClaim
-from koordra.allocator.search.feasibility import Candidates, candidates_of, enough, narrow
+from koordra.allocator.search.feasibility import Candidates, candidates_of, enough, narrow, rooms_of
 from koordra.allocator.search.search import Search
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
@@ -152,7 +152,7 @@ class Together:
                     joint_rules=left.joint_rules,
                     without=left.without,
                 )
-                if not enough(self.state, search.candidates):
+                if not enough(search.candidates, rooms_of(self.state, search.candidates)):
                     return False
             return search.run().solution is not None
         except PlanError:
@@ -333,7 +333,7 @@ class Together:
                 for wanted, devices in (found or {}).items()
                 if wanted.device_class.name == name
             }
-            if enough(self.state, of_class):
+            if enough(of_class, rooms_of(self.state, of_class)):
                 continue
             asked = sum(wanted.spec.count for wanted in of_class)
             free = len({device for devices in of_class.values() for device in devices})

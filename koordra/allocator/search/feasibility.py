@@ -76,7 +76,7 @@ def narrow(
 ) -> Candidates:
     """The candidates without those that no solution can contain; `without` are constraints (claim, own place) to overlook."""
     left = dict(found)
-    rooms = _rooms(state, left)
+    rooms = rooms_of(state, left)
     _keep_affordable(state, left, rooms)
     changed = True
     while changed:
@@ -93,12 +93,11 @@ def narrow(
     return left
 
 
-def enough(state: NodeState, left: Candidates) -> bool:
+def enough(left: Candidates, rooms: Mapping[int, int]) -> bool:
     """Whether all places of the fixed requests can be filled at the same time."""
     if any(len(devices) < wanted.spec.count for wanted, devices in left.items()):
         return False
     places = [wanted for wanted in left for _ in range(wanted.spec.count)]
-    rooms = _rooms(state, left)
     if len(places) > sum(rooms.values()):
         return False
     filled_by: dict[int, list[int]] = {device: [] for device in rooms}
@@ -120,7 +119,9 @@ def enough(state: NodeState, left: Candidates) -> bool:
     return all(fill(place, set()) for place in range(len(places)))
 
 
-def settled(claims: Sequence[ResolvedClaim], state: NodeState, left: Candidates) -> bool:
+def settled(
+    claims: Sequence[ResolvedClaim], state: NodeState, left: Candidates, rooms: Mapping[int, int]
+) -> bool:
     """Whether the claims take all there is to take, so that every solution leaves the same behind and costs the same.
 
     That is so when every request is a fixed one, there are just as many places as the devices have room for, and of a
@@ -128,7 +129,7 @@ def settled(claims: Sequence[ResolvedClaim], state: NodeState, left: Candidates)
     """
     if len(left) < sum(len(claim.requests) for claim in claims):
         return False
-    if sum(wanted.spec.count for wanted in left) < sum(_rooms(state, left).values()):
+    if sum(wanted.spec.count for wanted in left) < sum(rooms.values()):
         return False
     amounts: dict[int, object] = {}
     return all(
@@ -139,7 +140,7 @@ def settled(claims: Sequence[ResolvedClaim], state: NodeState, left: Candidates)
     )
 
 
-def _rooms(state: NodeState, left: Candidates) -> dict[int, int]:
+def rooms_of(state: NodeState, left: Candidates) -> dict[int, int]:
     """How many places each device can fill at most."""
     wanting: dict[int, list[RequestAlternative]] = {}
     for wanted, devices in left.items():

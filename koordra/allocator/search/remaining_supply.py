@@ -11,7 +11,7 @@ from koordra.allocator.joint_allocation import ScopeTracker
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.search.packing import Sums
-from koordra.allocator.search.request_order import Entry
+from koordra.allocator.search.partial_choice import Entry
 from koordra.api.claims import MAX_RESULTS
 
 

@@ -95,6 +95,13 @@ def test_a_broken_group_counts_four_times_for_a_switch_and_once_for_a_numa_node(
     assert cost(by_twos, named("gpu", [0, 1])) == 10 * 2 + 750
 
 
+def test_gpus_without_a_switch_are_grouped_by_their_root() -> None:
+    places = (place(None, "r", 0), place(None, "r", 0), place("a", "r", 0))
+    three = [node(), slice_of([gpu(number, place=one) for number, one in enumerate(places)])]
+    assert cost(three, named("gpu", [0])) == 10 * (4 * 1 + 2) + 666
+    assert cost(three, named("gpu", [2])) == 10 * 2 + 666
+
+
 HOPPER = machine(8, 8, links="hopper")
 """Partitions: pairs, fours, all."""
 
