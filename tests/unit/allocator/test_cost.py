@@ -102,6 +102,17 @@ def test_gpus_without_a_switch_are_grouped_by_their_root() -> None:
     assert cost(three, named("gpu", [2])) == 10 * 2 + 666
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(place(None, "r", 0), place(None, "s", 0)), (place("a", "r", 0), place("b", "r", 0))],
+)
+def test_gpus_are_grouped_by_the_nearest_that_they_have(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> None:
+    pair = [node(), slice_of([gpu(0, place=first), gpu(1, place=second)])]
+    assert cost(pair, named("gpu", [0])) == 10 * 1 + 500
+
+
 HOPPER = machine(8, 8, links="hopper")
 """Partitions: pairs, fours, all."""
 
