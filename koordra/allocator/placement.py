@@ -4,9 +4,8 @@ A Preferred JointAllocation has rungs. On each node the combinations of rungs ar
 first that fits is taken; climbing costs more than anything else in the objective, so nodes compare rightly.
 
 Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by device (`alike`): only the
-first of those is looked at. Before another is searched, its canonical form (`symmetry.py`) is looked up: a node whose form was
-searched before has the same answer. If that fitted, the earlier node costs the same and comes first by
-name, so this one need not be solved at all; if it did not, only the reasons are told anew.
+first of those is looked at. If that fitted, the others cost the same and come after it by name, so they need not be solved at all; if it
+did not, only the reasons are told anew, and those that are about all requests together once per canonical form (`symmetry.py`).
 
 Where something is known of the workload, a guide (`placement.policy.device_selection`) names the devices that leave most to who comes next; they are taken
 if the claims are served as well by them as by the search's own choice.
@@ -57,8 +56,8 @@ class NodeAnswer:
 
 _DEFAULT: Final = policy_of("koordra")
 
-_Tried = tuple[list[Rule], tuple[object, ...]]
-"""The rules of the last rung that was tried on a node that did not fit, where only what is Required is left, and the node's form."""
+_Tried = list[Rule]
+"""The rules of the last rung that was tried on a node that did not fit, where only what is Required is left."""
 
 BEFORE_PACKING: Final = 100
 """Placements that are tried before shares that have to fill their devices exactly are packed by amount."""
@@ -68,16 +67,6 @@ _MOST_KEPT: Final = 128
 
 SHARE_OF_BUDGET: Final = 2_000
 """Placements that are tried on each node, also where earlier nodes have used the budget up."""
-
-
-@dataclass(slots=True)
-class _Rung:
-    """The answer of one rung. `form` is the node's canonical form with that rung's rules."""
-
-    outcome: Outcome | None
-    form: tuple[object, ...]
-    error: ClaimRefused | None = None
-    repeated: bool = False
 
 
 Candidates = Mapping[RequestAlternative, Sequence[int]]
@@ -97,7 +86,6 @@ class Guide(Protocol):
 class Placement:
     """A group of claims that is to be placed under one policy (None is first fit).
 
-    `several`: more nodes than one will be asked, so that it is worth to remember what they said.
     `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each.
     `guide`: asked where the policy is the default one; what it says counts where the claim is served as well by it.
     """
@@ -109,7 +97,6 @@ class Placement:
         *,
         policy: PlacementPolicy | None,
         features: Features,
-        several: bool = True,
         budget: int = BUDGET,
         guide: Guide | None = None,
     ) -> None:
@@ -118,13 +105,11 @@ class Placement:
         self.policy = None if policy is None else _said(asked, policy)
         self.guide = guide if self.policy == _DEFAULT else None
         self.features = features
-        self.several = several
         self.budget = self.left = budget
         self.answered: dict[Hashable, _Tried | int | None] = {}
-        self.last_tried: _Tried = ([], ())
+        self.last_tried: _Tried = []
         self.codes: dict[Hashable, int] = {}
         self._kept: dict[str, tuple[NodeState, Search]] = {}
-        self.known: dict[tuple[object, ...], Outcome | None] = {}
         self.together: dict[tuple[object, ...], list[Told]] = {}
 
     def on_node(
@@ -195,10 +180,8 @@ class Placement:
 
     def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[Told]:
         """The reasons of a node like one that did not fit."""
-        joint_rules, form = tried
-        return reasons_on_node(
-            name, self.asked, state, joint_rules=joint_rules, known=self.together, form=form
-        )
+        form = (tuple(tried), state.honors_partitions, self._new_search(state, tried).start_form())
+        return reasons_on_node(name, self.asked, state, joint_rules=tried, known=self.together, form=form)
 
     def _search(
         self, name: str, state: NodeState, ceiling: int | None, *, begun: Search | None = None
@@ -210,7 +193,7 @@ class Placement:
             itertools.product(*(range(len(ladder)) for ladder in ladders)),
             key=lambda steps: (sum(steps), steps),
         )
-        tried: list[tuple[list[Rule], _Rung]] = []
+        exhausted, error = False, None
         for at, climb in enumerate(climbs):
             left = None if ceiling is None else ceiling - RUNG * sum(climb)
             if left is not None and left < 0 and at:
@@ -220,35 +203,34 @@ class Placement:
                 for (joint, members), ladder, step in zip(joints, ladders, climb, strict=True)
             ]
             search = begun if begun is not None and not at else self._new_search(state, joint_rules)
-            rung = self._rung(name, search, joint_rules, climb, left)
-            if rung.outcome is not None and rung.outcome.bound is not None:
+            outcome = self._rung(name, search, joint_rules, climb, left)
+            if outcome is not None and outcome.bound is not None:
                 if at + 1 == len(climbs) or ceiling is None or RUNG * sum(climbs[at + 1]) > ceiling:
-                    return NodeAnswer(bound=rung.outcome.bound + RUNG * sum(climb))
+                    return NodeAnswer(bound=outcome.bound + RUNG * sum(climb))
                 # Only where this rung does not fit, a wider one counts.
-                rung = self._rung(name, self._new_search(state, joint_rules), joint_rules, climb, None)
-            tried.append((joint_rules, rung))
-            if rung.outcome is not None and rung.outcome.solution is not None:
-                if rung.repeated:
-                    return NodeAnswer(fits=True)
-                cost = rung.outcome.cost + RUNG * sum(climb) if self.policy is not None else 0
-                return NodeAnswer(
-                    offer=Offer(name, self.asked, state.devices, rung.outcome.solution, cost), fits=True
-                )
-        return self._nothing(name, state, tried)
+                search = self._new_search(state, joint_rules)
+                outcome = self._rung(name, search, joint_rules, climb, None)
+            if outcome is not None and outcome.solution is not None:
+                cost = outcome.cost + RUNG * sum(climb) if self.policy is not None else 0
+                return NodeAnswer(offer=Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True)
+            exhausted = exhausted or (outcome is not None and outcome.exhausted)
+            error = error or search.forced_error
+        return self._nothing(name, state, joint_rules, exhausted=exhausted, error=error)
 
-    def _nothing(self, name: str, state: NodeState, tried: Sequence[tuple[list[Rule], _Rung]]) -> NodeAnswer:
+    def _nothing(
+        self, name: str, state: NodeState, tried: _Tried, *, exhausted: bool, error: ClaimRefused | None
+    ) -> NodeAnswer:
         """No rung fitted: undecided, an error that upstream would have ended with, or the reasons."""
         everyone = range(len(self.asked))
-        if any(rung.outcome is not None and rung.outcome.exhausted for _, rung in tried):
+        if exhausted:
             limit = "the search ran out of budget before it found or excluded a placement; it is repeated with more"
             reason = Reason(name, None, None, Cause.SEARCH_LIMIT.value, limit)
             told = [(position, reason) for position in everyone]
             return NodeAnswer(reasons=lambda: told, exhausted=True)
-        forced = next((rung.error for _, rung in tried if rung.error is not None), None)
-        if forced is not None:
-            raise forced
-        self.last_tried = tried[-1][0], tried[-1][1].form
-        reasons = partial(self._told_again, name, state, self.last_tried)
+        if error is not None:
+            raise error
+        self.last_tried = tried
+        reasons = partial(self._told_again, name, state, tried)
         invalid = next((pool for pool in state.pools if pool.trouble and not pool.incomplete), None)
         if invalid is None:
             return NodeAnswer(reasons=reasons)
@@ -263,33 +245,25 @@ class Placement:
         joint_rules: Sequence[Rule],
         climb: tuple[int, ...],
         ceiling: int | None,
-    ) -> _Rung:
-        """Bounds, then the walk; or the answer of an earlier node of the same form."""
+    ) -> Outcome | None:
+        """Bounds, then the walk; None where counting leaves no chance."""
         search.ceiling, state = ceiling, search.state
         try:
             search.check_beforehand()
             if search.counted is None:
                 search.counted = self._count(search, state, joint_rules)
             counted = search.counted
-            form: tuple[object, ...] = ()
             if counted and ceiling is not None and (least := search.least(0)) is not None and least > ceiling:
                 if not sum(climb) and len(self._kept) < _MOST_KEPT:
                     self._kept[name] = state, search
-                return _Rung(Outcome(None, bound=least), form)
-            if self.policy is not None and self.several:
-                form = (climb, tuple(joint_rules), state.honors_partitions, search.start_form())
-                known = self.known.get(form)
-                if form in self.known and (known is None or _holds(known, ceiling)):
-                    return _Rung(known, form, repeated=True)
+                return Outcome(None, bound=least)
             outcome = self._run(search, joint_rules) if counted else None
         finally:
             search.unwind()
             self.left -= search.tried
         if self.guide is not None and outcome is not None and outcome.solution and not search.settled:
             outcome = self._guided(search, outcome, joint_rules)
-        if form and search.forced_error is None:
-            self.known[form] = outcome
-        return _Rung(outcome, form, search.forced_error)
+        return outcome
 
     def _run(self, search: Search, joint_rules: Sequence[Rule]) -> Outcome | None:
         """The walk; shares that have no room to spare are packed before it goes too far, and where it ran out of budget."""
@@ -360,11 +334,6 @@ class Placement:
         rooms = rooms_of(state, search.candidates)
         search.settled = settled(self.asked, state, search.candidates, rooms)
         return enough(search.candidates, rooms)
-
-
-def _holds(known: Outcome, ceiling: int | None) -> bool:
-    """Whether what was found under another ceiling is all that there is to know under this one."""
-    return known.bound is None or (ceiling is not None and known.bound > ceiling)
 
 
 def _kinds(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[Member, set[str]]:

@@ -127,7 +127,7 @@ class Engine:
         if not without:
             return self._result(question, info, None).cost is not None
         taken = self.index.taken_without(info, without)
-        return self.search(question, info, taken, several=False).offer is not None
+        return self.search(question, info, taken).offer is not None
 
     def resolve(self, group: Group | Question) -> Question:
         """The group as a question; a question is resolved again only if a DeviceClass has changed since. Raises ClaimRefused."""
@@ -352,9 +352,7 @@ class Engine:
             return known
         short = False
         try:
-            answer = self.search(
-                question, info, self.index.taken, placement=placement, several=False, ceiling=ceiling
-            )
+            answer = self.search(question, info, self.index.taken, placement=placement, ceiling=ceiling)
             short = answer.short
         except KoordraError:
             raise
@@ -375,13 +373,12 @@ class Engine:
         taken: Usage,
         *,
         placement: Placement | None = None,
-        several: bool = False,
         alike: Hashable = None,
         ceiling: int | None = None,
         pools: Sequence[Pool] | None = None,
     ) -> NodeAnswer:
         """What the node says to the question. `pools`: as if the node had these, and no others."""
-        asking = placement or self._placement(question, several=several)
+        asking = placement or self._placement(question)
         of = info.devices.node_class
         alone = self._where(question, info) is info or pools is not None
         return asking.on_node(
@@ -394,14 +391,13 @@ class Engine:
             verdicts=None if of is None or alone else question.request_class.verdicts_of(of),
         )
 
-    def _placement(self, question: Question, *, several: bool = False) -> Placement:
+    def _placement(self, question: Question) -> Placement:
         cards = self.order.cards
         return Placement(
             question.asked,
             question.siblings,
             policy=self.policy,
             features=self.features,
-            several=several,
             guide=None if cards is None else Guide(cards),
         )
 
@@ -409,7 +405,7 @@ class Engine:
         """The node's result written for this group; searched again where it was chosen by an older table."""
         result = self._result(question, info, None)
         if result.epoch != self.order.epoch:
-            found = self.search(question, info, self.index.taken, several=False)
+            found = self.search(question, info, self.index.taken)
             if found.offer is not None:
                 result = result_of(found, generation=self._version(question, info), epoch=self.order.epoch)
                 question.request_class.results.keep(self._where(question, info), result)
@@ -454,7 +450,7 @@ class Engine:
         """Why the group is on none of these nodes (all): every reason, with the position of the claim that it concerns."""
         question = self.resolve(group)
         self.settle()
-        placement = self._placement(question, several=True)
+        placement = self._placement(question)
         told: list[Told] = []
         undecided, error = False, None
         everyone = range(len(group.claims))
@@ -467,9 +463,7 @@ class Engine:
                 continue
             told += [(position, reason) for position in everyone for reason in self._unreadable(info)]
             alike = self._where(question, info) if info.devices.node_class is not None else None
-            answer = self.search(
-                question, info, self.index.taken, placement=placement, several=True, alike=alike
-            )
+            answer = self.search(question, info, self.index.taken, placement=placement, alike=alike)
             told += answer.reasons()
             undecided, error = undecided or answer.exhausted, error or answer.error
         return Explanation(tuple(told), undecided, error)

@@ -230,7 +230,6 @@ class _Planning:
             siblings_in(group),
             policy=None,
             features=engine.features,
-            several=len(engine.index.nodes) > 1,
             budget=UPSTREAMS_WALK,
         )
         excluded = self._excluded(group)

@@ -68,7 +68,6 @@ class NodeSearch:
             question.siblings,
             policy=self.engine.policy,
             features=self.engine.features,
-            several=False,
             budget=BUDGET * self.budget,
         )
         return self.engine.search(

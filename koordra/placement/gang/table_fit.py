@@ -147,7 +147,7 @@ class TableFit:
     def _made(self, info: NodeInfo, member: Question) -> _ClassTable | None:
         engine = self.engine
         policy = Placement(
-            member.asked, member.siblings, policy=engine.policy, features=engine.features, several=False
+            member.asked, member.siblings, policy=engine.policy, features=engine.features
         ).policy
         if policy is None:
             return None
