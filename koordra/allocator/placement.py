@@ -30,7 +30,7 @@ from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
-from koordra.allocator.search.packing import fills_exactly, packed
+from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.search import BUDGET, Search
 from koordra.allocator.search.solution import Outcome
 from koordra.api.opaque.parameters import PlacementPolicy
@@ -58,9 +58,6 @@ _DEFAULT: Final = policy_of("koordra")
 
 _Tried = list[Rule]
 """The rules of the last rung that was tried on a node that did not fit, where only what is Required is left."""
-
-BEFORE_PACKING: Final = 100
-"""Placements that are tried before shares that have to fill their devices exactly are packed by amount."""
 
 _MOST_KEPT: Final = 128
 """Nodes whose search is kept for a second question; others are looked into again."""
@@ -267,10 +264,10 @@ class Placement:
 
     def _run(self, search: Search, joint_rules: Sequence[Rule]) -> Outcome | None:
         """The walk; shares that have no room to spare are packed before it goes too far, and where it ran out of budget."""
-        exact = self.policy is not None and fills_exactly(search)
+        tries = tries_before_packing(search) if self.policy is not None else None
         budget = search.budget
-        if exact:
-            search.budget = min(budget, BEFORE_PACKING)
+        if tries is not None:
+            search.budget = min(budget, tries)
         outcome = search.run()
         if not outcome.exhausted or outcome.solution is not None or self.policy is None:
             return outcome
@@ -287,7 +284,7 @@ class Placement:
                 again.unwind()
             if found.solution is not None:
                 return found
-        if not exact or budget <= BEFORE_PACKING:
+        if tries is None or budget <= tries:
             return outcome
         again = self._new_search(search.state, joint_rules)
         again.candidates, again.ceiling = search.candidates, search.ceiling

@@ -29,6 +29,10 @@ from koordra.allocator.search.partial_choice import PartialChoice
 _FEWEST: Final = 3
 """Requests of which an order matters; fewer are tried at once."""
 
+_TRIES: Final = 500
+_FEW_TRIES: Final = 100
+"""Placements that are tried in order before shares that have to fill their devices exactly are packed by amount."""
+
 _MOST_BITS: Final = 1 << 20
 """Finer sums are kept in coarser units, never so that a sum would look smaller than it can be."""
 
@@ -183,18 +187,25 @@ class Packed(NamedTuple):
     candidates: dict[RequestAlternative, list[int]] | None
 
 
-def fills_exactly(search: PartialChoice) -> bool:
-    """Whether the requests together take all that is left of some capacity, so that every placement leaves the same behind."""
+def tries_before_packing(search: PartialChoice) -> int | None:
+    """Placements to try before shares are packed; None where no capacity is filled.
+
+    Few where several shares fill every device: then every placement leaves the same behind, and costs the same.
+    """
     items = _items(search) if len(search.requests) >= _FEWEST else None
     if items is None:
-        return False
+        return None
     _, names, found = items
     devices = {device for item in found for device in item.takes}
-    for at, name in enumerate(names):
-        least = sum(min(amounts[at] for amounts in item.takes.values()) for item in found)
-        if least == sum(search.state.room(device, name) for device in devices):
-            return True
-    return False
+    filled = [
+        name
+        for at, name in enumerate(names)
+        if sum(min(amounts[at] for amounts in item.takes.values()) for item in found)
+        == sum(search.state.room(device, name) for device in devices)
+    ]
+    every = all(any(search.state.room(device, name) > 0 for name in filled) for device in devices)
+    few = every and len(found) > len(devices)
+    return (_FEW_TRIES if few else _TRIES) if filled else None
 
 
 def packed(search: PartialChoice) -> Packed | None:
