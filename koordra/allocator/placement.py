@@ -209,7 +209,9 @@ class Placement:
                 outcome = self._rung(name, search, joint_rules, climb, None)
             if outcome is not None and outcome.solution is not None:
                 cost = outcome.cost + RUNG * sum(climb) if self.policy is not None else 0
-                return NodeAnswer(offer=Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True)
+                return NodeAnswer(
+                    offer=Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True
+                )
             exhausted = exhausted or (outcome is not None and outcome.exhausted)
             error = error or search.forced_error
         return self._nothing(name, state, joint_rules, exhausted=exhausted, error=error)
