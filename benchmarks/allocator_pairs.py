@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks._upstream import GaveUp, Plain
-from koordra.placement import plan, read_inventory
+from koordra.placement import engine_for, plan
 
 Dict = dict[str, Any]
 
@@ -242,15 +242,14 @@ def stress(*, nodes: int = 500, pods: int = 20) -> tuple[float, float, float]:
             {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"resourceClaims": claims}}
         )
     gate = "DRAListTypeAttributes"
-    slices = [entry for entry in cluster if entry["kind"] == "ResourceSlice"]
     began = time.perf_counter()
-    inventory = read_inventory(slices, features=gate)
+    kept = engine_for(features=gate)
+    plan(cluster, features=gate, engine=kept)
     read = time.perf_counter()
-    rest = [entry for entry in cluster if entry["kind"] == "Node"]
-    found = plan([*rest, *waiting], features=gate, inventory=inventory)
+    found = plan([*cluster, *waiting], features=gate, engine=kept)
     assert len(found.allocations) == pods
     first = time.perf_counter()
-    plan([*rest, *waiting], features=gate, inventory=inventory)
+    plan([*cluster, *waiting], features=gate, engine=kept)
     return read - began, pods / (first - read), pods / (time.perf_counter() - first)
 
 

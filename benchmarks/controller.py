@@ -46,7 +46,7 @@ from koordra.controller.writes import Writer
 from koordra.kube import encoded
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import plan, read_inventory
+from koordra.placement import plan
 from koordra.topology import presets
 from tests.fakes.model_api import ModelApi
 
@@ -389,15 +389,14 @@ def plain(bench: Bench) -> float:
     """What the same decisions cost without remembering anything: all slices read, all nodes asked."""
     cluster = bench.cluster()
     holders = [entry for entry in cluster.claims if (entry.get("status") or {}).get("allocation")]
-    shown = [*cluster.nodes, *cluster.classes, *holders]
+    shown = [*cluster.nodes, *cluster.classes, *cluster.slices, *holders]
     times = []
     for number in range(PLAIN_CLAIMS):
         name = f"plain-{number}"
         mine = bench.api.create(RESOURCE_CLAIMS, claim(name, number))
         waiting = bench.api.create(PODS, pod(f"plain-{number}", name))
         started = time.process_time()
-        inventory = read_inventory(cluster.slices)
-        found = plan([*shown, mine, waiting], report_errors=True, inventory=inventory)
+        found = plan([*shown, mine, waiting], report_errors=True)
         times.append(time.process_time() - started)
         assert objects.key(mine) in {**found.allocations, **found.unsatisfiable}
     spent = bench.clocks.spent

@@ -87,16 +87,6 @@ class Manifests:
             pods = {f"{objects.key(pod)}#{at}": pod for at, pod in enumerate(self.pods)}
         index.sync({NODE: nodes, CLAIM: self.claims, POD: pods})
 
-    def refuse_published(self, inventory: Inventory, features: Features) -> None:
-        """Raises PlanError where slices or rules are given although the inventory has them."""
-        for kind, found in ((SLICE, self.slices), (RULE, self.rules)):
-            if found:
-                raise PlanError(
-                    f"objects hold {kind}s although an inventory is given; leave them out of one of the two"
-                )
-        if inventory.features != features:
-            raise PlanError("the inventory was read for other feature gates; read it with those of the plan")
-
     def consumers(self, keys: Iterable[str]) -> dict[str, set[str]]:
         """Of those of the claims that have an allocation: the consumers that `status.reservedFor` names, by uid."""
         return {

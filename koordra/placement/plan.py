@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from koordra.allocator.devices.gpu_nic_distance import level_of
-from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement, takes_all
@@ -55,7 +54,6 @@ def plan(
     exclude: Exclusions | None = None,
     report_errors: bool = False,
     engine: Engine | None = None,
-    inventory: Inventory | None = None,
 ) -> Plan:
     """Allocate every pending claim among `objects` (plain Kubernetes dicts of any kinds, in any order).
 
@@ -63,7 +61,6 @@ def plan(
     `features`  upstream's gate names, default those on in 1.37
     `engine`    what was read, searched and learned in earlier plans (`engine_for`), for who plans again and again: objects are values
                 then, and one that is the same dict as in the plan before is not read again
-    `inventory` slices and taint rules read beforehand (`read_inventory`), which `objects` then do not hold
     `exclude`   per pod (`namespace/name`), nodes not to use and why
     Raises PlanError for an unknown policy or gate, for an engine of another, and for input that upstream answers with an error when
     nothing else could be planned; with `report_errors` such errors are always reasons of their claims.
@@ -74,10 +71,6 @@ def plan(
     elif (engine.policy, engine.features) != (asked, gates):
         raise PlanError("the engine is for another policy or for other feature gates; keep one for each")
     cluster = Manifests.of(objects)
-    if inventory is not None:
-        cluster.refuse_published(inventory, gates)
-        engine = Engine(asked, gates)
-        engine.index.inventory = inventory
     cluster.fill(engine.index)
     return _Planning(engine, cluster, exclude=exclude or {}, report_errors=report_errors).run()
 

@@ -93,9 +93,8 @@ class Usage:
 class Inventory:
     """ResourceSlices by pool and by the node they are for, with the taint rules; unreadable ones make their pool invalid.
 
-    Reading slices is most of the work of planning one small claim. Who plans often reads them once (`read_inventory`), tells
-    the value what changes (`put`, `remove`: what a watch delivers), and gives it to each `plan()`. What was gathered for a node
-    is kept until one of its pools changes. Not thread-safe: no change while a plan is made.
+    It is told what changes (`put`, `remove`: what a watch delivers). What was gathered for a node is kept until one of its pools
+    changes. Not thread-safe.
     """
 
     features: Features
@@ -104,8 +103,6 @@ class Inventory:
     by_node: dict[str, list[ResourceSlice]] = field(default_factory=dict)
     anywhere: list[ResourceSlice] = field(default_factory=list)
     unreadable: dict[PoolID, dict[str, str]] = field(default_factory=dict)
-    version: int = 0
-    """Goes up with every change."""
     _named: dict[str, list[PoolID]] = field(default_factory=dict)
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
 
@@ -122,7 +119,6 @@ class Inventory:
 
         Raises PlanError for another kind, and for a taint rule that cannot be read (which then taints what it did before).
         """
-        self.version += 1
         if manifest.get("kind") == "ResourceSlice":
             self.remove(manifest)
         self._add(manifest)
@@ -133,7 +129,6 @@ class Inventory:
 
         Returns the nodes that may see another pool.
         """
-        self.version += 1
         name = objects.name(manifest)
         if manifest.get("kind") == "DeviceTaintRule":
             self.rules.pop(name, None)
@@ -158,7 +153,6 @@ class Inventory:
     ) -> set[str]:
         """The ResourceSlices of this name are `after` now; they were `before`. Returns the nodes that may see another pool."""
         touched = self.remove({"kind": "ResourceSlice", "metadata": {"name": name}}) if before else set()
-        self.version += 1
         for manifest in after:
             self._add(manifest)
             touched |= self._forget(manifest)

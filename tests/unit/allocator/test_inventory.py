@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordra.allocator import Inventory
-from koordra.placement import PlanError, plan, read_inventory
+from koordra.placement import PlanError, engine_for, plan, read_inventory
 from tests.unit.allocator.machines import claim, device_classes, gpu, machine, place, request, slice_of
 
 Dict = dict[str, Any]
@@ -86,17 +86,15 @@ def changes(draw: random.Random) -> Dict:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_told_bit_by_bit_is_known_as_if_read_at_once(seed: int) -> None:
     draw = random.Random(seed)
-    inventory, known = read_inventory([]), dict[tuple[str, str], Dict]()
+    kept, known = engine_for(), dict[tuple[str, str], Dict]()
     for _ in range(25):
         changed = changes(draw)
         key = (changed["kind"], changed["metadata"]["name"])
         if draw.randrange(4):
-            inventory.put(copy.deepcopy(changed))
-            known[key] = changed
+            known[key] = copy.deepcopy(changed)
         else:
-            inventory.remove(changed)
             known.pop(key, None)
-        told = plan(WANTED, inventory=inventory, report_errors=True)
+        told = plan([*WANTED, *known.values()], engine=kept, report_errors=True)
         assert told == plan([*WANTED, *known.values()], report_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Clusters of many nodes: what is looked at once, what is told apart, and inventories that are read once."""
+"""Clusters of many nodes: what is looked at once, what is told apart, and an engine that is kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.placement import Placement
-from koordra.placement import PlanError, plan, read_inventory
+from koordra.placement import engine_for, plan
 from tests.unit.allocator.machines import (
     allocated,
     claim,
@@ -75,34 +75,26 @@ def test_where_nothing_fits_each_node_says_so_in_its_own_words() -> None:
 
 
 @pytest.mark.parametrize("policy", ["koordra", "FirstFit"])
-def test_an_inventory_that_is_read_before_changes_nothing(policy: str) -> None:
+def test_an_engine_that_has_read_the_slices_before_changes_nothing(policy: str) -> None:
     slices = [entry for entry in machine(4, 4) if entry["kind"] == "ResourceSlice"]
     rest = [entry for entry in machine(4, 4) if entry["kind"] == "Node"] + device_classes()
-    inventory = read_inventory(slices)
+    kept = engine_for(policy=policy)
     first = claim("a", request("gpu", count=2))
-    once = plan([*rest, first], inventory=inventory, policy=policy)
+    once = plan([*rest, *slices, first], engine=kept, policy=policy)
     assert once == plan([*rest, *slices, first], policy=policy)
     taken = allocated(first, once.allocations["default/a"])
     second = claim("b", request("gpu", count=2))
-    assert plan([*rest, taken, second], inventory=inventory, policy=policy) == plan(
+    assert plan([*rest, *slices, taken, second], engine=kept, policy=policy) == plan(
         [*rest, *slices, taken, second], policy=policy
     )
 
 
-def test_an_inventory_sees_labels_that_change() -> None:
+def test_a_kept_engine_sees_labels_that_change() -> None:
     everywhere = slice_of([gpu(0, place=place(0))])
     del everywhere["spec"]["nodeName"]
     term = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}
     everywhere["spec"]["nodeSelector"] = {"nodeSelectorTerms": [term]}
-    inventory = read_inventory([everywhere])
-    wanted = [*device_classes(), claim("a", request("gpu"))]
-    assert not plan([*wanted, node(labels={"pool": "b"})], inventory=inventory).allocations
-    assert plan([*wanted, node(labels={"pool": "a"})], inventory=inventory).allocations
-
-
-def test_slices_twice_or_other_gates_are_errors() -> None:
-    slices = [entry for entry in machine() if entry["kind"] == "ResourceSlice"]
-    with pytest.raises(PlanError, match="although an inventory is given"):
-        plan(slices, inventory=read_inventory(slices))
-    with pytest.raises(PlanError, match="other feature gates"):
-        plan([], inventory=read_inventory(slices, features="DRAPartitionableDevices"))
+    kept = engine_for()
+    wanted = [*device_classes(), everywhere, claim("a", request("gpu"))]
+    assert not plan([*wanted, node(labels={"pool": "b"})], engine=kept).allocations
+    assert plan([*wanted, node(labels={"pool": "a"})], engine=kept).allocations

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.devices.inventory import Inventory, Pool
+from koordra.allocator.devices.inventory import Pool
 from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative, resolve
 from koordra.api.claims import DeviceClass, ResourceClaim
-from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement import engine_for, plan
 from koordra.placement.columns.request_mapping import request_of
 from koordra.placement.columns.state import Slice
 from koordra.placement.decide import Engine
@@ -27,8 +27,8 @@ ABSURD = ("9223372036854775807", "1e40")
 
 
 @pytest.fixture(scope="module")
-def inventory() -> Inventory:
-    return read_inventory(mixed.slices(COUNT))
+def published() -> list[Object]:
+    return mixed.slices(COUNT)
 
 
 def ranked() -> Engine:
@@ -45,7 +45,7 @@ def asking(name: str, **resources: str) -> list[Object]:
 @pytest.mark.parametrize("amount", ABSURD)
 @pytest.mark.parametrize("resource", ["cpu", "memory"])
 def test_a_pod_that_asks_for_more_than_any_number_waits_alone(
-    resource: str, amount: str, inventory: Inventory
+    resource: str, amount: str, published: list[Object]
 ) -> None:
     kept = ranked()
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_a_pod_that_asks_for_more_than_any_number_waits_alone(
 
 @pytest.mark.parametrize("amount", ABSURD)
 def test_a_bound_pod_that_asks_for_more_than_any_number_fills_its_node_alone(
-    amount: str, inventory: Inventory
+    amount: str, published: list[Object]
 ) -> None:
     _, bound = asking("bound", cpu=amount, memory=amount)
     bound["spec"] = {"containers": bound["spec"]["containers"], "nodeName": mixed.name_of(3)}
@@ -83,26 +83,23 @@ def test_a_bound_pod_that_asks_for_more_than_any_number_fills_its_node_alone(
 @pytest.mark.parametrize("of_class", ["gpu.koordra.io", "mig.koordra.io", "nic.koordra.io"])
 @pytest.mark.parametrize("count", [1 << 20, (1 << 63) - 1])
 def test_a_claim_for_more_devices_than_any_number_waits_alone(
-    count: int, of_class: str, inventory: Inventory
+    count: int, of_class: str, published: list[Object]
 ) -> None:
     claim, pod = mixed.claim("absurd", gpus=count)
     claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = of_class
     found = plan(
-        [*mixed.nodes(COUNT), *mixed.classes(), claim, pod, *mixed.claim("sane")],
-        inventory=inventory,
+        [*published, *mixed.nodes(COUNT), *mixed.classes(), claim, pod, *mixed.claim("sane")],
         report_errors=True,
     )
     assert list(found.nodes) == ["d/sane"]
     assert "d/absurd" in found.unsatisfiable
 
 
-def test_a_node_whose_size_cannot_be_read_is_not_used(inventory: Inventory) -> None:
+def test_a_node_whose_size_cannot_be_read_is_not_used(published: list[Object]) -> None:
     nodes = mixed.nodes(COUNT)
     nodes[3]["status"]["allocatable"]["cpu"] = "many"
     pinned = mixed.claim("pinned", pod={"nodeSelector": {"kubernetes.io/hostname": mixed.name_of(3)}})
-    found = plan(
-        [*nodes, *mixed.classes(), *pinned, *mixed.claim("sane")], inventory=inventory, report_errors=True
-    )
+    found = plan([*published, *nodes, *mixed.classes(), *pinned, *mixed.claim("sane")], report_errors=True)
     assert list(found.nodes) == ["d/sane"]
 
 

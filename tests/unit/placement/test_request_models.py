@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.devices.inventory import Inventory
 from koordra.allocator.placement import Placement
 from koordra.api.claims import ResourceClaim
-from koordra.placement import engine_for, plan, read_inventory
+from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.index import CLASS, NODE, RULE, SLICE, Change
 from koordra.placement.order.learned_order import Learned
@@ -24,11 +23,6 @@ COUNT = 80
 @pytest.fixture(scope="module")
 def published() -> list[Object]:
     return mixed.slices(COUNT)
-
-
-@pytest.fixture
-def inventory(published: list[Object]) -> Inventory:
-    return read_inventory(published)
 
 
 @pytest.fixture
@@ -87,29 +81,27 @@ CLAIMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", CLAIMS)
 def test_nodes_that_cannot_serve_a_claim_are_not_searched(
-    case: str, inventory: Inventory, searched: Iterator[list[str]]
+    case: str, published: list[Object], searched: Iterator[list[str]]
 ) -> None:
     (asked,) = searched
-    found = plan(
-        [*mixed.nodes(COUNT), *mixed.classes(), *mixed.claim("asked", **CLAIMS[case])], inventory=inventory
-    )
+    found = plan([*published, *mixed.nodes(COUNT), *mixed.classes(), *mixed.claim("asked", **CLAIMS[case])])
     (best,) = found.nodes.values()
     assert best in asked
     assert len(asked) <= len(mixed.MACHINES), "one of every machine at most: nothing is in use"
     for name in list(asked):
         alone = plan(
             [
+                *published,
                 *(node for node in mixed.nodes(COUNT) if node["metadata"]["name"] == name),
                 *mixed.classes(),
                 *mixed.claim("asked", **CLAIMS[case]),
             ],
-            inventory=inventory,
         )
         assert alone.allocations
         assert alone.allocations == found.allocations or name != best
 
 
-def test_searches_are_as_many_as_claims(inventory: Inventory, searched: Iterator[list[str]]) -> None:
+def test_searches_are_as_many_as_claims(published: list[Object], searched: Iterator[list[str]]) -> None:
     """A state of a node is searched once for a class at most, and claims leave one state each."""
     (asked,) = searched
     cases = [case for case in CLAIMS if "a node" not in case and "cordoned" not in case]
@@ -118,16 +110,20 @@ def test_searches_are_as_many_as_claims(inventory: Inventory, searched: Iterator
         for number in range(5 * len(cases))
         for entry in mixed.claim(f"c{number:03}", **CLAIMS[cases[number % len(cases)]])
     ]
-    found = plan([*mixed.nodes(COUNT), *mixed.classes(), *wanted], inventory=inventory)
+    found = plan([*published, *mixed.nodes(COUNT), *mixed.classes(), *wanted])
     assert len(found.allocations) == 5 * len(cases)
     assert len(asked) <= (len(mixed.MACHINES) + len(found.allocations)) * len(cases)
     assert len(asked) <= 3 * len(found.allocations)
 
 
-def test_what_nothing_serves_has_the_reasons_of_every_node(inventory: Inventory) -> None:
+def test_what_nothing_serves_has_the_reasons_of_every_node(published: list[Object]) -> None:
     found = plan(
-        [*mixed.nodes(COUNT), *mixed.classes(), *mixed.claim("asked", selector=mixed.of_model("B200"))],
-        inventory=inventory,
+        [
+            *published,
+            *mixed.nodes(COUNT),
+            *mixed.classes(),
+            *mixed.claim("asked", selector=mixed.of_model("B200")),
+        ],
     )
     (reasons,) = found.unsatisfiable.values()
     assert len({reason.node for reason in reasons}) == COUNT
@@ -227,12 +223,12 @@ def test_what_tells_single_devices_apart_bans_no_model(published: list[Object]) 
     assert cluster.models(selector='device.attributes["koordra.io"].uuid == "x"') == ()
 
 
-def test_a_label_of_one_node_says_its_model(inventory: Inventory, published: list[Object]) -> None:
+def test_a_label_of_one_node_says_its_model(published: list[Object]) -> None:
     cluster = Cluster(published, in_use(mixed.nodes(COUNT)))
     assert cluster.models(pod={"nodeSelector": {"rack": "r033"}}) == (mixed.model_of(33),)
     assert cluster.models(pod={"nodeSelector": {"rack": "nowhere"}}) == ()
     asked = mixed.claim("asked", pod={"nodeSelector": {"rack": "r033"}})
-    found = plan([*mixed.nodes(COUNT), *mixed.classes(), *asked], inventory=inventory)
+    found = plan([*published, *mixed.nodes(COUNT), *mixed.classes(), *asked])
     assert list(found.nodes.values()) == [mixed.name_of(33)]
 
 
@@ -266,9 +262,9 @@ def test_a_model_that_comes_makes_requests_others(published: list[Object]) -> No
 
 
 @pytest.mark.long
-def test_a_kept_engine_follows_the_nodes(inventory: Inventory) -> None:
+def test_a_kept_engine_follows_the_nodes(published: list[Object]) -> None:
     """Labels, taints, cordons and readiness change from plan to plan; a kept engine plans as a fresh one."""
-    kept, published = engine_for(), mixed.slices(COUNT)
+    kept = engine_for()
     cases = list(CLAIMS)
     for turn in range(10):
         nodes = mixed.nodes(COUNT)
@@ -286,12 +282,12 @@ def test_a_kept_engine_follows_the_nodes(inventory: Inventory) -> None:
             entry for number, case in enumerate(cases) for entry in mixed.claim(f"c{number}", **CLAIMS[case])
         ]
         found = plan([*shown, *published, *mixed.classes(), *wanted], engine=kept, report_errors=True)
-        fresh = plan([*shown, *mixed.classes(), *wanted], inventory=inventory, report_errors=True)
+        fresh = plan([*published, *shown, *mixed.classes(), *wanted], report_errors=True)
         assert found.to_dict() == fresh.to_dict(), turn
 
 
 def test_a_class_of_an_administrator_says_type_and_models(
-    inventory: Inventory, searched: Iterator[list[str]]
+    published: list[Object], searched: Iterator[list[str]]
 ) -> None:
     """What a class selects decides which nodes are searched, whatever it is called."""
 
@@ -309,19 +305,19 @@ def test_a_class_of_an_administrator_says_type_and_models(
         claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = device_class["metadata"][
             "name"
         ]
-        found = plan([*mixed.nodes(COUNT), device_class, claim, pod], inventory=inventory)
+        found = plan([*published, *mixed.nodes(COUNT), device_class, claim, pod])
         assert found.nodes
         if known:
             assert {mixed.model_of(int(name[-3:])) for name in asked} <= {"H100", "V100"}
 
 
 def test_a_shared_claim_asks_its_node_alone(
-    inventory: Inventory, searched: Iterator[list[str]], monkeypatch: pytest.MonkeyPatch
+    published: list[Object], searched: Iterator[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod whose other claim is placed already can go nowhere else; other nodes are not even looked at."""
     nodes, (asked,) = mixed.nodes(COUNT), searched
     first = mixed.claim("first", pod={"nodeSelector": {"zone": "west"}})
-    found = plan([*nodes, *mixed.classes(), *first], inventory=inventory)
+    found = plan([*published, *nodes, *mixed.classes(), *first])
     first[0]["status"] = {"allocation": found.allocations["d/first"]}
     second = mixed.claim("second")
     second[1]["spec"]["resourceClaims"].append({"name": "y", "resourceClaimName": "first"})
@@ -334,6 +330,6 @@ def test_a_shared_claim_asks_its_node_alone(
         return refusals(self, group, info, **given)
 
     monkeypatch.setattr(Engine, "refusals", counted)
-    again = plan([*nodes, *mixed.classes(), first[0], *second], inventory=inventory)
+    again = plan([*published, *nodes, *mixed.classes(), first[0], *second])
     assert again.nodes["d/second"] == found.nodes["d/first"]
     assert asked == looked == [found.nodes["d/first"]]
