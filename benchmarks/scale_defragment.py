@@ -20,13 +20,14 @@ from benchmarks._results import table, write
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.defragment.emptying import Pod, Shape
-from koordra.placement.defragment.moves import carried_out, defragment
+from koordra.placement.defragment.moves import defragment
 from koordra.placement.policy.expected_waste import ExpectedLeftover
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import shape_of_machine
+from tests.fakes.defragmented import carried_out
 from tests.machines import catalogue
 
 SIZES = (8, 50, 200, 1000)
@@ -72,8 +73,9 @@ def cluster_at_90(machine: str, count: int, seed: int) -> tuple[tuple[Kind, ...]
         given -= leaving.request.share
         fleet.release(leaving)
     pods = [
-        Pod(f"p{number}", one.node, one.request, one.gpus, one.nics, movable=number % 20 > 0)
+        Pod(f"p{number}", one.node, one.request, one.gpus, one.nics)
         for number, one in enumerate(held)
+        if number % 20
     ]
     return cluster.kinds, [state for state in fleet.nodes if state is not None], pods
 

@@ -11,7 +11,7 @@ costs are equal.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or `fits`;
 `explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of each DeviceState for several members with
-`search`. Defragmentation has a search of its own (`defragment/`).
+`search`; defragmentation (`defragment/`) asks `decide` for each pod that would have to move, on an overlay without them.
 """
 
 from __future__ import annotations

@@ -1,28 +1,41 @@
 """`koordra plan --defragment` over the cluster's own objects: who is where, and what to move.
 
+    index ─▶ states, units ─▶ the fewest moves by free amounts (`moves`) ─▶ overlay without the evicted, the freed devices in use
+                  ▲                                                                  │ `decide` for each, the largest first
+                  └───── a unit for which the engine finds no place stays ◀──────────┴─▶ where it goes
+
 Claims of one pod move together; claims that pods share move with all of them; a claim that no pod uses moves for itself. A unit
-that has an adminAccess result, or devices on several nodes, stays where it is.
+that has an adminAccess result, or devices on several nodes, stays where it is. Free amounts are all that `moves` looks at, so what
+it excludes is excluded; selectors, constraints and predicates are the engine's word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.offer import Offer
 from koordra.allocator.predicates import requests_of
 from koordra.api import objects
-from koordra.api.allocation import Allocation
-from koordra.errors import InvalidInput
+from koordra.api.allocation import Allocation, DeviceResult
+from koordra.api.claims import ResourceClaim
+from koordra.errors import InvalidInput, InvalidManifest, KoordraError
 from koordra.placement.columns.node_devices import NodeDevices, nodes_of
-from koordra.placement.columns.state import FULL, WHOLE, Kind, Request
+from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
+from koordra.placement.decide import Engine
 from koordra.placement.defragment.emptying import Pod, Shape
-from koordra.placement.defragment.moves import Freed, carried_out, defragment, shapes_free
-from koordra.placement.index import ClusterIndex
-from koordra.placement.manifests import index_of
-from koordra.placement.request.groups import claim_keys
+from koordra.placement.defragment.moves import Freed, defragment, shapes_free
+from koordra.placement.index import identity
+from koordra.placement.manifests import Manifests
+from koordra.placement.plan import engine_for
+from koordra.placement.request.groups import Group, claim_keys, groups_of
 from koordra.topology.levels import Level
+
+MOST_TRIES: Final = 32
+"""Answers that are put to the engine."""
 
 SCOPES: Final = {
     "PCIeSwitch": Level.PXB,
@@ -54,42 +67,113 @@ def shape_of(text: str) -> Shape:
 
 def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]:
     """The answer as a document: where, which moves, gain (such shapes that are free at once) and cost."""
-    index, given = index_of(manifests)
-    devices = [
-        one.closed()
-        for one in nodes_of({name: info.node for name, info in index.nodes.items()}, index.inventory)
-    ]
-    kinds: dict[Kind, int] = {}
-    numbers = [kinds.setdefault(one.kind, len(kinds)) for one in devices]
-    states = [
-        one.state(kind, index.taken, index.nodes[one.name].load)
-        for one, kind in zip(devices, numbers, strict=True)
-    ]
-    found = defragment(tuple(kinds), states, _units(index, given.pods, devices), shape)
-    answer = _document(found, devices, shape)
-    if found is not None:
-        kept = carried_out(states, found)
-        answer["gain"] = {
-            "freeBefore": shapes_free(tuple(kinds), states, shape),
-            "freeAfter": shapes_free(tuple(kinds), kept, shape) + 1,
-        }
-    return answer
+    engine, given = engine_for(), Manifests.of(manifests)
+    given.fill(engine.index)
+    engine.settle()
+    cluster = _Cluster.of(engine)
+    units = _units(engine, given.pods, cluster.devices)
+    least, states = 0, cluster.states()
+    for _ in range(MOST_TRIES):
+        found = defragment(cluster.kinds, states, [unit.pod for unit in units], shape)
+        if found is None:
+            break
+        least = least or found.at_least
+        moved = _moved(cluster, found, units, shape)
+        if isinstance(moved, _Moved):
+            answer = _document(replace(found, at_least=least), moved, cluster.devices, shape)
+            before = shapes_free(cluster.kinds, states, shape)
+            return answer | {"gain": {"freeBefore": before, "freeAfter": moved.free_after}}
+        units = [unit for unit in units if unit.pod.name != moved]
+    return {"shape": _wanted(shape), "freed": None}
 
 
-def _document(found: Freed | None, devices: Sequence[NodeDevices], shape: Shape) -> dict[str, Any]:
-    wanted = {"gpus": shape.gpus, "nics": shape.nics, "scope": _scope_name(shape)}
-    if found is None:
-        return {"shape": wanted, "freed": None}
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What moves together. `gone`: its claims and pods, by uid."""
+
+    pod: Pod
+    group: Group
+    gone: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    """The engine's nodes as free amounts."""
+
+    engine: Engine
+    devices: Sequence[NodeDevices]
+    kinds: tuple[Kind, ...]
+
+    @classmethod
+    def of(cls, engine: Engine) -> _Cluster:
+        nodes = {name: info.node for name, info in engine.index.nodes.items()}
+        devices = [one.closed() for one in nodes_of(nodes, engine.index.inventory)]
+        return cls(engine, devices, tuple(dict.fromkeys(one.kind for one in devices)))
+
+    def states(self) -> list[State]:
+        """As the index is now."""
+        index, number = self.engine.index, {kind: at for at, kind in enumerate(self.kinds)}
+        return [one.state(number[one.kind], index.taken, index.nodes[one.name].load) for one in self.devices]
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Where each unit goes, by name, and how many such shapes are free then."""
+
+    nodes: Mapping[str, str]
+    free_after: int
+
+
+def _moved(cluster: _Cluster, found: Freed, units: Sequence[_Unit], shape: Shape) -> _Moved | str:
+    """The moves as the engine decides them; or the unit for which it finds no place."""
+    engine, names = cluster.engine, {move.pod.name for move in found.moves}
+    evicted = [unit for unit in units if unit.pod.name in names]
+    evicted.sort(key=lambda unit: (-unit.pod.request.share, -unit.pod.request.percent, unit.pod.name))
+    site = cluster.devices[found.node]
+    freed = [
+        DeviceResult("freed", device)
+        for device, (is_gpu, position, _) in site.parts.items()
+        if position in (found.gpus if is_gpu else found.nics)
+    ]
+    nodes = {}
+    with engine.index.overlay(frozenset().union(*(unit.gone for unit in evicted))):
+        _assume(engine, Group(()), {"freed": Allocation(tuple(freed))}, site.name)
+        for unit in evicted:
+            try:
+                decision = engine.decide(unit.group)
+            except KoordraError:
+                return unit.pod.name
+            if not isinstance(decision, Offer):
+                return unit.pod.name
+            keys = [claim.key for claim in unit.group.claims]
+            given = decision.allocations(pin_to_node=True)
+            _assume(engine, unit.group, dict(zip(keys, given, strict=True)), decision.node)
+            nodes[unit.pod.name] = decision.node
+        return _Moved(nodes, shapes_free(cluster.kinds, cluster.states(), shape) + 1)
+
+
+def _assume(engine: Engine, group: Group, given: Mapping[str, Allocation], node: str) -> None:
+    for key, allocation in given.items():
+        claim = {"metadata": {"name": key}}
+        engine.index.assume(claim, allocation, key=key, node=node, pods=group.pods)
+    engine.index.settle()
+
+
+def _wanted(shape: Shape) -> dict[str, Any]:
+    return {"gpus": shape.gpus, "nics": shape.nics, "scope": _scope_name(shape)}
+
+
+def _document(found: Freed, moved: _Moved, devices: Sequence[NodeDevices], shape: Shape) -> dict[str, Any]:
     site = devices[found.node]
     return {
-        "shape": wanted,
+        "shape": _wanted(shape),
         "freed": {
             "node": site.name,
             "devices": [site.gpus[at].device for at in found.gpus]
             + [site.nics[at].device for at in found.nics],
         },
         "moves": [
-            {"pod": move.pod.name, "from": devices[move.pod.node].name, "to": devices[move.node].name}
+            {"pod": move.pod.name, "from": devices[move.pod.node].name, "to": moved.nodes[move.pod.name]}
             for move in found.moves
         ],
         "cost": {"pods": len(found.moves), "gpus": found.share / 1000, "atLeastPods": found.at_least},
@@ -101,88 +185,76 @@ def _scope_name(shape: Shape) -> str:
     return next(name for name, level in SCOPES.items() if level == shape.scope)
 
 
-def _units(
-    index: ClusterIndex, pods_given: Sequence[Mapping[str, Any]], devices: Sequence[NodeDevices]
-) -> list[Pod]:
-    """What moves together, by name."""
-    users: dict[str, list[Mapping[str, Any]]] = {}
-    for pod in pods_given:
-        if not objects.pod_is_finished(pod):
-            for key in claim_keys(pod):
-                users.setdefault(key, []).append(pod)
-    unit_of = {key: key for key in index.allocated}
-
-    def root(key: str) -> str:
-        while unit_of[key] != key:
-            key = unit_of[key]
-        return key
-
-    for pod in pods_given:
-        mine = [key for key in claim_keys(pod) if key in unit_of]
-        for key in mine[1:]:
-            first, other = sorted((root(mine[0]), root(key)))
-            unit_of[other] = first
-    members: dict[str, list[str]] = {}
-    for key in sorted(unit_of):
-        members.setdefault(root(key), []).append(key)
+def _units(engine: Engine, pods: Sequence[Mapping[str, Any]], devices: Sequence[NodeDevices]) -> list[_Unit]:
+    """What moves together, by name. Devices of what is not among them are nobody's to free."""
+    allocated = engine.index.allocated
+    claims = {key: claim for key, held in allocated.items() if (claim := _read(key, held.claim)) is not None}
+    living = [_unbound(pod) for pod in pods if not objects.pod_is_finished(pod)]
+    used = {key for pod in living for key in claim_keys(pod)}
+    groups = groups_of({key: claims[key] for key in claims.keys() & used}, living, frozenset())
+    groups += [Group((claims[key],)) for key in sorted(claims.keys() - used)]
     at = {device: number for number, one in enumerate(devices) for device in one.parts}
     found = []
-    for keys in members.values():
-        unit = _unit([index.allocated[key].allocation for key in keys], devices, at)
-        if unit is None:
+    for group in groups:
+        keys = [claim.key for claim in group.claims]
+        others = {key for pod in group.pods for key in claim_keys(pod)} & allocated.keys() - claims.keys()
+        held = None if others else _held([allocated[key].allocation for key in keys], devices, at)
+        if held is None:
             continue
-        pods = {objects.key(pod): pod for key in keys for pod in users.get(key, ())}
         needed: dict[str, Decimal] = {}
-        for pod in pods.values():
+        for pod in group.pods:
             for resource, amount in requests_of(pod).items():
                 needed[resource] = needed.get(resource, Decimal(0)) + amount
-        request = unit.request._replace(
+        request = held.request._replace(
             cpu=int(needed.get("cpu", Decimal(0)) * 1000), memory=int(needed.get("memory", Decimal(0))) >> 20
         )
-        name = ", ".join(sorted(pods)) or f"claim {keys[0]}"
-        found.append(unit._replace(name=name, request=request))
-    return sorted(found)
+        name = ", ".join(sorted(map(objects.key, group.pods))) or f"claim {keys[0]}"
+        gone = frozenset(map(identity, (*(allocated[key].claim for key in keys), *group.pods)))
+        found.append(_Unit(held._replace(name=name, request=request), group, gone))
+    return sorted(found, key=lambda unit: unit.pod)
 
 
-def _unit(
+def _read(key: str, claim: Mapping[str, Any]) -> ResourceClaim | None:
+    """The claim as it would wait for a place."""
+    try:
+        return replace(ResourceClaim.from_dict(claim), name=key.partition("/")[2])
+    except InvalidManifest:
+        return None
+
+
+def _unbound(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        **pod,
+        "spec": {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"},
+    }
+
+
+def _held(
     allocations: Sequence[Allocation], devices: Sequence[NodeDevices], at: Mapping[Any, int]
 ) -> Pod | None:
-    """The devices of one unit; None if it holds none of these nodes' GPUs and NICs."""
-    nodes: set[int] = set()
+    """The devices of one unit; None if it holds none of these nodes' GPUs and NICs, or cannot move: administrators look at devices
+    where they are, and a MIG slice frees no GPU, and nothing says where else it could go."""
     gpus: dict[int, int] = {}
     nics: dict[int, int] = {}
-    movable = True
-    for result in (one for allocation in allocations for one in allocation.results):
-        number = at.get(result.device)
-        if number is None:
-            continue
-        nodes.add(number)
-        movable = movable and not result.admin_access
-        if result.device in devices[number].cuts:
-            # A slice frees no GPU, and nothing says where else it could go.
-            movable = False
-            continue
-        held = Usage()
-        held.add([result], holder="")
-        is_gpu, position, _ = devices[number].parts[result.device]
-        used = devices[number].used(result.device, held)
-        table = gpus if is_gpu else nics
-        table[position] = table.get(position, 0) + used
-    if not nodes:
+    results = [one for allocation in allocations for one in allocation.results if one.device in at]
+    nodes = {at[one.device] for one in results}
+    if len(nodes) != 1 or any(one.admin_access for one in results):
         return None
-    node = min(nodes)
-    return Pod(
-        "",
-        node,
-        Request(
-            cpu=0,
-            memory=0,
-            gpus=len(gpus),
-            milli=min(WHOLE, max(gpus.values(), default=0)),
-            nics=len(nics),
-            percent=min(FULL, max(nics.values(), default=0)),
-        ),
-        tuple(sorted(gpus)),
-        tuple(sorted(nics)),
-        movable and len(nodes) == 1,
+    node = nodes.pop()
+    for result in results:
+        if result.device in devices[node].cuts:
+            return None
+        used = Usage()
+        used.add([result], holder="")
+        is_gpu, position, _ = devices[node].parts[result.device]
+        table = gpus if is_gpu else nics
+        table[position] = table.get(position, 0) + devices[node].used(result.device, used)
+    request = Request(
+        cpu=0,
+        memory=0,
+        gpus=len(gpus),
+        milli=min(WHOLE, max(gpus.values(), default=0)),
+        nics=len(nics),
+        percent=min(FULL, max(nics.values(), default=0)),
     )
+    return Pod("", node, request, tuple(sorted(gpus)), tuple(sorted(nics)))

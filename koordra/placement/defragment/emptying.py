@@ -26,14 +26,13 @@ class Shape(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """A pod where it is: node by number, GPUs and NICs by position."""
+    """A pod that may move, where it is: node by number, GPUs and NICs by position."""
 
     name: str
     node: int
     request: Request
     gpus: tuple[int, ...]
     nics: tuple[int, ...] = ()
-    movable: bool = True
 
 
 class Site(NamedTuple):
@@ -66,12 +65,11 @@ def sites_of(
                     if not set(pods[number].gpus).isdisjoint(chosen[0])
                     or not set(pods[number].nics).isdisjoint(chosen[1])
                 )
-                if all(pods[number].movable for number in evicted):
-                    share = sum(pods[number].request.share for number in evicted)
-                    site = Site(evicted, share, node, *chosen)
-                    left = kept_free(_emptied(state, [pods[number] for number in evicted]), site)
-                    alike = (evicted, tuple(sorted(left.gpus)), tuple(sorted(left.nics)))
-                    best.setdefault(alike, site)
+                share = sum(pods[number].request.share for number in evicted)
+                site = Site(evicted, share, node, *chosen)
+                left = kept_free(_emptied(state, [pods[number] for number in evicted]), site)
+                alike = (evicted, tuple(sorted(left.gpus)), tuple(sorted(left.nics)))
+                best.setdefault(alike, site)
         yield from best.values()
 
 

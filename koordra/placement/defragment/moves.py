@@ -1,4 +1,5 @@
-"""The fewest pods whose move frees a shape: k whole GPUs with j NICs under one switch, or on one node. Nothing is moved here.
+"""The fewest pods whose move frees a shape: k whole GPUs with j NICs under one switch, or on one node. Nothing is moved here, and
+whether the engine finds those places too is asked in `cluster`: free amounts alone, which this looks at, are the coarser view.
 
 A *site* is k GPUs and j NICs of one scope; emptying it evicts every pod that uses one of them. All evicted pods must find a place
 on what is left, the site kept free. Sites are tried in the order of their number of pods, then of the GPU share that moves.
@@ -10,21 +11,20 @@ on what is left, the site kept free. Sites are tried in the order of their numbe
     proven        every smaller number of moves was excluded; otherwise `at_least` says how far that got
 
 Finding a place for the evicted is a search: largest first, over nodes in distinct states and GPUs with distinct free shares,
-with a budget of steps. Most sets that cannot do are seen by counting (`room`): more pieces of a size than there is room for pieces
+with a budget of steps. Most sets that cannot do are seen by counting (`_Room`): more pieces of a size than there is room for pieces
 of that size. Where a budget ended a branch the answer is not called proven. Budgets are counted, not timed, so that the answer is
 the same everywhere.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from koordra.errors import InvalidInput
 from koordra.placement.columns.state import FULL, WHOLE, Choice, Kind, Request, State, after
-from koordra.placement.defragment.capacity_check import Room
 from koordra.placement.defragment.emptying import Pod, Shape, Site, groups_of, kept_free, sites_of, without
 
 STEPS: Final = 20_000
@@ -40,11 +40,10 @@ _NODES_PER_POD: Final = 24
 
 
 class Move(NamedTuple):
-    """A pod's new node, and its devices there as far as they are known: others with as much free do as well."""
+    """A pod's new node."""
 
     pod: Pod
     node: int
-    to: Choice = Choice(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,28 +131,6 @@ def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State | None], shape: Sha
     return total
 
 
-def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:
-    """The nodes after the moves, as the search placed them. Raises InvalidInput where they do not free what they say."""
-    now = list(nodes)
-    for move in freed.moves:
-        state = now[move.pod.node]
-        assert state is not None
-        now[move.pod.node] = without(state, move.pod)
-    site = now[freed.node]
-    assert site is not None
-    kept = kept_free(site, Site((), 0, freed.node, freed.gpus, freed.nics))
-    empty = min([site.gpus[at] == WHOLE for at in freed.gpus] + [site.nics[at] == FULL for at in freed.nics])
-    now[freed.node] = kept
-    for move in freed.moves:
-        state = now[move.node]
-        assert state is not None
-        now[move.node] = after(state, move.pod.request, move.to)
-    held = [amount for state in now if state is not None for amount in (*state.gpus, *state.nics)]
-    if not empty or min(held) < 0:
-        raise InvalidInput("the moves do not free the shape", object="answer", remedy="please report it")
-    return now
-
-
 class _Search:
     """Finds places for evicted pods, and counts what that costs."""
 
@@ -162,7 +139,7 @@ class _Search:
         self.gave_up = False
         self.sets = self.looks = 0
         self._steps = 0
-        self._room = Room(nodes)
+        self._room = _Room(nodes)
         self._failed: set[tuple[int, tuple[int, ...], tuple[int, ...], frozenset[int]]] = set()
 
     @property
@@ -177,7 +154,7 @@ class _Search:
         free = [
             number
             for number, pod in enumerate(self.pods)
-            if number not in site.evicted and pod.movable and (pod.gpus or pod.nics or pod.request.cpu)
+            if number not in site.evicted and (pod.gpus or pod.nics or pod.request.cpu)
         ]
         for chosen in combinations(free, count):
             if self.exhausted:
@@ -225,14 +202,14 @@ class _Search:
             return True
         pod = self.pods[left[0]]
         for node, state in self._homes(pod, states):
-            for choice in _ways(state, pod.request):
+            for choice in ways(state, pod.request):
                 self._steps += 1
                 if self._steps > STEPS:
                     self.gave_up = True
                     return False
                 before = states[node]
                 states[node] = after(state, pod.request, choice)
-                moves.append(Move(pod, node, choice))
+                moves.append(Move(pod, node))
                 if self._place(left[1:], states, moves):
                     return True
                 moves.pop()
@@ -252,16 +229,14 @@ class _Search:
             if pod.request.models and self.kinds[state.kind].model not in pod.request.models:
                 continue
             seen.setdefault(state, node)
-        found = [
-            (node, state) for state, node in seen.items() if any(True for _ in _ways(state, pod.request))
-        ]
+        found = [(node, state) for state, node in seen.items() if any(True for _ in ways(state, pod.request))]
         found.sort(key=lambda entry: (sum(entry[1].gpus), entry[1].cpu, entry[0]))
         if len(found) > _NODES_PER_POD:
             self.gave_up = True
         return found[:_NODES_PER_POD]
 
 
-def _ways(state: State, request: Request) -> Iterator[Choice]:
+def ways(state: State, request: Request) -> Iterator[Choice]:
     """Choices that differ in what they leave: GPUs, and NICs, with the same free amount are alike."""
     gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli] if request.gpus else []
     nics = [at for at, free in enumerate(state.nics) if free >= request.percent] if request.nics else []
@@ -281,3 +256,56 @@ def _distinct(positions: Sequence[int], free: Sequence[int], count: int) -> Iter
         if amounts not in seen:
             seen.add(amounts)
             yield tuple(sorted(chosen))
+
+
+class _Room:
+    """Whether pods may have room, by counting: of every size, no more pieces than there are rooms of that size.
+
+    GPU shares, NIC shares, and sets of whole GPUs on one node are counted each for itself. Too little room is certain; enough is not.
+    """
+
+    def __init__(self, nodes: Sequence[State | None]) -> None:
+        self._nodes = nodes
+        self._gpus: Counter[int] = Counter()
+        self._nics: Counter[int] = Counter()
+        self._whole: Counter[int] = Counter()
+        for state in nodes:
+            if state is not None:
+                self._count(state, 1)
+
+    def suffices(self, touched: Mapping[int, State], requests: Sequence[Request]) -> bool:
+        """Whether there may be room, with these nodes as they are now; False is certain."""
+        for node, state in touched.items():
+            before = self._nodes[node]
+            assert before is not None
+            self._count(before, -1)
+            self._count(state, 1)
+        found = (
+            _pieces_fit(self._gpus, [(one.milli, one.gpus) for one in requests if one.gpus])
+            and _pieces_fit(self._nics, [(one.percent, one.nics) for one in requests if one.nics])
+            and _pieces_fit(
+                self._whole, [(one.gpus, 1) for one in requests if one.gpus > 1 and one.milli == WHOLE]
+            )
+        )
+        for node, state in touched.items():
+            before = self._nodes[node]
+            assert before is not None
+            self._count(state, -1)
+            self._count(before, 1)
+        return found
+
+    def _count(self, state: State, times: int) -> None:
+        for free in state.gpus:
+            self._gpus[free] += times
+        for free in state.nics:
+            self._nics[free] += times
+        self._whole[sum(free == WHOLE for free in state.gpus)] += times
+
+
+def _pieces_fit(free: Mapping[int, int], wanted: Sequence[tuple[int, int]]) -> bool:
+    """Of every size asked for: no more pieces as large or larger than there are rooms of that size."""
+    for size in {size for size, _ in wanted if size}:
+        pieces = sum(count for other, count in wanted if other >= size)
+        if pieces > sum(count * (amount // size) for amount, count in free.items()):
+            return False
+    return True

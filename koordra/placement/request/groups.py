@@ -61,11 +61,11 @@ def groups_of(
         touched = {component[key] for key in _pending_of(pod, claims) if key in component}
         target = min(touched, default=number)
         members.setdefault(target, [])
-        for other in sorted(touched - {target}):
+        joined = touched - {target}
+        for other in sorted(joined):
             members[target] += members.pop(other)
-        for key, owner in component.items():
-            if owner in touched:
-                component[key] = target
+        for key in [key for key, owner in component.items() if owner in joined] if joined else ():
+            component[key] = target
         members[target].append(pod)
         for key in _pending_of(pod, claims):
             component[key] = target

@@ -14,6 +14,7 @@ from koordra.cli.manifests.plan import command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
+from koordra.placement.decide import Engine
 from koordra.placement.defragment.cluster import free, shape_of
 from koordra.topology import presets
 
@@ -100,3 +101,53 @@ def test_the_command(placed: list[dict[str, Any]], tmp_path: Path) -> None:
 def test_what_is_no_shape(text: str) -> None:
     with pytest.raises(InvalidInput, match="is no shape"):
         shape_of(text)
+
+
+MACHINES = {"a": "dgx-a100", "h": "hgx-h100"}
+
+
+def _one_each(*, of_claims: bool, of_pods: bool) -> list[dict[str, Any]]:
+    """A pod on each of two nodes of different models; `of_claims`, `of_pods`: who of them asks for the model where it is."""
+    made = [*shipped_classes()]
+    for name, kind in MACHINES.items():
+        machine = presets.load(kind).machine(serial=name)
+        slices = build_slices(machine, node_name=name, node_uid=name, mode="joint", generation=1)
+        made += [{"kind": "ResourceSlice", **entry} for entry in slices]
+        made.append({"kind": "Node", "metadata": {"name": name, "labels": {"kind": kind}}})
+    claims, pods = [_claim(number, 1) for number in range(2)], [_pod(number) for number in range(2)]
+    found = plan([*made, *claims, *pods], exclude={"d/p0": {"h": "other"}, "d/p1": {"a": "other"}})
+    for claim, pod, node in zip(claims, pods, MACHINES, strict=True):
+        claim["status"] = {"allocation": found.allocations[f"d/{claim['metadata']['name']}"]}
+        pod["spec"]["nodeName"] = node
+        if of_claims:
+            model = {"a": "A100", "h": "H100"}[node]
+            selector = f'device.attributes["koordra.io"].?model.orValue("") in ["{model}", ""]'
+            exactly = claim["spec"]["devices"]["requests"][0]["exactly"]
+            exactly["selectors"] = [{"cel": {"expression": selector}}]
+        if of_pods:
+            pod["spec"]["nodeSelector"] = {"kind": MACHINES[node]}
+    return [*made, *claims, *pods]
+
+
+@pytest.mark.parametrize(("of_claims", "of_pods"), [(True, False), (False, True)])
+def test_pods_move_only_where_the_engine_would_place_them(of_claims: bool, of_pods: bool) -> None:
+    """By free amounts alone each pod could go to the other node; what it asks for is not there."""
+    wanted = shape_of("gpus=8,nics=8,scope=Node")
+    anywhere = free(_one_each(of_claims=False, of_pods=False), wanted)
+    assert len(anywhere["moves"]) == 1
+    assert free(_one_each(of_claims=of_claims, of_pods=of_pods), wanted)["freed"] is None
+
+
+def test_the_engine_decides_where_each_pod_goes(
+    placed: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided: list[str] = []
+    decide = Engine.decide
+
+    def counted(self: Engine, group: Any, **given: Any) -> Any:
+        decided.extend(claim.key for claim in group.claims)
+        return decide(self, group, **given)
+
+    monkeypatch.setattr(Engine, "decide", counted)
+    found = free(placed, shape_of("gpus=8,nics=8,scope=Node"))
+    assert len(decided) == len(found["moves"]) == 1

@@ -1,0 +1,41 @@
+"""The moves of a defragmentation as they are carried out, by free amounts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from koordra.placement.columns.state import FULL, WHOLE, Request, State, after
+from koordra.placement.defragment.emptying import Site, kept_free, without
+from koordra.placement.defragment.moves import Freed, ways
+
+
+def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:
+    """The nodes after the moves, with the freed devices in use: the shape is free before that, and nobody has more than there is."""
+    now = list(nodes)
+    for move in freed.moves:
+        state = now[move.pod.node]
+        assert state is not None
+        now[move.pod.node] = without(state, move.pod)
+    site = now[freed.node]
+    assert site is not None
+    assert all(site.gpus[at] == WHOLE for at in freed.gpus)
+    assert all(site.nics[at] == FULL for at in freed.nics)
+    now[freed.node] = kept_free(site, Site((), 0, freed.node, freed.gpus, freed.nics))
+    for node in {move.node for move in freed.moves}:
+        state = now[node]
+        assert state is not None
+        full = seated(state, [move.pod.request for move in freed.moves if move.node == node])
+        assert full is not None, f"what moves to node {node} does not fit there"
+        now[node] = full
+    return now
+
+
+def seated(state: State, requests: Sequence[Request]) -> State | None:
+    """The node with all of these, on whatever devices; None where they do not fit."""
+    if not requests:
+        return state
+    for choice in ways(state, requests[0]):
+        placed = after(state, requests[0], choice)
+        if min(placed.cpu, placed.memory) >= 0 and (found := seated(placed, requests[1:])) is not None:
+            return found
+    return None
