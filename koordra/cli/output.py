@@ -10,24 +10,19 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 import yaml
 
+from koordra.topology.pictures.text import aligned
+
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Plain columns two blanks apart; a cell may hold several lines."""
-    cells = [[str(cell).split("\n") for cell in row] for row in (header, *rows)]
-    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(header))]
-    lines = []
-    for row in cells:
-        for number in range(max(len(cell) for cell in row)):
-            parts = [
-                (cell[number] if number < len(cell) else "").ljust(width)
-                for cell, width in zip(row, widths, strict=True)
-            ]
-            lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
+    cells = ([str(cell).split("\n") for cell in row] for row in (header, *rows))
+    lines = [line for row in cells for line in zip_longest(*row, fillvalue="")]
+    return aligned(lines).removesuffix("\n")
 
 
 def show_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -39,23 +39,23 @@ def dot(machine: Machine, usage: Usage = NOBODY) -> str:
         kind = str(data["kind"])
         attributes = _attributes(node, kind, devices.get(node), short, usage)
         if node in inferred:
-            attributes = f"label={_quoted(f'{kind} {node} *')} shape=box style=dashed"
-        text = f"  {_quoted(node)} [{attributes}];"
+            attributes = f"label={json.dumps(f'{kind} {node} *')} shape=box style=dashed"
+        text = f"  {json.dumps(node)} [{attributes}];"
         clustered.setdefault(above[0] if above else "", []).append(text)
     memory = machine.memory_only()
     for numa in (node for node in machine.numa_nodes if node not in memory):
         inside = clustered.pop(f"numa-{numa.id}", [])
         label = f"NUMA {numa.id}" + (f", socket {numa.socket}" if numa.socket is not None else "")
-        lines += [f"  subgraph cluster_numa_{numa.id} {{", f"    label={_quoted(label)};"]
+        lines += [f"  subgraph cluster_numa_{numa.id} {{", f"    label={json.dumps(label)};"]
         lines += [*(f"  {line}" for line in inside), "  }"]
     lines += [line for rest in clustered.values() for line in rest]
     for a, b, data in graph.edges(data=True):
         if data["kind"] == "pcie":
-            lines.append(f"  {_quoted(a)} -- {_quoted(b)};")
+            lines.append(f"  {json.dumps(a)} -- {json.dumps(b)};")
         elif data["kind"] == "nvlink":
             links = data["links"]
             style = f'color="#5f8d1f" penwidth={min(4, 1 + links / 6):.1f} constraint=false label="NV{links}"'
-            lines.append(f"  {_quoted(a)} -- {_quoted(b)} [{style}];")
+            lines.append(f"  {json.dumps(a)} -- {json.dumps(b)} [{style}];")
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -63,15 +63,11 @@ def _attributes(node: str, kind: str, device: Device | None, short: dict[str, st
     style = _SHAPES.get(kind, "shape=box")
     if device is None:
         text = node if kind == "root" else f"{kind} {node}"
-        return f"label={_quoted(text)} {style}"
+        return f"label={json.dumps(text)} {style}"
     what = device.product_name or "unknown" if isinstance(device, Gpu) else device.ib_device
     cut = mig_summary(device) if isinstance(device, Gpu) else ""
     words = [short.get(device.name, "VF"), device.name, what, cut, device_state(device, usage)]
     if device.inferred:
         style = style.replace("filled,rounded", "filled,rounded,dashed")
         words.append(f"* {inferred_attribute(device)}")
-    return f"label={_quoted(chr(10).join(word for word in words if word))} {style}"
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text)
+    return f"label={json.dumps(chr(10).join(word for word in words if word))} {style}"

@@ -59,12 +59,9 @@ def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
         table.append(
             [
                 short[device.name],
-                *(
-                    level_text(device, other) + _mark(level_rests_on_guess(device, other))
-                    for other in devices
-                ),
+                *(level_text(device, other) + "*" * level_rests_on_guess(device, other) for other in devices),
                 machine.cpus_near(device) or "N/A",
-                numa + _mark("numaNode" in device.inferred),
+                numa + "*" * ("numaNode" in device.inferred),
             ]
         )
     listed = _device_lines(machine, usage)
@@ -139,10 +136,6 @@ def port_text(nic: Nic) -> str:
     rate = f"{port.rate_gbps} Gb/s" if port and port.rate_gbps else "down"
     layer = port.link_layer if port and port.link_layer else "unknown"
     return f"{layer} {rate}" + (f", {len(nic.ports)} ports" if len(nic.ports) > 1 else "")
-
-
-def _mark(inferred: bool) -> str:
-    return "*" if inferred else ""
 
 
 def _indented(text: str) -> str:
