@@ -1,28 +1,22 @@
 """The kubelet plugin of one node, wired together.
 
-Start:
-1. the machine watcher starts; its first reading is the inventory, and guarded.json lists for the NRI hook what to
-   guard;
-2. DeviceState.repair: incomplete claims are rolled back, prepared ones get their files back, stale files are
-   removed;
-3. the DRA socket serves calls and health streams; 4. the registration socket appears, and the kubelet calls;
-5. ResourceSlices are published and watched; the Node is watched for its labels and cordons; prepared claims
-   are compared with the API (prepare/claim_audit.py), and their status is written (status/claim_status.py).
+Start: 1. the machine watcher, whose first reading is the inventory; guarded.json lists for the NRI hook what to guard
+       2. DeviceState.repair: incomplete claims are rolled back, prepared ones get their files back, stale files go
+       3. the DRA socket serves calls and health streams; 4. the registration socket appears, and the kubelet calls
+       5. ResourceSlices are published and watched, the Node is watched for its labels and cordons, prepared claims are
+          compared with the API (prepare/claim_audit.py), and their status is written (status/claim_status.py)
 
 When a reading differs from the last one (a link, an Xid, a card that came or went):
 
     guarded.json  ──>  the inventory, by which Prepare decides  ──>  health streams  ──>  the publisher: slices, taints
 
-in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a
-second. Every few seconds missing sockets and files are restored. A thread that ends by itself ends the
-process: the kubelet restarts it, which is better than a plugin that seems alive and does nothing.
+in this order, so that no device is given out before it is guarded. The watcher retries a failed step within a second.
+Missing sockets and files are restored every few seconds. A thread that ends by itself ends the process: the kubelet restarts
+it, which is better than a plugin that seems alive and does nothing.
 
-Stop, in reverse, so that no stopped part is called:
-1. registration: the kubelet sees no new endpoint and drops this one;
-2. the DRA server takes no new call and finishes those in progress; the checkpoint is on disk before each
-   answer, so there is nothing to flush;
-3. publishing stops. Slices stay: an update brings the next instance within seconds, and if none comes the
-   kubelet deletes them. Prepared claims stay prepared: containers keep running without the plugin.
+Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the DRA server, which
+finishes the calls in progress (the checkpoint is on disk before each answer), publishing. Slices stay: an update brings the next
+instance within seconds, and if none comes the kubelet deletes them. Prepared claims stay prepared: containers keep running.
 """
 
 from __future__ import annotations
@@ -31,27 +25,25 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.compat.foreign_names import offered_by_others
-from koordra.errors import ApiError, ApiUnreachable, KoordraError, NodeError
+from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
-from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
+from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics
 from koordra.kubelet_plugin.discovery.reading import apply_overlay, with_moved
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.discovery.watch.watcher import MachineWatcher
-from koordra.kubelet_plugin.dra import dra_service, registration
+from koordra.kubelet_plugin.dra import dra_service
 from koordra.kubelet_plugin.dra.health_service import add_health_services, sockets_answer
-from koordra.kubelet_plugin.dra.instance_lock import sole_instance
-from koordra.kubelet_plugin.dra.registration import PluginSockets, RegistrationService
-from koordra.kubelet_plugin.dra.sockets import SocketServer
-from koordra.kubelet_plugin.isolation import Backends, backends
+from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
+from koordra.kubelet_plugin.isolation import backends
 from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
-from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
@@ -60,7 +52,7 @@ from koordra.kubelet_plugin.prepare.claim_source import ClaimSource, ConsumerSou
 from koordra.kubelet_plugin.prepare.device_guard import DeviceGuardFile
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange
-from koordra.kubelet_plugin.publish.inventory import InventorySource, Offering
+from koordra.kubelet_plugin.publish.inventory import InventorySource
 from koordra.kubelet_plugin.publish.node_slices import node_slices
 from koordra.kubelet_plugin.publish.publisher import Publisher, own_slices_selector
 from koordra.kubelet_plugin.settings import Settings
@@ -70,7 +62,6 @@ from koordra.kubelet_plugin.status.node_labels import NodeLabels
 from koordra.kubelet_plugin.status.plugin_metrics import PluginMetrics
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
-from koordra.node_state.claim_network import NetworkKind
 from koordra.node_state.disk import Disk
 from koordra.process import spawn
 from koordra.topology import overlay
@@ -87,16 +78,6 @@ VERSIONS_WITHIN: Final = 3.0
 
 GRACE: Final = 20.0
 """Seconds for calls in progress at the stop (the kubelet waits 45 s for an answer)."""
-
-
-def _offering(settings: Settings, known: Backends, limiter: LimiterIsolation) -> Offering:
-    """What the operator decided, as far as this node can do it: isolation by the backends that it has."""
-    allowed = settings.offering.isolation
-    there = [name for name in known.known if name != limiter.name or limiter.installed]
-    isolation = allowed.among(there)
-    if not isolation.allowed:
-        log.warning("gpu_shares_refused", allowed=allowed.allowed, available=there)
-    return replace(settings.offering, isolation=isolation)
 
 
 class Driver:
@@ -133,7 +114,9 @@ class Driver:
         known = backends(limiter)
         self._inventory = InventorySource(
             paths.root,
-            offering=_offering(settings, known, limiter),
+            offering=settings.offering.on(
+                [name for name in known.known if name != limiter.name or limiter.installed]
+            ),
             driver_root=settings.driver_root,
             driver_root_on_host=settings.driver_root_on_host,
         )
@@ -150,25 +133,30 @@ class Driver:
         self._feed = HealthFeed()
         sockets = PluginSockets.below(settings.kubelet_root, pod_uid=settings.pod_uid)
         calls = dra_service.Calls(self._state, metrics=self._metrics, on_done=self._on_call)
-        add_calls, add_health = (
-            dra_service.add_services(calls),
-            add_health_services(self._feed, pool=settings.node),
-        )
 
         def add(server: object) -> None:
             self._feed.reopen()
-            add_calls(server)
-            add_health(server)
+            dra_service.add_services(calls, server)
+            add_health_services(self._feed, server, pool=settings.node)
 
-        self._dra = SocketServer(sockets.dra, add, workers=16, stopping=self._feed.close)
-        service = RegistrationService(endpoint=sockets.dra, supported_versions=dra_service.SUPPORTED_VERSIONS)
-        self._registration = SocketServer(sockets.registration, registration.add_service(service), workers=2)
-        self._instance = sockets.instance(paths.state)
+        self._dra = SocketServer(
+            sockets.dra, add, restored=self._metrics.sockets_restored.inc, stopping=self._feed.close
+        )
+        service = dra_service.RegistrationService(
+            endpoint=sockets.dra, supported_versions=dra_service.SUPPORTED_VERSIONS
+        )
+        self._registration = SocketServer(
+            sockets.registration,
+            partial(dra_service.add_registration, service),
+            workers=2,
+            restored=self._metrics.sockets_restored.inc,
+        )
+        self._sockets = sockets
         self._publisher = Publisher(
             client,
             node=settings.node,
             build=self._slices,
-            written=self._metrics.observe_slices_written,
+            written=self._metrics.slice_writes.inc,
             mode_change=AllocationModeChange(paths.state, disk=disk),
         )
         self._audit = ClaimAudit(
@@ -184,14 +172,9 @@ class Driver:
             inventory=self._inventory.current,
             limited=lambda uid: verdict(limiter.claims, uid),
         )
-        self._reconciler = Reconciler(
-            limiter.claims,
-            contexts=contexts,
-            metrics=metrics,
-            processes=HostProcesses(limiter.claims, told=limiter.broker.caller),
-            changed=self._status.wake,
+        self._reconciler = Reconciler.of(
+            limiter, contexts=contexts, metrics=metrics, changed=self._status.wake
         )
-        limiter.broker.called = self._reconciler.wake
         self._labels = NodeLabels(
             client, node=settings.node, machine=lambda: self._inventory.current().machine
         )
@@ -206,14 +189,13 @@ class Driver:
         return sockets_answer(self._registration.path, self._dra.path)
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop`. Raises NodeError if a socket or the state directory is unusable at the start,
-        or if a thread has ended."""
+        """Serve until `stop`. Raises NodeError for an unusable socket or state directory, and if a thread ends."""
         watcher = self._watcher(self._settings.paths.root)
         threads = [spawn(lambda: watcher.run(stop, self._on_reading), name="watch-machine")]
-        asking = spawn(lambda: self._negotiate(stop), name="ask-versions")
+        asking = spawn(lambda: self._publisher.negotiate(stop), name="ask-versions")
         try:
             if self._wait_for_machine(stop, threads):
-                with sole_instance(self._instance, stop) as alone:
+                with self._sockets.owned(self._settings.paths.state, stop) as alone:
                     if alone:
                         # Without an answer the plugin serves all the same: Unprepare needs no API server.
                         asking.join(timeout=VERSIONS_WITHIN)
@@ -226,24 +208,8 @@ class Driver:
                 thread.join(timeout=GRACE)
         log.info("plugin_stopped", node=self._settings.node)
 
-    def _negotiate(self, stop: threading.Event) -> None:
-        """Learn the served versions of resource.k8s.io; retried until the server answers."""
-        while not stop.is_set():
-            try:
-                log.info("api_versions_negotiated", **self._client.negotiate())
-            except ApiUnreachable as error:
-                log.warning("api_server_unreachable", server=self._client.server, error=str(error))
-                stop.wait(CHECK_INTERVAL)
-            except ApiError as error:
-                log.warning("api_versions_unknown", error=str(error), assumed="v1")
-                return
-            else:
-                self._publisher.wake()
-                return
-
     def _wait_for_machine(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> bool:
-        """Wait for the first reading; False if `stop` came first. Raises the error that kept it from being
-        taken."""
+        """Wait for the first reading; False if `stop` came first. Raises the error that prevented it."""
         while not self._first_reading.wait(0.1) and not stop.is_set():
             _require_alive(threads, stop)
         if self._reading_error is not None and not self._inventory.known:
@@ -251,14 +217,13 @@ class Driver:
         return self._inventory.known
 
     def _serve(self, stop: threading.Event, threads: list[threading.Thread]) -> None:
-        """Serve until `stop`. Threads that end when woken are added to `threads`; a watch ends with its
-        stream, and is not."""
+        """Serve until `stop`. Adds to `threads` those that end when woken; a watch ends with its stream."""
         self._state.repair()
         self._limiter.broker.resume()
         self._dra.start()
         try:
             self._registration.start()
-            registration.remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
+            remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
             slices = WatchCache(
                 self._client,
                 kinds.RESOURCE_SLICES,
@@ -271,18 +236,17 @@ class Driver:
                 field_selector=f"metadata.name={self._settings.node}",
                 on_change=self._on_node_change,
             )
-            threads += [
-                spawn(lambda: self._publisher.run(stop), name="publish"),
-                spawn(lambda: self._audit.run(stop), name="audit-claims"),
-                spawn(lambda: self._status.run(stop), name="write-claim-status"),
-                spawn(lambda: self._reconciler.run(stop), name="compare-limiters"),
-            ]
+            loops = {
+                "publish": self._publisher.run,
+                "audit-claims": self._audit.run,
+                "write-claim-status": self._status.run,
+                "compare-limiters": self._reconciler.run,
+            }
             if self._settings.legacy_node_labels:
-                threads.append(spawn(lambda: self._labels.run(stop), name="write-node-labels"))
-            following = [
-                spawn(lambda: slices.run(stop), name="watch-slices"),
-                spawn(lambda: node.run(stop), name="watch-node"),
-            ]
+                loops["write-node-labels"] = self._labels.run
+            threads += [spawn(partial(run, stop), name=name) for name, run in loops.items()]
+            watches = {"watch-slices": slices, "watch-node": node}
+            following = [spawn(partial(watch.run, stop), name=name) for name, watch in watches.items()]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
             self._status.wake()
             self._supervise(stop, [*threads, *following])
@@ -295,7 +259,7 @@ class Driver:
         files_at = time.monotonic() + FILE_CHECK_INTERVAL
         while not stop.wait(CHECK_INTERVAL):
             _require_alive(threads, stop)
-            checks = [self._restore_sockets, self._guarded.ensure, self._sync_networks]
+            checks = [self._dra.ensure, self._registration.ensure, self._guarded.ensure, self._sync_networks]
             if time.monotonic() >= files_at:
                 files_at = time.monotonic() + FILE_CHECK_INTERVAL
                 checks.append(self._state.restore_files)
@@ -305,20 +269,16 @@ class Driver:
                 except NodeError as error:
                     log.error("plugin_check_failed", error=str(error))
 
-    def _restore_sockets(self) -> None:
-        for server in (self._dra, self._registration):
-            if server.ensure():
-                self._metrics.observe_socket_restored()
-
     def _on_reading(self, found: Discovery) -> None:
-        """Take a reading that differs from the last one, in the watcher's thread, which retries if this
-        raises."""
+        """Take a reading that differs from the last one. The watcher's thread retries if this raises."""
         try:
             if self._overlay is not None and self._settings.overlay is not None:
                 found = apply_overlay(found, self._overlay, file=self._settings.overlay.name)
             if self._settings.pod_network and self._inventory.known:
                 before = self._inventory.current().machine
-                found = replace(found, machine=with_moved(found.machine, before, self._moved()))
+                found = replace(
+                    found, machine=with_moved(found.machine, before, moved_nics(self._state.records()))
+                )
             self._guarded.update(found.machine)
             self._inventory.set(found)
             self._publish_health()
@@ -330,15 +290,6 @@ class Driver:
         self._publisher.wake()
         self._labels.wake()
         self._status.wake()
-
-    def _moved(self) -> frozenset[str]:
-        """The NICs that prepared claims have, or may have, in their pods."""
-        return frozenset(
-            device.device
-            for record in self._state.records()
-            for device in record.devices
-            if device.network is not None and device.network.kind is NetworkKind.MOVE
-        )
 
     def _publish_health(self) -> None:
         inventory = self._inventory.current()
@@ -359,8 +310,7 @@ class Driver:
             # A refusal may mean that a device is held, an Unprepare that it no longer is.
             self._audit.wake()
 
-    def _on_held_change(self, held: tuple[ClaimRecord, ...]) -> None:
-        del held
+    def _on_held_change(self, _held: tuple[ClaimRecord, ...]) -> None:
         self._count_claims()
         self._publisher.wake()
 
@@ -371,10 +321,8 @@ class Driver:
             return
         self._metrics.observe_claims(prepared=prepared, held=len(self._audit.held))
 
-    def _on_node_change(self, event: str, node: Object) -> None:
-        """Listener of the watch on our Node. Of its status, which changes all the time, only GPUs of other
-        plugins count."""
-        del event
+    def _on_node_change(self, _event: str, node: Object) -> None:
+        """Listener of the watch on the Node. Of its status, which changes often, only others' GPUs count."""
         labels, annotations = dict(objects.labels_of(node)), dict(objects.annotations_of(node))
         seen = objects.uid(node), labels, annotations, offered_by_others(node)
         if seen != self._node_seen:

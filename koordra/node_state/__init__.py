@@ -10,9 +10,8 @@ prepared_claim    prepared/<uid>.json       plugin -> hook: what a container get
 device_guard      guarded.json              plugin -> hook: every device node of a GPU or NIC of the node
 claim_network     network/<uid>.json        plugin -> hook: what is done to the network of a claim's pod
                   network/attached/...      hook -> plugin: what was done, and how to undo it
-network_plan      what is done to one NIC
 reader            the hook's reads: cached, and only of files that nobody else could have written
 disk              files replaced as a whole, durably
-file_lock         flock of the state directory
-strict_json       decoding that names the field that is wrong
+locks             one writer of the state directory, one owner of the sockets, one hook of the node
+strict_json       tables of fields: encoding, and decoding that names the field that is wrong
 """

@@ -37,7 +37,6 @@ class DeviceGuard:
 
     @property
     def nodes(self) -> tuple[DeviceNode, ...]:
-        """Every guarded node."""
         return (*self.control, *(node for device in self.devices for node in device.nodes))
 
 

@@ -6,5 +6,4 @@ transport/       the library below the stub: mux, ttrpc, its server, events, ins
 hook/            what a container may have: the rules (pure), and the plugin that applies them
 verify/          whether running containers have what they should have
 service          the hook's process, wired together
-instance_lock    exactly one hook of a node is registered at a time
 """

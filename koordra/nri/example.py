@@ -39,7 +39,6 @@ class Example(Plugin):
         self._stop = stop
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
-        """The runtime introduces itself."""
         say(f"runtime {request.runtime_name} {request.runtime_version}, configuration {request.config!r}")
 
     def synchronize(
@@ -69,7 +68,6 @@ class Example(Plugin):
     def remove_container(
         self, request: nri_pb2.RemoveContainerRequest, _call: Call
     ) -> nri_pb2.RemoveContainerResponse:
-        """A container is gone."""
         say(f"removed {request.container.name}")
         return nri_pb2.RemoveContainerResponse()
 

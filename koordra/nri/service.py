@@ -3,7 +3,7 @@
     1. metrics and probes
     2. Koordinator mode: the cluster protects the annotation, or this process ends
        (koordinator.admission_policy)
-    3. the node's lock: another hook of this node ends first                              (instance_lock)
+    3. the node's lock: another hook of this node ends first                              (node_state.locks)
     4. verification in a thread of its own
        (verify.verification)
     5. registration with the runtime, repeated until `stop`                               (stub)
@@ -15,8 +15,10 @@ changes hands.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Final
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics, serve
+from koordra.node_state.locks import HOOK_LOCK, node_lock
 from koordra.node_state.reader import StateReader
 from koordra.nri.hook import cgroups
 from koordra.nri.hook.adjust import NodeShape
@@ -34,7 +37,6 @@ from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims
 from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.plugin import PLUGIN_NAME, Hook, SandboxNetworks, Settings
 from koordra.nri.hook.ungranted_access import PRIVATE
-from koordra.nri.instance_lock import first_start, instance_lock
 from koordra.nri.stub import Stub
 from koordra.nri.transport.instrumentation import MetricsObserver
 from koordra.nri.verify.api_reporter import ApiReporter
@@ -83,7 +85,12 @@ def run(options: Options, stop: threading.Event) -> None:
     try:
         if options.koordinator_scheduler is not None and options.client is not None:
             admission_policy.require(options.client, scheduler=options.koordinator_scheduler)
-        with instance_lock(options.state_dir, stop, waiting=standby.set) as alone:
+
+        def waiting() -> None:
+            log.info("nri_instance_lock_waiting")
+            standby.set()
+
+        with node_lock(options.state_dir, stop, waiting=waiting) as alone:
             standby.clear()
             if alone:
                 _serve(options, stop, metrics=metrics, observer=observer)
@@ -149,8 +156,22 @@ def _verify(
     return verification.wake
 
 
+def first_start(state_dir: Path, *, now: Callable[[], float] = time.time) -> float:
+    """When a hook first held this node's lock (Unix time): the file stays, and nothing is ever written to it.
+
+    A time in the future means that the clock was ahead then (a machine that booted without the time): it is
+    set to now, or every container until then would count as older than the hook.
+    """
+    path = state_dir / HOOK_LOCK
+    since, today = path.stat().st_mtime, now()
+    if since <= today:
+        return since
+    log.warning("first_start_in_future", first_start=since, now=today)
+    os.utime(path, (today, today))
+    return today
+
+
 def node_shape(options: Options, *, rdma_devices: tuple[str, ...]) -> NodeShape:
-    """The facts that do not change while the hook runs."""
     limit = options.rdma_limit
     if limit is not None and not has_controller(options.cgroups):
         log.warning("rdma_limit_impossible", why="no cgroup hierarchy of version 2 with the rdma controller")

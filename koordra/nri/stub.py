@@ -27,18 +27,28 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import InvalidInput, KoordraError, NRIError, RemoteError
 from koordra.logs import get_logger
-from koordra.nri.transport import mux, ttrpc
-from koordra.nri.transport.events import BY_EVENT, EVENT_METHODS, EventMethod, known_events, subscription
+from koordra.nri.transport import mux
+from koordra.nri.transport.events import (
+    BY_EVENT,
+    EVENT_METHODS,
+    EventMethod,
+    Plugin,
+    known_events,
+    subscription,
+)
 from koordra.nri.transport.instrumentation import REGISTERED, REJECTED, UNREACHABLE, Observer
-from koordra.nri.transport.ttrpc import Call, Caller, Code
+from koordra.nri.transport.ttrpc import Call, Caller, Code, frames
 from koordra.nri.transport.ttrpc_server import Dispatcher, Handler
+
+__all__ = ["DEFAULT_SOCKET", "Plugin", "Session", "Stub"]
 
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
@@ -52,46 +62,13 @@ REJECTED_PAUSE_S: Final = 15.0
 STEADY_S: Final = 5.0
 """A connection that lived so long was a good one: pauses between attempts begin anew."""
 MOST_EMPTY_PARTS: Final = 100
-"""Parts of Synchronize with nothing in them, in a row, after which the runtime is taken to be caught in a
-loop."""
+"""Empty parts of Synchronize, in a row, after which the runtime is taken to be caught in a loop."""
 DRAIN_S: Final = 2.0
 LINGER_S: Final = 0.05
 """Between the last answer and the end of the socket: a peer in Go may see the end before an answer that it
 has queued."""
 
 log = get_logger(__name__)
-
-
-class Plugin:
-    """What a plugin does; every method may be left as it is. Methods may be called from several threads at
-    once.
-
-    One method per event, named after it (`create_container`, `stop_pod_sandbox`, ...; see
-    events.EVENT_METHODS), takes (request, call) and returns the response message. Only those that a subclass
-    defines are subscribed to.
-    """
-
-    def configure(self, request: nri_pb2.ConfigureRequest) -> None:
-        """The runtime introduces itself, and hands over the configuration text of a plugin that it
-        launched."""
-
-    def synchronize(
-        self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
-    ) -> Sequence[nri_pb2.ContainerUpdate]:
-        """What exists already; may answer with changes to it. Containers created meanwhile may be missing."""
-        return ()
-
-    def shutdown(self) -> None:
-        """The runtime is about to end (not every runtime says so)."""
-
-    def handler(self, row: EventMethod) -> Callable[[Any, Call], Any] | None:
-        """The method that handles an event, or None where the class does not define it."""
-        method: Callable[[Any, Call], Any] | None = getattr(self, row.handler, None)
-        return method
-
-    def wanted_events(self) -> int:
-        """The mask of the events that the class handles."""
-        return sum(row.bit for row in EVENT_METHODS if self.handler(row) is not None)
 
 
 class Session:
@@ -107,15 +84,12 @@ class Session:
         self.synchronized = threading.Event()
         self._report_lock = threading.Lock()
         self._ended = False
-        answers, calls = ttrpc.Decoder(), ttrpc.Decoder()
-        self._caller = Caller(
-            self._mux.open(mux.RUNTIME_SERVICE, lambda piece: self._on_answers(answers, piece))
-        )
+        self._caller = Caller(partial(self._mux.write, mux.RUNTIME_SERVICE))
+        self._mux.open(mux.RUNTIME_SERVICE, frames(self._caller.on_frame))
         self._dispatcher = Dispatcher(
-            self._handlers(),
-            self._mux.open(mux.PLUGIN_SERVICE, lambda piece: self._on_calls(calls, piece)),
-            observer=self._observer,
+            self._handlers(), partial(self._mux.write, mux.PLUGIN_SERVICE), observer=self._observer
         )
+        self._mux.open(mux.PLUGIN_SERVICE, frames(self._dispatcher.on_frame))
         self._reader = threading.Thread(target=self._read, name="nri-reader", daemon=True)
 
     def start(self, *, name: str, index: str) -> None:
@@ -172,14 +146,6 @@ class Session:
         with self._report_lock:
             self._ended = self._ended or not connected
             self._observer.connected(connected and not self._ended)
-
-    def _on_answers(self, decoder: ttrpc.Decoder, piece: bytes) -> None:
-        for frame in decoder.feed(piece):
-            self._caller.on_frame(frame)
-
-    def _on_calls(self, decoder: ttrpc.Decoder, piece: bytes) -> None:
-        for frame in decoder.feed(piece):
-            self._dispatcher.on_frame(frame)
 
     def _handlers(self) -> dict[tuple[str, str], Handler]:
         methods: dict[str, Handler] = {

@@ -58,7 +58,6 @@ def metadata_name(request: str) -> str:
 
 
 def metadata_edits(record: ClaimRecord, request: str, *, state: Path) -> ContainerEdits:
-    """The mount of one request's metadata."""
     place = (
         f"resourceclaimtemplates/{record.pod_claim}"
         if record.pod_claim
@@ -102,7 +101,6 @@ def documents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
 
 
 def metadata(record: ClaimRecord, request: str, inventory: Inventory) -> bytes:
-    """The stream for one request."""
     requests: dict[str, list[dict[str, Any]]] = {}
     for device in record.devices:
         if main_request(device) == request:

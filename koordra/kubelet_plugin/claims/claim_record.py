@@ -12,14 +12,14 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from koordra.errors import CheckpointError
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits, Hook, Mount
-from koordra.node_state.claim_network import NETWORK_PLAN, NetworkPlan
+from koordra.node_state.claim_network import NETWORK_PLAN, NetworkKind, NetworkPlan
 from koordra.node_state.claim_ref import CLAIM_REF, ClaimRef
 from koordra.node_state.strict_json import (
     BOOLEAN,
@@ -126,6 +126,16 @@ class ClaimRecord:
 
     def rolled_back(self) -> ClaimRecord:
         return replace(self, state=State.STARTED, boot_id=NO_BOOT)
+
+
+def moved_nics(claims: Iterable[ClaimRecord]) -> frozenset[str]:
+    """The NICs that the claims have, or may have, in their pods."""
+    return frozenset(
+        device.device
+        for claim in claims
+        for device in claim.devices
+        if device.network is not None and device.network.kind is NetworkKind.MOVE
+    )
 
 
 # The forms in the checkpoint. Version 1, of the release before, lacks network plans, consumers and hooks.

@@ -1,4 +1,4 @@
-"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1.
+"""NodePrepareResources and NodeUnprepareResources, in DRAPlugin v1 and v1beta1; the driver's registration.
 
 The versions differ only in the share id that v1beta1 lacks. A response has exactly one entry per claim of the
 request; an error is the claim's own and leaves the others alone. A batch holds the claims of one pod, which
@@ -8,13 +8,22 @@ after 15 s. A call that the kubelet has given up is not carried out: its Unprepa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from koordra._proto.dra import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from koordra._proto.dra import (
+    dra_v1_pb2,
+    dra_v1_pb2_grpc,
+    dra_v1beta1_pb2,
+    dra_v1beta1_pb2_grpc,
+    pluginregistration_pb2,
+    pluginregistration_pb2_grpc,
+)
+from koordra.api import names
 from koordra.errors import KoordraError
 from koordra.kubelet_plugin.cdi import claim_spec
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
@@ -28,6 +37,7 @@ log = get_logger(__name__)
 
 _T = TypeVar("_T")
 
+PLUGIN_TYPE: Final = "DRAPlugin"
 SUPPORTED_VERSIONS: Final = ("v1.DRAPlugin", "v1beta1.DRAPlugin", *HEALTH_VERSIONS)
 """gRPC services as registration names them, preferred first."""
 
@@ -109,20 +119,41 @@ class DraService:
             yield message
 
 
-def add_services(calls: Calls) -> Callable[[Any], None]:
-    """Puts both versions onto a gRPC server."""
+class RegistrationService:
+    def __init__(self, *, endpoint: Path, supported_versions: Sequence[str]) -> None:
+        self._info = pluginregistration_pb2.PluginInfo(
+            type=PLUGIN_TYPE,
+            name=names.DRIVER,
+            endpoint=str(endpoint),
+            supported_versions=supported_versions,
+        )
 
-    def add(server: Any) -> None:
-        v1 = DraService(calls, dra_v1_pb2, with_share_id=True)
-        dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
-        v1beta1 = DraService(calls, dra_v1beta1_pb2, with_share_id=False)
-        dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(v1beta1, server)  # type: ignore[no-untyped-call]
+    def GetInfo(self, request: Any, context: Any) -> Any:  # noqa: N802  the service's name
+        del request, context
+        return self._info
 
-    return add
+    def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """A refusal is only logged: the kubelet retries."""
+        del context
+        if request.plugin_registered:
+            log.info("registered_with_kubelet", driver=names.DRIVER)
+        else:
+            log.error("kubelet_refused_registration", driver=names.DRIVER, error=request.error)
+        return pluginregistration_pb2.RegistrationStatusResponse()
+
+
+def add_services(calls: Calls, server: Any) -> None:
+    v1 = DraService(calls, dra_v1_pb2, with_share_id=True)
+    dra_v1_pb2_grpc.add_DRAPluginServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
+    v1beta1 = DraService(calls, dra_v1beta1_pb2, with_share_id=False)
+    dra_v1beta1_pb2_grpc.add_DRAPluginServicer_to_server(v1beta1, server)  # type: ignore[no-untyped-call]
+
+
+def add_registration(service: RegistrationService, server: Any) -> None:
+    pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(service, server)  # type: ignore[no-untyped-call]
 
 
 def _claims(request: Any) -> list[ClaimRef]:
-    """The claims of a batch, each once."""
     claims = (ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid) for claim in request.claims)
     return list({claim.uid: claim for claim in claims}.values())
 

@@ -107,18 +107,13 @@ def _known(service: str) -> bool:
     return service in {"", "liveness", "readiness", *HEALTH_VERSIONS, "v1.DRAPlugin", "v1beta1.DRAPlugin"}
 
 
-def add_health_services(feed: HealthFeed, *, pool: str) -> Callable[[Any], None]:
-    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the
-    server's own."""
-
-    def add(server: Any) -> None:
-        places = threading.Semaphore(MOST_STREAMS)
-        v1 = ResourceHealthService(feed, drahealth_v1_pb2, pool=pool, places=places)
-        drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
-        alpha = ResourceHealthService(feed, drahealth_v1alpha1_pb2, pool=pool, places=places)
-        drahealth_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(alpha, server)  # type: ignore[no-untyped-call]
-
-    return add
+def add_health_services(feed: HealthFeed, server: Any, *, pool: str) -> None:
+    """Puts DRAResourceHealth, both versions, onto a gRPC server. The streams that it may hold are the server's own."""
+    places = threading.Semaphore(MOST_STREAMS)
+    v1 = ResourceHealthService(feed, drahealth_v1_pb2, pool=pool, places=places)
+    drahealth_v1_pb2_grpc.add_DRAResourceHealthServicer_to_server(v1, server)  # type: ignore[no-untyped-call]
+    alpha = ResourceHealthService(feed, drahealth_v1alpha1_pb2, pool=pool, places=places)
+    drahealth_v1alpha1_pb2_grpc.add_DRAResourceHealthServicer_to_server(alpha, server)  # type: ignore[no-untyped-call]
 
 
 def sockets_answer(registration: Path, dra: Path, *, timeout: float = 5.0) -> bool:

@@ -95,7 +95,6 @@ class NetlinkLinks:
             return interface if route.link_lookup(ifname=interface) else None
 
     def state(self, name: str) -> LinkState:
-        """An interface of the host."""
         with _route() as route:
             return _state(route, name)
 

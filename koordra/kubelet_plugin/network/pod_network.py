@@ -108,7 +108,6 @@ class PodNetworks:
             self.release(claim)
 
     def ready(self) -> tuple[AttachedNetwork, ...]:
-        """The networks that are completely attached."""
         return tuple(claim for claim in self.attached() if self._gate(claim.uid).exists())
 
     def attached(self) -> tuple[AttachedNetwork, ...]:

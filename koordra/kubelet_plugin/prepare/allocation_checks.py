@@ -36,6 +36,8 @@ from koordra.api.devices import Capacity, Device
 from koordra.api.opaque.parameters import JointAllocation, Pairing
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
+from koordra.kubelet_plugin.claims.configuration import Configuration
+from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.quantity import canonical, parse
 from koordra.topology.scopes import scope_key, together
 
@@ -166,6 +168,21 @@ def _claims(claims: Iterable[ClaimRecord]) -> str:
 
 Placed = tuple[str, Mapping[str, Any]]
 """A device's name and its published attributes as plain values."""
+
+
+def refuse_unmet_scopes(wanted: ClaimRecord, config: Configuration, *, inventory: Inventory) -> None:
+    """Raises PrepareError naming the devices, the scope and where they are."""
+    for entry, joint in config.required_scopes():
+        placed = [
+            (device.device, inventory.attributes(device.device))
+            for device in wanted.devices
+            if entry.covers(device.request) and not device.admin_access
+        ]
+        why = unmet(placed, joint)
+        if why is not None:
+            raise PrepareError(
+                f"{wanted.ref}: TopologyScopeUnmet: {why}, and its JointAllocation is Required"
+            )
 
 
 def unmet(devices: Sequence[Placed], wanted: JointAllocation) -> str | None:

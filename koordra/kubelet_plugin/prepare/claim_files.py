@@ -129,7 +129,6 @@ class ClaimFiles:
         return all(path.is_file() for path in needed)
 
     def hook_records(self) -> dict[str, bytes]:
-        """The records for the hook, by claim uid."""
         found = {}
         with _reported(CheckpointError, self._paths.prepared, "read"):
             for uid in self.recorded():

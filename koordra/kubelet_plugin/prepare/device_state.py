@@ -43,7 +43,6 @@ from koordra.errors import ApiError, CheckpointError, KoordraError, NotFound, Pr
 from koordra.kubelet_plugin.cdi import claim_spec, container_files
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, CheckpointFile, recover_records
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, State
-from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.isolation import Backends
 from koordra.kubelet_plugin.network.network_decision import Consumers
 from koordra.kubelet_plugin.network.pod_network import PodNetworks
@@ -55,6 +54,7 @@ from koordra.kubelet_plugin.settings import NodePaths
 from koordra.logs import get_logger
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
+from koordra.node_state.locks import StateLock
 
 log = get_logger(__name__)
 
@@ -323,8 +323,7 @@ class DeviceState:
         return checkpoint or Checkpoint()
 
     def _recovered(self, intact: tuple[ClaimRecord, ...], error: CheckpointError) -> Checkpoint:
-        """A checkpoint rebuilt from what is left; raises `error` while some claim with a file has no
-        record."""
+        """A checkpoint rebuilt from what is left; raises `error` while a claim with a file has no record."""
         records = recover_records(
             intact, for_hook=self._files.hook_records(), pool=self._node, boot_id=self._inventory().boot_id
         )

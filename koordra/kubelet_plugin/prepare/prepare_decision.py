@@ -36,7 +36,7 @@ from koordra.kubelet_plugin.claims.configuration import Configuration, configura
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
 from koordra.kubelet_plugin.isolation import Backend, Backends, Share
 from koordra.kubelet_plugin.network.network_decision import Consumers, network_plans
-from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, unmet
+from koordra.kubelet_plugin.prepare.allocation_checks import refuse_overcommit, refuse_unmet_scopes
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.kubelet_plugin.publish.partitions import MigDevice
 from koordra.node_state.claim_network import NetworkKind, NetworkPlan
@@ -107,7 +107,7 @@ def decide(
         pod_claim=objects.annotations_of(claim).get(names.POD_CLAIM_NAME) or None,
     )
     refuse_overcommit(record, holders=node.holders, published=node.inventory.published)
-    _refuse_unmet_scopes(record, config, node=node)
+    refuse_unmet_scopes(record, config, inventory=node.inventory)
     shares = [_isolated(record, index, config, node=node, before=before) for index in range(len(devices))]
     record = replace(
         record,
@@ -252,20 +252,6 @@ def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceR
                 nodes=(verbs,),
             )
     raise PrepareError(f"{ref}: DeviceUnhealthy: {record.device} has no known identity or device node")
-
-
-def _refuse_unmet_scopes(record: ClaimRecord, config: Configuration, *, node: NodeView) -> None:
-    for entry, wanted in config.required_scopes():
-        placed = [
-            (device.device, node.inventory.attributes(device.device))
-            for device in record.devices
-            if entry.covers(device.request) and not device.admin_access
-        ]
-        why = unmet(placed, wanted)
-        if why is not None:
-            raise PrepareError(
-                f"{record.ref}: TopologyScopeUnmet: {why}, and its JointAllocation is Required"
-            )
 
 
 def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,13 @@ class Offering:
     mig: bool = False
     vfs: bool = False
     isolation: IsolationPolicy = LIMITED
+
+    def on(self, backends: Sequence[str]) -> Offering:
+        """The same, as far as a node with these isolation backends can offer it."""
+        isolation = self.isolation.among(backends)
+        if not isolation.allowed:
+            log.warning("gpu_shares_refused", allowed=self.isolation.allowed, available=backends)
+        return replace(self, isolation=isolation)
 
     def devices(self, machine: topology.Machine) -> list[dict[str, Any]]:
         """The offered devices as ResourceSlices show them, whatever the allocation mode."""
@@ -144,7 +151,6 @@ class Inventory:
 def inventory_of(
     discovery: Discovery, *, offering: Offering | None = None, driver_files: tuple[Mount, ...] = ()
 ) -> Inventory:
-    """The inventory of one reading."""
     offering = offering or Offering()
     read = Reader(
         {"devices": offering.devices(discovery.machine)}, object="this node's ResourceSlice", field="spec"

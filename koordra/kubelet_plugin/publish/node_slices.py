@@ -124,7 +124,6 @@ def _related(one: str, other: str) -> bool:
 
 
 def merged(*layers: Mapping[str, Sequence[Taint]]) -> dict[str, tuple[Taint, ...]]:
-    """All layers' taints, by device."""
     found: dict[str, tuple[Taint, ...]] = {}
     for layer in layers:
         for name, taints in layer.items():

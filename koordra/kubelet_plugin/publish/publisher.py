@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
-from koordra.errors import ApiError, Conflict, NotFound
+from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.allocation_mode import AllocationModeChange, ModeStep, quarantined
 from koordra.kubelet_plugin.publish.resource_slices import next_generation
@@ -48,7 +48,6 @@ BuildSlices = Callable[[Object, int], Sequence[Object]]
 
 
 def own_slices_selector(node: str) -> str:
-    """Field selector of this driver's slices of the node."""
     return f"spec.driver={names.DRIVER},spec.nodeName={node}"
 
 
@@ -89,8 +88,22 @@ class Publisher:
         """Sync soon: something may have changed."""
         self._wanted.set()
 
+    def negotiate(self, stop: threading.Event) -> None:
+        """Learn the served versions of resource.k8s.io; retried until the server answers."""
+        while not stop.is_set():
+            try:
+                log.info("api_versions_negotiated", **self._client.negotiate())
+            except ApiUnreachable as error:
+                log.warning("api_server_unreachable", server=self._client.server, error=str(error))
+                stop.wait(self._retry)
+            except ApiError as error:
+                log.warning("api_versions_unknown", error=str(error), assumed="v1")
+                return
+            else:
+                self.wake()
+                return
+
     def on_change(self, event: str, obj: Object) -> None:
-        """Listener of the watch on our own slices."""
         del event, obj
         self.wake()
 

@@ -246,7 +246,6 @@ def _gpu(
 
 
 def _gpu_attributes(machine: Machine, gpu: Gpu) -> dict[str, Any]:
-    """The attributes that a card and its MIG instances share."""
     cuda = machine.cuda_version
     return {
         names.ATTR_MODEL: gpu_model(gpu.product_name) if gpu.product_name else None,

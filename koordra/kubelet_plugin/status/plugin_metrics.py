@@ -37,8 +37,12 @@ class PluginMetrics:
         self._running = metrics.gauge("koordra_plugin_calls_in_progress", "Claims under way.", ("call",))
         self._claims = metrics.gauge("koordra_plugin_claims", "Claims of this node.", ("state",))
         self._devices = metrics.gauge("koordra_plugin_devices", "Devices of this node.", ("health",))
-        self._slices = metrics.counter("koordra_plugin_slice_writes", "Publications of the ResourceSlices.")
-        self._sockets = metrics.counter("koordra_plugin_sockets_restored", "Sockets that had vanished.")
+        self.slice_writes = metrics.counter(
+            "koordra_plugin_slice_writes", "Publications of the ResourceSlices."
+        )
+        self.sockets_restored = metrics.counter(
+            "koordra_plugin_sockets_restored", "Sockets that had vanished."
+        )
         for call in CALLS:
             self._seconds.labels(call)
             self._running.labels(call)
@@ -50,7 +54,6 @@ class PluginMetrics:
 
     @contextmanager
     def observe_call(self, call: str) -> Iterator[None]:
-        """Around the work on one claim."""
         started = time.monotonic()
         result = "failed"
         self._running.labels(call).inc()
@@ -73,9 +76,3 @@ class PluginMetrics:
         found = [device.health for device in devices]
         self._devices.labels("healthy").set(found.count(Health.HEALTHY))
         self._devices.labels("unhealthy").set(found.count(Health.UNHEALTHY))
-
-    def observe_slices_written(self) -> None:
-        self._slices.inc()
-
-    def observe_socket_restored(self) -> None:
-        self._sockets.inc()

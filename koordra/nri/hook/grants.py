@@ -68,7 +68,6 @@ class Grants:
 
     @property
     def claims(self) -> frozenset[str]:
-        """The uids of the claims."""
         return frozenset(grant.claim.ref.uid for grant in self.held)
 
     @property

@@ -49,7 +49,6 @@ class GrantedDevice:
 
 
 def granted_devices(grants: Grants) -> tuple[GrantedDevice, ...]:
-    """The devices of these grants."""
     return tuple(
         GrantedDevice(
             grant.claim.ref.namespace,
@@ -100,7 +99,6 @@ class Ledger:
         self._write(container_id, granted)
 
     def flush(self) -> None:
-        """Retry the entries that could not be written."""
         with self._lock:
             waiting = [(each, self._entries[each]) for each in self._unwritten & self._entries.keys()]
         for container_id, granted in waiting:
@@ -141,7 +139,6 @@ class Ledger:
             )
 
     def remove(self, container_id: str) -> None:
-        """The container is gone."""
         with self._lock:
             known = self._entries.pop(container_id, None)
             self._since.pop(container_id, None)
@@ -151,7 +148,6 @@ class Ledger:
                 (self._folder / f"{container_id}.json").unlink(missing_ok=True)
 
     def retain(self, existing: Iterable[str]) -> None:
-        """Remove the entries of containers that no longer exist."""
         there = set(existing)
         now = time.monotonic()
         with self._lock:

@@ -28,7 +28,6 @@ class DeviceRule:
     access: str = "rwm"
 
     def covers(self, number: tuple[str, int, int]) -> bool:
-        """Whether the rule covers the device."""
         kind, major, minor = number
         return (
             self.type in ("", "a", kind)
@@ -84,7 +83,6 @@ class Container:
 
 
 def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Container:
-    """The values of one container in an NRI request."""
     linux = container.linux
     return Container(
         namespace=pod.namespace,
@@ -155,7 +153,6 @@ class Adjustment:
 
 
 def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
-    """The adjustment as an NRI message."""
     message = nri_pb2.ContainerAdjustment()
     for name in adjustment.taken_over:
         if name.startswith("/"):

@@ -103,7 +103,6 @@ class Hook(Plugin):
         return super().handler(row)
 
     def configure(self, request: nri_pb2.ConfigureRequest) -> None:
-        """Note whether the runtime applies device rules."""
         about = f"{request.runtime_name} {request.runtime_version}"
         self._rules_apply = applies_device_rules(
             runtime_name=request.runtime_name,
@@ -146,7 +145,6 @@ class Hook(Plugin):
     def run_pod_sandbox(
         self, request: nri_pb2.RunPodSandboxRequest, _call: Call
     ) -> nri_pb2.RunPodSandboxResponse:
-        """Attach the pod's NICs, or fail the sandbox (RemoteError)."""
         if self._networks is not None:
             try:
                 self._networks.attach(_sandbox(request.pod))
@@ -158,7 +156,6 @@ class Hook(Plugin):
     def stop_pod_sandbox(
         self, request: nri_pb2.StopPodSandboxRequest, _call: Call
     ) -> nri_pb2.StopPodSandboxResponse:
-        """Detach its NICs."""
         self._detach(request.pod)
         return nri_pb2.StopPodSandboxResponse()
 
@@ -182,7 +179,6 @@ class Hook(Plugin):
     def remove_container(
         self, request: nri_pb2.RemoveContainerRequest, _call: Call
     ) -> nri_pb2.RemoveContainerResponse:
-        """Remove the container from the ledger."""
         self._ledger.remove(request.container.id)
         return nri_pb2.RemoveContainerResponse()
 

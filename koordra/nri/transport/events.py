@@ -1,4 +1,4 @@
-"""What a runtime can announce to a plugin, and which of it an older runtime knows.
+"""What a runtime can announce to a plugin, which of it an older runtime knows, and the plugin that handles it.
 
 Four things depend on the version of the runtime's NRI. A bit of the event mask that the runtime does not know
 makes it reject the plugin, so the mask is cut to what it knows: events up to 11 before NRI 0.10, up to 14
@@ -11,11 +11,13 @@ the one method StateChange, afterwards each through its own; a plugin answers bo
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra._proto.nri import nri_pb2
 from koordra._proto.nri.nri_pb2 import Event
+from koordra.nri.transport.ttrpc import Call
 
 FIRST_GENERATION: Final = 0x7FF
 """Events 1 to 11: NRI 0.9 and older."""
@@ -30,36 +32,24 @@ class EventMethod:
     """One event: the method of the Plugin service that carries it, and the plugin's method that handles
     it."""
 
-    event: Event
+    event: int
     method: str
     handler: str
     request: type[Any]
 
     @property
     def bit(self) -> int:
-        """Its bit in the event mask."""
-        return 1 << (int(self.event) - 1)
+        return 1 << (self.event - 1)
 
 
-def _row(event: Event, method: str, handler: str) -> EventMethod:
-    return EventMethod(event, method, handler, getattr(nri_pb2, f"{method}Request"))
+def _event_method(name: str) -> EventMethod:
+    """`RUN_POD_SANDBOX` is `RunPodSandbox`, with a `RunPodSandboxRequest`, handled by `run_pod_sandbox`."""
+    method = "".join(word.capitalize() for word in name.split("_"))
+    return EventMethod(Event.Value(name), method, name.lower(), getattr(nri_pb2, f"{method}Request"))
 
 
-EVENT_METHODS: Final = (
-    _row(Event.RUN_POD_SANDBOX, "RunPodSandbox", "run_pod_sandbox"),
-    _row(Event.UPDATE_POD_SANDBOX, "UpdatePodSandbox", "update_pod_sandbox"),
-    _row(Event.POST_UPDATE_POD_SANDBOX, "PostUpdatePodSandbox", "post_update_pod_sandbox"),
-    _row(Event.STOP_POD_SANDBOX, "StopPodSandbox", "stop_pod_sandbox"),
-    _row(Event.REMOVE_POD_SANDBOX, "RemovePodSandbox", "remove_pod_sandbox"),
-    _row(Event.CREATE_CONTAINER, "CreateContainer", "create_container"),
-    _row(Event.POST_CREATE_CONTAINER, "PostCreateContainer", "post_create_container"),
-    _row(Event.START_CONTAINER, "StartContainer", "start_container"),
-    _row(Event.POST_START_CONTAINER, "PostStartContainer", "post_start_container"),
-    _row(Event.UPDATE_CONTAINER, "UpdateContainer", "update_container"),
-    _row(Event.POST_UPDATE_CONTAINER, "PostUpdateContainer", "post_update_container"),
-    _row(Event.STOP_CONTAINER, "StopContainer", "stop_container"),
-    _row(Event.REMOVE_CONTAINER, "RemoveContainer", "remove_container"),
-    _row(Event.VALIDATE_CONTAINER_ADJUSTMENT, "ValidateContainerAdjustment", "validate_container_adjustment"),
+EVENT_METHODS: Final = tuple(
+    _event_method(name) for name, number in Event.items() if Event.UNKNOWN < number < Event.LAST
 )
 
 BY_EVENT: Final = {row.event: row for row in EVENT_METHODS}
@@ -86,3 +76,34 @@ def subscription(wanted: int, known: int) -> int:
     """The mask to answer Configure with: what is wanted and known. Never zero, which would mean
     everything."""
     return wanted & known or BY_EVENT[Event.REMOVE_POD_SANDBOX].bit
+
+
+class Plugin:
+    """What a plugin does; every method may be left as it is. Methods may be called from several threads at
+    once.
+
+    One method per event, named after it (`create_container`, `stop_pod_sandbox`, ...; see
+    EVENT_METHODS), takes (request, call) and returns the response message. Only those that a subclass
+    defines are subscribed to.
+    """
+
+    def configure(self, request: nri_pb2.ConfigureRequest) -> None:
+        """The runtime introduces itself, and hands over the configuration text of a plugin that it
+        launched."""
+
+    def synchronize(
+        self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
+    ) -> Sequence[nri_pb2.ContainerUpdate]:
+        """What exists already; may answer with changes to it. Containers created meanwhile may be missing."""
+        return ()
+
+    def shutdown(self) -> None:
+        """The runtime is about to end (not every runtime says so)."""
+
+    def handler(self, row: EventMethod) -> Callable[[Any, Call], Any] | None:
+        """The method that handles an event, or None where the class does not define it."""
+        method: Callable[[Any, Call], Any] | None = getattr(self, row.handler, None)
+        return method
+
+    def wanted_events(self) -> int:
+        return sum(row.bit for row in EVENT_METHODS if self.handler(row) is not None)

@@ -42,8 +42,6 @@ class Observer:
 
 
 class MetricsObserver(Observer):
-    """An observer that keeps metrics."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._requests = metrics.counter(
             "koordra_nri_requests",

@@ -8,7 +8,7 @@ numbering and writing share one lock. Responses come back in any order and are m
 for a stream without a pending call is dropped, and frames of unknown types are ignored.
 
 The data is a `ttrpc.Request` (service, method, payload, remaining time, metadata) or a `ttrpc.Response`
-(status, payload). The answering side is in `serving`.
+(status, payload). The answering side is in `ttrpc_server`.
 """
 
 from __future__ import annotations
@@ -114,6 +114,17 @@ class Decoder:
             yield Frame(stream, kind, data, flags)
 
 
+def frames(receive: Callable[[Frame], None]) -> Callable[[bytes], None]:
+    """A receiver of the stream's bytes, in pieces of any size, that hands each frame on."""
+    decoder = Decoder()
+
+    def decode(piece: bytes) -> None:
+        for frame in decoder.feed(piece):
+            receive(frame)
+
+    return decode
+
+
 def response_frame(stream: int, *, payload: bytes = b"", code: int = Code.OK, message: str = "") -> Frame:
     """The Response to a stream: a payload, or a status when `code` is not OK. Too long a payload becomes a
     status."""
@@ -190,7 +201,6 @@ class Caller:
         return _answer_of(method, pending.frame, answer)
 
     def on_frame(self, frame: Frame) -> None:
-        """Take a frame that arrived on the stream."""
         if frame.kind != RESPONSE:
             return
         with self._lock:
@@ -200,7 +210,6 @@ class Caller:
             pending.answered.set()
 
     def close(self, why: Exception) -> None:
-        """Fail all calls that wait, and all later ones."""
         with self._lock:
             self._closed = self._closed or why
             pending, self._pending = self._pending, {}

@@ -110,38 +110,33 @@ class Dispatcher:
     def on_frame(self, frame: Frame) -> None:
         """Take a frame that arrived; returns without waiting for the handler."""
         received = time.monotonic()
+        if frame.kind not in (DATA, REQUEST):
+            return
+        try:
+            request, handler = self._request_of(frame)
+        except RemoteError as error:
+            self._send(response_frame(frame.stream, code=error.code, message=error.message))
+        else:
+            self._accept(frame.stream, request, handler, received)
+
+    def _request_of(self, frame: Frame) -> tuple[ttrpc_pb2.Request, Handler]:
+        """The request in a frame and who answers it. RemoteError: the status of an invalid one."""
         if frame.kind == DATA:
-            self._send(
-                response_frame(frame.stream, code=Code.INVALID_ARGUMENT, message="data on a closed stream")
-            )
-            return
-        if frame.kind != REQUEST:
-            return
+            raise RemoteError(Code.INVALID_ARGUMENT, "data on a closed stream")
         if frame.stream % 2 == 0 or frame.stream <= self._last_stream:
-            self._send(
-                response_frame(
-                    frame.stream, code=Code.INVALID_ARGUMENT, message="stream ids are odd and rise"
-                )
-            )
-            return
+            raise RemoteError(Code.INVALID_ARGUMENT, "stream ids are odd and rise")
         self._last_stream = frame.stream
         if frame.oversized:
-            self._send(
-                response_frame(frame.stream, code=Code.RESOURCE_EXHAUSTED, message="the message is too long")
-            )
-            return
+            raise RemoteError(Code.RESOURCE_EXHAUSTED, "the message is too long")
         try:
             request = ttrpc_pb2.Request.FromString(frame.data)
         except DecodeError as error:
-            message = f"not a ttrpc request: {error}"
-            self._send(response_frame(frame.stream, code=Code.INVALID_ARGUMENT, message=message))
-            return
+            raise RemoteError(Code.INVALID_ARGUMENT, f"not a ttrpc request: {error}") from error
         handler = self._handlers.get((request.service, request.method))
         if handler is None:
-            message = f"{request.service}/{request.method} is not served here"
-            self._send(response_frame(frame.stream, code=Code.UNIMPLEMENTED, message=message))
-            return
-        self._accept(frame.stream, request, handler, received)
+            why = f"{request.service}/{request.method} is not served here"
+            raise RemoteError(Code.UNIMPLEMENTED, why)
+        return request, handler
 
     def wait_idle(self, timeout: float) -> bool:
         """Wait until every request has been answered; False when that takes longer than `timeout` seconds."""

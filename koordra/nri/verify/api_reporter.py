@@ -46,7 +46,6 @@ log = get_logger(__name__)
 
 
 def utc_now() -> str:
-    """The time as the API writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -78,7 +77,6 @@ class ApiReporter(Reporter):
             self._evict_pod(finding)
 
     def gone(self, finding: Finding, /) -> None:
-        """The condition back to True."""
         for device in finding.drift.devices:
             self._condition(finding, device, status="True", reason="Verified")
 

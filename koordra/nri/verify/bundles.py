@@ -79,7 +79,6 @@ class Bundles:
         return (self._folder / container_id / "config.json").exists()
 
     def since(self, container_id: str) -> float | None:
-        """When the container was created (Unix time)."""
         try:
             return (self._folder / container_id / "config.json").stat().st_mtime
         except OSError:
@@ -131,13 +130,11 @@ class Bundles:
 
 
 def is_sandbox(spec: Mapping[str, Any]) -> bool:
-    """Whether it is a pod's pause container."""
     annotations = spec.get("annotations") or {}
     return "sandbox" in (annotations.get(_TYPE), annotations.get("io.kubernetes.cri-o.ContainerType"))
 
 
 def container_of_spec(container_id: str, spec: Mapping[str, Any]) -> Container:
-    """The values of a container in its OCI spec."""
     annotations = dict(spec.get("annotations") or {})
     process, linux = spec.get("process") or {}, spec.get("linux") or {}
     resources = linux.get("resources") or {}

@@ -98,7 +98,6 @@ class Known:
 
 
 def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
-    """Every difference of one container."""
     unreadable = {} if known.granted is not None else known.unreadable or {}
     for why in unreadable.values():
         return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
@@ -224,5 +223,4 @@ def _foreign(running: Running, guarded: DeviceGuard, *, numbers: _Numbers) -> It
 
 
 def markers_of(running: Running) -> tuple[str, ...]:
-    """The claims that the container's markers name."""
     return claim_markers(running.container)

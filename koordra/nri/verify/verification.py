@@ -264,8 +264,6 @@ def _resolved(finding: Finding, others: Iterable[Finding]) -> Finding:
 
 
 class _Instruments:
-    """The loop's metrics."""
-
     def __init__(self, metrics: Metrics) -> None:
         self._now = metrics.gauge(
             "koordra_nri_drift", "Differences between what containers have and should have.", ["kind"]

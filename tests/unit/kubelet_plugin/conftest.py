@@ -11,7 +11,6 @@ import pytest
 
 from koordra.errors import PrepareError
 from koordra.kubelet_plugin.claims.checkpoint import Checkpoint, decode
-from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.discovery.reading import discover
 from koordra.kubelet_plugin.discovery.result import Discovery
 from koordra.kubelet_plugin.isolation import backends
@@ -20,6 +19,7 @@ from koordra.kubelet_plugin.publish.inventory import Inventory, Offering, invent
 from koordra.kubelet_plugin.settings import NodePaths
 from koordra.node_state.claim_ref import ClaimRef
 from koordra.node_state.disk import Disk
+from koordra.node_state.locks import StateLock
 from koordra.topology.presets import write_machine
 from tests.fakes.disks import StepDisk
 from tests.fakes.node_claims import ANY_ISOLATION, NODE, FakeClaims

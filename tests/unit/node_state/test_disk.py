@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from koordra.errors import CheckpointError
-from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.node_state.disk import Disk
+from koordra.node_state.locks import StateLock
 
 
 class TracedDisk(Disk):

@@ -18,7 +18,8 @@ import pytest
 
 from koordra._proto.nri import nri_pb2
 from koordra.errors import NRIError
-from koordra.nri.instance_lock import LOCK_FILE, first_start, instance_lock
+from koordra.node_state.locks import HOOK_LOCK, node_lock
+from koordra.nri.service import first_start
 from tests.fakes.nri_runtime import FakeRuntime, PluginConnection
 from tests.unit.nri.node_state import NODE, guarded_json, write
 
@@ -89,10 +90,10 @@ def test_a_second_instance_takes_over_when_the_first_ends_or_dies(processes: Pro
 
 def test_a_waiting_instance_ends_when_it_is_told_to(tmp_path: Path) -> None:
     stop = threading.Event()
-    with instance_lock(tmp_path, stop) as first:
+    with node_lock(tmp_path, stop) as first:
         assert first
         threading.Timer(0.1, stop.set).start()
-        with instance_lock(tmp_path, stop) as second:
+        with node_lock(tmp_path, stop) as second:
             assert not second
 
 
@@ -100,11 +101,11 @@ def test_a_state_directory_that_cannot_be_had_is_an_error_that_names_it(tmp_path
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(NRIError, match="file/state"),
-        instance_lock(tmp_path / "file" / "state", threading.Event()),
+        node_lock(tmp_path / "file" / "state", threading.Event()),
     ):
         pass
-    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NRIError, match=LOCK_FILE), instance_lock(tmp_path, threading.Event()):
+    (tmp_path / HOOK_LOCK).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NRIError, match=HOOK_LOCK), node_lock(tmp_path, threading.Event()):
         pass
 
 
@@ -167,16 +168,16 @@ def test_ready_means_registered_or_standing_by(processes: Processes) -> None:
 
 def test_the_first_start_of_a_hook_on_a_node_is_remembered(tmp_path: Path) -> None:
     stop = threading.Event()
-    with instance_lock(tmp_path, stop) as alone:
+    with node_lock(tmp_path, stop) as alone:
         assert alone
     os.utime(tmp_path / "nri.lock", (1000, 1000))
-    with instance_lock(tmp_path, stop):
+    with node_lock(tmp_path, stop):
         assert first_start(tmp_path) == 1000
 
 
 def test_a_first_start_to_come_is_now(tmp_path: Path) -> None:
     """The clock was ahead: otherwise nothing would be evicted until that time."""
-    with instance_lock(tmp_path, threading.Event()):
-        os.utime(tmp_path / LOCK_FILE, (5000, 5000))
+    with node_lock(tmp_path, threading.Event()):
+        os.utime(tmp_path / HOOK_LOCK, (5000, 5000))
         assert first_start(tmp_path, now=lambda: 2000.0) == 2000
         assert first_start(tmp_path, now=lambda: 6000.0) == 2000

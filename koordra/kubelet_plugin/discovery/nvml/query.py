@@ -35,8 +35,6 @@ class NvmlFacts:
 
 
 class GpuFactsSource(Protocol):
-    """A source of the GPUs of a machine."""
-
     def read(self) -> NvmlFacts:
         """All GPUs now. Never raises; what cannot be read is in ``problems``."""
         ...

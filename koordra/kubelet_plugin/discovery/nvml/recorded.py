@@ -36,8 +36,6 @@ _LOST = {"GPU is lost": "GpuLost"}
 
 
 class RecordedNvml:
-    """Reads ``nvml.json`` of a machine root."""
-
     def __init__(self, root: MachineRoot) -> None:
         self._root = root
 
@@ -117,45 +115,42 @@ def _nvlink(entry: Any) -> NvLink | None:
     )
 
 
+_PROFILE = {"id": "id", "memoryBytes": "memory_bytes", "computeSlices": "compute_slices", "most": "most"}
+_ENGINES = {
+    "copyEngines": "copy_engines",
+    "decoders": "decoders",
+    "encoders": "encoders",
+    "jpegEngines": "jpeg_engines",
+    "ofaEngines": "ofa_engines",
+}
+_INSTANCE = {
+    "gpuInstance": "gpu_instance",
+    "computeInstance": "compute_instance",
+    "profileId": "profile_id",
+    "start": "start",
+    "size": "size",
+}
+
+
+def _numbers(entry: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
+    return {field: _whole(entry.get(key)) for key, field in fields.items()}
+
+
 def _profile(entry: dict[str, Any]) -> MigProfile | None:
-    numbers = [_whole(entry.get(key)) for key in ("id", "memoryBytes", "computeSlices", "most")]
-    name, places = _text(entry.get("name")) or "", [_place(place) for place in _list(entry.get("placements"))]
-    if None in numbers or not MIG_PROFILE.fullmatch(name) or None in places:
+    numbers, name = _numbers(entry, _PROFILE), _text(entry.get("name")) or ""
+    places = [_place(place) for place in _list(entry.get("placements"))]
+    if None in numbers.values() or not MIG_PROFILE.fullmatch(name) or None in places:
         return None
-    number, memory, slices, most = (value or 0 for value in numbers)
-    engines = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
-    copy, decoders, encoders, jpeg, ofa = (_whole(entry.get(key)) or 0 for key in engines)
-    return MigProfile(
-        id=number,
-        name=name,
-        memory_bytes=memory,
-        compute_slices=slices,
-        most=most,
-        placements=tuple(sorted(place for place in places if place)),
-        copy_engines=copy,
-        decoders=decoders,
-        encoders=encoders,
-        jpeg_engines=jpeg,
-        ofa_engines=ofa,
-    )
+    engines = {field: count or 0 for field, count in _numbers(entry, _ENGINES).items()}
+    placements = tuple(sorted(place for place in places if place))
+    return MigProfile(name=name, placements=placements, **numbers, **engines)
 
 
 def _instance(entry: dict[str, Any]) -> MigInstance | None:
-    numbers = [
-        _whole(entry.get(key)) for key in ("gpuInstance", "computeInstance", "profileId", "start", "size")
-    ]
-    if None in numbers:
+    numbers, uuid = _numbers(entry, _INSTANCE), _text(entry.get("uuid")) or ""
+    if None in numbers.values():
         return None
-    gpu, compute, profile, start, size = (value or 0 for value in numbers)
-    uuid = _text(entry.get("uuid")) or ""
-    return MigInstance(
-        gpu_instance=gpu,
-        compute_instance=compute,
-        profile_id=profile,
-        start=start,
-        size=size,
-        uuid=uuid if MIG_UUID.fullmatch(uuid) else None,
-    )
+    return MigInstance(uuid=uuid if MIG_UUID.fullmatch(uuid) else None, **numbers)
 
 
 def _place(place: Any) -> tuple[int, int] | None:

@@ -16,7 +16,6 @@ _NETDEV = re.compile(r"[^/\s:]{1,15}", re.ASCII)
 
 
 def interfaces(root: MachineRoot, directory: str) -> list[str]:
-    """The network interfaces of one function."""
     return [name for name in root.names(f"{directory}/net") if _NETDEV.fullmatch(name)]
 
 

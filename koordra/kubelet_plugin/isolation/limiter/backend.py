@@ -127,7 +127,6 @@ class LimiterIsolation:
 
     @property
     def installed(self) -> bool:
-        """Whether this node has the libraries."""
         try:
             return bool(self._built)
         except PrepareError:

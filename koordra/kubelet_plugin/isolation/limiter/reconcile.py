@@ -42,6 +42,7 @@ from typing import Final
 
 from koordra.errors import KoordraError, NodeError
 from koordra.kubelet_plugin.isolation.limiter import layout, region, unaccounted_memory
+from koordra.kubelet_plugin.isolation.limiter.backend import LimiterIsolation
 from koordra.kubelet_plugin.isolation.limiter.contexts import Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import HostProcesses, NvmlProcesses, ProcessLists
 from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
@@ -124,6 +125,16 @@ class Reconciler:
         self._verdicts: dict[str, Verdict] = {}
         self._blind = False
         self._told = False
+
+    @classmethod
+    def of(
+        cls, limiter: LimiterIsolation, *, contexts: Contexts, metrics: Metrics, changed: Callable[[], None]
+    ) -> Reconciler:
+        """Of this node's limiter: its broker supplies who called, and each call makes the node poll."""
+        processes = HostProcesses(limiter.claims, told=limiter.broker.caller)
+        made = cls(limiter.claims, contexts=contexts, metrics=metrics, processes=processes, changed=changed)
+        limiter.broker.called = made.wake
+        return made
 
     def wake(self) -> None:
         """Look soon: a process has called, or `stop` was set."""

@@ -218,7 +218,6 @@ class _Usage:
         self.length = os.fstat(file).st_size if whole else len(self.head)
 
     def taken(self) -> list[int]:
-        """The slots that may be owned."""
         bits = int.from_bytes(self.head[layout.BITMAP : layout.EXPORTS], "little")
         found = []
         while bits:

@@ -106,27 +106,24 @@ def enforces(claims: Path, uid: str) -> bool | None:
     return found.enforced if found else None
 
 
+_DEVICE_GAUGES: Final = {
+    "used_bytes": "GPU memory that a limited claim uses.",
+    "limit_bytes": "GPU memory that a limited claim may use.",
+    "unseen_bytes": "GPU memory of a limited claim beyond its ledger.",
+    "context_bytes": "GPU memory that is kept for each context.",
+    "denied_requests": "Requests of a limited claim that were over its limit.",
+}
+
+
 class LimiterMetrics:
     """`claims` is the folder with one folder per claim."""
 
     def __init__(self, metrics: Metrics, claims: Path) -> None:
         self._claims = claims
-        labels = ("claim", "gpu")
-        self._used = metrics.gauge(
-            "koordra_limiter_used_bytes", "GPU memory that a limited claim uses.", labels
-        )
-        self._limit = metrics.gauge(
-            "koordra_limiter_limit_bytes", "GPU memory that a limited claim may use.", labels
-        )
-        self._unseen = metrics.gauge(
-            "koordra_limiter_unseen_bytes", "GPU memory of a limited claim beyond its ledger.", labels
-        )
-        self._context = metrics.gauge(
-            "koordra_limiter_context_bytes", "GPU memory that is kept for each context.", labels
-        )
-        self._denied = metrics.gauge(
-            "koordra_limiter_denied_requests", "Requests of a limited claim that were over its limit.", labels
-        )
+        self._devices = {
+            name: metrics.gauge(f"koordra_limiter_{name}", text, ("claim", "gpu"))
+            for name, text in _DEVICE_GAUGES.items()
+        }
         self._turned_away = metrics.gauge(
             "koordra_limiter_turned_away_processes",
             "Processes of a limited claim that could not be limited, and got no CUDA.",
@@ -138,25 +135,16 @@ class LimiterMetrics:
         self.observe(read_all(claims))
 
     def observe(self, read: Mapping[str, ClaimUse]) -> None:
-        """Tell of these claims; those that are gone go."""
-        for gauge in (
-            self._used,
-            self._limit,
-            self._unseen,
-            self._context,
-            self._denied,
-            self._turned_away,
-        ):
+        """Set the series of these claims; those of claims that are gone are removed."""
+        for gauge in (*self._devices.values(), self._turned_away):
             gauge.clear()
         for uid, use in read.items():
             self._turned_away.labels(uid).set(use.turned_away)
             for device in use.devices:
-                self._used.labels(uid, device.uuid).set(device.used)
-                self._unseen.labels(uid, device.uuid).set(device.unseen)
-                self._context.labels(uid, device.uuid).set(device.context_bytes)
-                self._denied.labels(uid, device.uuid).set(device.denied)
-                if device.limit is not None:
-                    self._limit.labels(uid, device.uuid).set(device.limit)
+                figures = device.used, device.limit, device.unseen, device.context_bytes, device.denied
+                for gauge, figure in zip(self._devices.values(), figures, strict=True):
+                    if figure is not None:
+                        gauge.labels(uid, device.uuid).set(figure)
         states = [each.handshake for _, each in verdicts(self._claims, read)]
         for state in HANDSHAKES:
             self._handshakes.labels(state).set(states.count(state))

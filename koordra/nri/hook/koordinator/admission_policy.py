@@ -58,7 +58,6 @@ def _value(thing: str) -> str:
 
 
 def policy(scheduler: str = DEFAULT_SCHEDULER) -> Object:
-    """The policy as it is shipped."""
     return {
         "apiVersion": POLICIES.api_version,
         "kind": POLICIES.kind,

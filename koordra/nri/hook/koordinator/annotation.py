@@ -66,7 +66,6 @@ class NodeDevices:
         self._root = root
 
     def minor_of(self, uuid: str) -> int | None:
-        """The minor of the GPU with this UUID."""
         for path in self._root.glob("proc/driver/nvidia/gpus/*/information"):
             fields = dict(_fields(path))
             if fields.get("GPU UUID") == uuid and fields.get("Device Minor", "").isdecimal():
@@ -86,7 +85,6 @@ class NodeDevices:
         return None
 
     def rdma_devices(self) -> tuple[str, ...]:
-        """All RDMA devices."""
         return tuple(_names(self._root / "sys/class/infiniband"))
 
 
@@ -149,8 +147,6 @@ class _MismatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """The guarded nodes by path."""
-
     guarded: DeviceGuard
 
     def at(self, path: str) -> tuple[str, DeviceNode] | None:

@@ -6,6 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ from koordra._proto.dra import (
     pluginregistration_pb2_grpc,
 )
 from koordra.errors import NodeError, PrepareError
-from koordra.kubelet_plugin.dra.dra_service import SUPPORTED_VERSIONS, DraService, add_services
-from koordra.kubelet_plugin.dra.instance_lock import abandoned, sole_instance
-from koordra.kubelet_plugin.dra.registration import (
-    PluginSockets,
+from koordra.kubelet_plugin.dra.dra_service import (
+    SUPPORTED_VERSIONS,
+    DraService,
     RegistrationService,
-    add_service,
-    remove_abandoned,
+    add_registration,
+    add_services,
 )
-from koordra.kubelet_plugin.dra.sockets import SocketServer
+from koordra.kubelet_plugin.dra.sockets import PluginSockets, SocketServer, remove_abandoned
+from koordra.node_state.locks import abandoned, sole_instance
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.unit.kubelet_plugin.conftest import PluginNode, ref_of
 
@@ -47,7 +48,7 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 def served(node: PluginNode, short_path: Path) -> Iterator[SocketServer]:
-    server = SocketServer(short_path / "plugins" / "dra.sock", add_services(node.plugin()))
+    server = SocketServer(short_path / "plugins" / "dra.sock", partial(add_services, node.plugin()))
     server.start()
     yield server
     server.stop(grace=1)
@@ -198,7 +199,7 @@ def test_registration_says_who_serves_what_where(short_path: Path) -> None:
     assert sockets.registration == short_path / "plugins_registry" / "koordra.io-reg.sock"
     assert sockets.dra == short_path / "plugins" / "koordra.io" / "dra.sock"
     service = RegistrationService(endpoint=sockets.dra, supported_versions=SUPPORTED_VERSIONS)
-    server = SocketServer(sockets.registration, add_service(service), workers=1)
+    server = SocketServer(sockets.registration, partial(add_registration, service), workers=1)
     server.start()
     try:
         assert sockets.registration.stat().st_mode & 0o777 == 0o600
@@ -248,7 +249,7 @@ def test_a_lost_socket_is_bound_again(served: SocketServer, short_path: Path, lo
 
 def test_a_stale_socket_file_is_no_obstacle(short_path: Path, node: PluginNode) -> None:
     (short_path / "dra.sock").write_text("left by a kill")
-    server = SocketServer(short_path / "dra.sock", add_services(node.plugin()))
+    server = SocketServer(short_path / "dra.sock", partial(add_services, node.plugin()))
     try:
         server.start()
     finally:

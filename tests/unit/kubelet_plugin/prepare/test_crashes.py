@@ -15,10 +15,10 @@ import pytest
 
 from koordra.errors import CDIError, CheckpointError, KoordraError, PrepareError
 from koordra.kubelet_plugin.claims.claim_record import State
-from koordra.kubelet_plugin.claims.state_lock import StateLock
 from koordra.kubelet_plugin.isolation import NoIsolation
 from koordra.kubelet_plugin.prepare.device_state import DeviceState
 from koordra.kubelet_plugin.publish.inventory import Inventory
+from koordra.node_state.locks import StateLock
 from tests.fakes.disks import DyingDisk, FailingDisk, Killed, StepDisk
 from tests.fakes.node_claims import GPU_0, GPU_1, NIC_0, claim, gpu, nic, uid
 from tests.long import mostly_long

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def served() -> Iterator[tuple[HealthFeed, SocketServer]]:
     feed = HealthFeed()
     with tempfile.TemporaryDirectory(prefix="k") as folder:
         server = SocketServer(
-            Path(folder) / "dra.sock", add_health_services(feed, pool="node-a"), stopping=feed.close
+            Path(folder) / "dra.sock", partial(add_health_services, feed, pool="node-a"), stopping=feed.close
         )
         server.start()
         try:
