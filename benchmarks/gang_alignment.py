@@ -269,7 +269,7 @@ class Koordra:
         machine = cluster.machine
         self.jobs += 1
         for node in range(NODES):
-            self._tell(cluster, node)
+            self._write_policies(cluster, node)
         gang = Gang(
             "job",
             [_member(f"job-{self.jobs}-{index}", index, gpus, nics) for index in range(members)],

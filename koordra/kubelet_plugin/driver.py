@@ -1,10 +1,8 @@
 """The kubelet plugin of one node, wired together.
 
-Start: 1. the machine watcher, whose first reading is the inventory; guarded.json lists for the NRI hook what to guard
-       2. DeviceState.repair: incomplete claims are rolled back, prepared ones get their files back, stale files go
-       3. the DRA socket serves calls and health streams; 4. the registration socket appears, and the kubelet calls
-       5. ResourceSlices are published and watched, the Node is watched for its labels and cordons, prepared claims are
-          compared with the API (prepare/claim_audit.py), and their status is written (status/claim_status.py)
+Start, in this order: the machine watcher, whose first reading is the inventory; DeviceState.repair; the DRA socket; the
+registration socket, upon which the kubelet calls. Then ResourceSlices are published and watched, the Node is watched for labels
+and cordons, prepared claims are compared with the API (claim_audit.py) and get their status (claim_status.py).
 
 When a reading differs from the last one (a link, an Xid, a card that came or went):
 
@@ -16,7 +14,7 @@ it, which is better than a plugin that seems alive and does nothing.
 
 Stop, in reverse, so that no stopped part is called: the registration (the kubelet drops the endpoint), the DRA server, which
 finishes the calls in progress (the checkpoint is on disk before each answer), publishing. Slices stay: an update brings the next
-instance within seconds, and if none comes the kubelet deletes them. Prepared claims stay prepared: containers keep running.
+instance within seconds, else the kubelet deletes them. Prepared claims stay prepared: containers keep running.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from koordra.api import kinds, objects
+from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.compat.foreign_names import offered_by_others
 from koordra.errors import KoordraError, NodeError
@@ -68,14 +67,11 @@ from koordra.topology import overlay
 from koordra.watch import WatchCache
 
 log = get_logger(__name__)
-
 CHECK_INTERVAL: Final = 2.0
 FILE_CHECK_INTERVAL: Final = 20.0
 """Seconds between two checks for missing sockets, and for missing files of claims, which cost more."""
-
 VERSIONS_WITHIN: Final = 3.0
 """Seconds for which the start waits for the served versions of resource.k8s.io."""
-
 GRACE: Final = 20.0
 """Seconds for calls in progress at the stop (the kubelet waits 45 s for an answer)."""
 
@@ -224,18 +220,6 @@ class Driver:
         try:
             self._registration.start()
             remove_abandoned(self._settings.kubelet_root, self._settings.paths.state)
-            slices = WatchCache(
-                self._client,
-                kinds.RESOURCE_SLICES,
-                field_selector=own_slices_selector(self._settings.node),
-                on_change=self._publisher.on_change,
-            )
-            node = WatchCache(
-                self._client,
-                kinds.NODES,
-                field_selector=f"metadata.name={self._settings.node}",
-                on_change=self._on_node_change,
-            )
             loops = {
                 "publish": self._publisher.run,
                 "audit-claims": self._audit.run,
@@ -245,14 +229,23 @@ class Driver:
             if self._settings.legacy_node_labels:
                 loops["write-node-labels"] = self._labels.run
             threads += [spawn(partial(run, stop), name=name) for name, run in loops.items()]
-            watches = {"watch-slices": slices, "watch-node": node}
-            following = [spawn(partial(watch.run, stop), name=name) for name, watch in watches.items()]
+            slices, node = own_slices_selector(self._settings.node), f"metadata.name={self._settings.node}"
+            following = [
+                self._watch(kinds.RESOURCE_SLICES, slices, self._publisher.on_change, stop),
+                self._watch(kinds.NODES, node, self._on_node_change, stop),
+            ]
             log.info("plugin_ready", node=self._settings.node, socket=str(self._dra.path))
             self._status.wake()
             self._supervise(stop, [*threads, *following])
         finally:
             self._registration.stop(grace=1.0)
             self._dra.stop(grace=GRACE)
+
+    def _watch(
+        self, kind: Kind, selector: str, listener: Callable[[str, Object], None], stop: threading.Event
+    ) -> threading.Thread:
+        cache = WatchCache(self._client, kind, field_selector=selector, on_change=listener)
+        return spawn(partial(cache.run, stop), name=f"watch-{kind.plural}")
 
     def _supervise(self, stop: threading.Event, threads: Sequence[threading.Thread]) -> None:
         """Until `stop`: restore missing sockets and files. Raises NodeError if a thread has ended."""

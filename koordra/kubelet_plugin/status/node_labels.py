@@ -96,8 +96,10 @@ def labels_of(machine: Machine) -> dict[str, str]:
     if compute:
         major, _, minor = compute.partition(".")
         found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor or "0"}
-    told = NodeCards(len(cards), product, memory, driver)
-    found |= {label: tell(told) for dialect in DIALECTS for label, tell in dialect.node_labels.items()}
+    summary = NodeCards(len(cards), product, memory, driver)
+    found |= {
+        label: value_of(summary) for dialect in DIALECTS for label, value_of in dialect.node_labels.items()
+    }
     found |= _driver(driver) | _runtime(machine.cuda_version)
     return {key: value for key in KEYS if (value := label_value(found.get(key, "")))}
 

@@ -73,7 +73,7 @@ class ApiReporter(Reporter):
         self._event(finding)
         for device in finding.drift.devices:
             self._condition(finding, device, status="False", reason=finding.drift.kind)
-        if self._evict and finding.drift.breach and not finding.earlier:
+        if self._evict and finding.drift.breach and not finding.predates_hook:
             self._evict_pod(finding)
 
     def gone(self, finding: Finding, /) -> None:

@@ -83,8 +83,8 @@ class Interfaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the node knows of one container: its entry in the ledger, its claims by marker, and the uids of
+class Expected:
+    """What the container should have: its entry in the ledger, its claims by marker, and the uids of
     those whose limiter does not enforce. `interfaces` is None where no claim of the container has any, or
     they cannot be seen."""
 
@@ -97,30 +97,30 @@ class Known:
     interfaces: Interfaces | None = None
 
 
-def drift_of(running: Running, known: Known) -> tuple[Drift, ...]:
-    unreadable = {} if known.granted is not None else known.unreadable or {}
+def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
+    unreadable = {} if expected.granted is not None else expected.unreadable or {}
     for why in unreadable.values():
         return (Drift("Unverified", f"{running.container}: its claim cannot be verified: {why}"),)
-    if known.granted is not None:
+    if expected.granted is not None:
         found = [
-            *_pins(running, known.granted),
-            *_held(running, known.granted),
-            *_isolation(running, known.granted, known.unlimited),
+            *_pins(running, expected.granted),
+            *_held(running, expected.granted),
+            *_isolation(running, expected.granted, expected.unlimited),
         ]
-        numbers, devices = known.granted.numbers, known.granted.devices
+        numbers, devices = expected.granted.numbers, expected.granted.devices
     else:
-        found, numbers, devices = _unknown_to_hook(running, known)
-    if known.interfaces is not None:
-        found += _interfaces(running, known.interfaces, devices)
-    if known.guarded is not None:
+        found, numbers, devices = _unknown_to_hook(running, expected)
+    if expected.interfaces is not None:
+        found += _interfaces(running, expected.interfaces, devices)
+    if expected.guarded is not None:
         gpu = any(device.type in names.GPU_TYPES for device in devices)
-        found += _foreign(running, known.guarded, numbers=numbers)
+        found += _foreign(running, expected.guarded, numbers=numbers)
         refusal = check_mounts(
             running.container,
             gpu=gpu,
             claims=frozenset(device.claim_uid for device in devices),
-            guarded=known.guarded,
-            private=known.private,
+            guarded=expected.guarded,
+            private=expected.private,
         )
         if refusal is not None:
             found.append(Drift("ForeignMount", refusal.message))
@@ -188,7 +188,7 @@ _Numbers = frozenset[tuple[str, int, int]]
 
 
 def _unknown_to_hook(
-    running: Running, known: Known
+    running: Running, expected: Expected
 ) -> tuple[list[Drift], _Numbers, tuple[GrantedDevice, ...]]:
     """A container that is not in the ledger: it holds what its nonces prove, and no hook has set
     `granted`."""
@@ -199,11 +199,11 @@ def _unknown_to_hook(
         why = "a marker says `granted`, and no hook of this node gave the container anything"
         return [Drift("ForgedMarker", why)], frozenset(), ()
     if markers:
-        grants = grants_of(container, claims=known.claims or {}, unreadable={})
+        grants = grants_of(container, claims=expected.claims or {}, unreadable={})
         if isinstance(grants, Refusal):
             return [Drift("ForgedMarker", grants.message)], frozenset(), ()
         why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
-        control = control_nodes(known.guarded, grants)
+        control = control_nodes(expected.guarded, grants)
         numbers = frozenset(node.number for node in grants.nodes | control)
         return [Drift("HookMissed", f"{why}; create it anew")], numbers, granted_devices(grants)
     if env.get(VISIBLE_DEVICES) != NOTHING_VISIBLE:

@@ -36,7 +36,7 @@ from koordra.nri.hook.ledger import Ledger
 from koordra.nri.hook.oci import Container
 from koordra.nri.hook.ungranted_access import PRIVATE
 from koordra.nri.verify.bundles import Bundles, Running
-from koordra.nri.verify.drift import KINDS, LACKS, Drift, Interfaces, Known, drift_of, markers_of
+from koordra.nri.verify.drift import KINDS, LACKS, Drift, Expected, Interfaces, drift_of, markers_of
 
 PERIOD_S: Final = 60.0
 SETTLE_S: Final = 2.0
@@ -53,12 +53,12 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A difference, and the container that has it. `earlier`: it is older than koordra's first hook on this
+    """A difference, and the container that has it. `predates_hook`: it is older than koordra's first hook on this
     node."""
 
     container: Container
     drift: Drift
-    earlier: bool = False
+    predates_hook: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -161,15 +161,15 @@ class Verification:
     def _findings(self, running: Running, guarded: DeviceGuard | None) -> Iterator[Finding]:
         """The differences of one container; none if it ended meanwhile, since the ledger may have dropped it
         first."""
-        found = drift_of(running, self._known(running, guarded))
+        found = drift_of(running, self._expected(running, guarded))
         if any(drift.kind in LACKS for drift in found):
-            again = drift_of(running, self._known(running, guarded))
+            again = drift_of(running, self._expected(running, guarded))
             found = tuple(drift for drift in found if drift.kind not in LACKS or drift in again)
         if not found or not self._bundles.exists(running.container.id):
             return
         created = self._bundles.since(running.container.id)
         for drift in found:
-            yield Finding(running.container, drift, earlier=created is None or created < self._since)
+            yield Finding(running.container, drift, predates_hook=created is None or created < self._since)
 
     def _guarded(self) -> DeviceGuard | None:
         try:
@@ -178,7 +178,7 @@ class Verification:
             log.warning("verification_incomplete", error=str(error))
             return None
 
-    def _known(self, running: Running, guarded: DeviceGuard | None) -> Known:
+    def _expected(self, running: Running, guarded: DeviceGuard | None) -> Expected:
         granted = self._ledger.get(running.container.id)
         claims: dict[str, PreparedClaim] = {}
         unreadable: dict[str, str] = {}
@@ -193,7 +193,7 @@ class Verification:
         held = {device.claim_uid for device in granted.devices} if granted else ()
         unlimited = frozenset(uid for uid in held if self._enforcing(uid) is False)
         with_claim = {device.claim_uid for device in granted.devices if device.claim_name} if granted else ()
-        return Known(
+        return Expected(
             granted,
             claims,
             unreadable,

@@ -94,7 +94,7 @@ def test_the_condition_follows_the_handshake(tmp_path: Path) -> None:
         (lambda: counted(region, ENFORCING_AT, 1), "True", "Enforcing"),
         (lambda: refused(region), "False", "ProcessRefused"),
         (lambda: counted(region, REFUSED_AT, 1), "True", "Enforcing"),  # long ago
-        (lambda: limiter_region.tell_outside(region, 2), "False", "OutsideLimiter"),
+        (lambda: limiter_region.write_outside(region, 2), "False", "OutsideLimiter"),
         (lambda: counted(region, 8, 7), "False", "RegionDamaged"),
     ]
     for number, (happens, status, reason) in enumerate(steps, start=1):
@@ -176,7 +176,7 @@ def test_a_condition_that_changes_all_the_time_is_written_once_in_a_while(tmp_pa
     def changes(uid: str) -> Verdict | None:
         told[0] += 1
         assert told[0] < 50, "never a pause"
-        limiter_region.tell_outside(region, told[0] % 2)
+        limiter_region.write_outside(region, told[0] % 2)
         writer.wake()  # as the node's next look would
         return verdict(tmp_path, uid)
 

@@ -42,7 +42,7 @@ def test_memory_is_the_share(
     nvml.describe(replace(machine))
     first, second = machine.gpus[:2]
     region.allow(tmp_path / "regions" / "c", claim="c", allowance=Allowance(uuid=str(first.uuid), limit=GIB))
-    region.tell_unseen(tmp_path / "regions" / "c", str(first.uuid), 100 << 20)
+    region.write_unaccounted(tmp_path / "regions" / "c", str(first.uuid), 100 << 20)
     plain = nvml.run(ASK)
     # The fake library is the driver's; the limiter's is what the program finds.
     monkeypatch.setenv("KOORDRA_DRIVER_FOLDER", str(nvml.library))

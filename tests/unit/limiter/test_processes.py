@@ -141,7 +141,7 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
 
 def test_a_process_without_memory_is_ending(tmp_path: Path) -> None:
     (tmp_path / UID).mkdir()
-    processes = HostProcesses(tmp_path, told=lambda _pid, _started: UID)
+    processes = HostProcesses(tmp_path, claim_of=lambda _pid, _started: UID)
     with subprocess.Popen(["sleep", "600"]) as child:
         assert not processes.find([child.pid])[child.pid].ending
         child.kill()
@@ -152,7 +152,7 @@ def test_a_process_without_memory_is_ending(tmp_path: Path) -> None:
 
 def test_a_process_whose_first_thread_has_ended_is_known_and_not_ending(tmp_path: Path) -> None:
     (tmp_path / UID).mkdir()
-    processes = HostProcesses(tmp_path, told=lambda _pid, _started: UID)
+    processes = HostProcesses(tmp_path, claim_of=lambda _pid, _started: UID)
     script = (
         "import ctypes, sys, threading\n"
         "threading.Thread(target=lambda: (print('there', flush=True), sys.stdin.read())).start()\n"
@@ -180,6 +180,6 @@ def test_who_called_on_the_claims_socket_is_known_without_a_mount(tmp_path: Path
     (tmp_path / UID).mkdir()
     me = os.getpid()
     told = {(me, start_time(me)): UID}
-    processes = HostProcesses(tmp_path, told=lambda pid, started: told.get((pid, started)))
+    processes = HostProcesses(tmp_path, claim_of=lambda pid, started: told.get((pid, started)))
     assert processes.find([me])[me].claims == (UID,)
     assert processes.find([me])[me].inner_pid > 0

@@ -85,7 +85,7 @@ def node(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> N
         claims,
         contexts=contexts,
         metrics=metrics,
-        processes=HostProcesses(claims, told=lambda pid, started: told.get(pid) if started else None),
+        processes=HostProcesses(claims, claim_of=lambda pid, started: told.get(pid) if started else None),
         lists=lists,
         changed=lambda: changes.append("changed"),
         clock=count().__next__,
@@ -208,7 +208,7 @@ def test_a_restart_of_the_plugin_does_not_take_back_what_was_told(
             node.claims,
             contexts=node.contexts,
             metrics=Metrics(),
-            processes=HostProcesses(node.claims, told=lambda pid, _started: node.told.get(pid)),
+            processes=HostProcesses(node.claims, claim_of=lambda pid, _started: node.told.get(pid)),
             lists=node.lists,
         )
         again.once()

@@ -103,7 +103,7 @@ def test_a_process_without_a_slot_calls_too(built: Path, claim: Path) -> None:
     called = threading.Event()
     broker = Broker(claim.parent)
     broker.listen("c")
-    broker.called = called.set
+    broker.on_call = called.set
     with all_slots_owned(claim), running(built, claim) as said:
         assert said["init"] == NOT_PERMITTED
         assert called.wait(30.0)
@@ -158,7 +158,7 @@ def test_who_calls_and_says_nothing_keeps_no_other_claim_waiting(
         (tmp_path / uid).mkdir()
     broker = Broker(tmp_path)
     called = threading.Semaphore(0)
-    broker.called = called.release
+    broker.on_call = called.release
     for uid in ("a", "b"):
         broker.listen(uid)
     with call(tmp_path / "a", b""):
@@ -180,7 +180,7 @@ def test_who_calls_and_says_nothing_keeps_his_own_claim_waiting_for_a_moment(
     (tmp_path / "a").mkdir()
     broker = Broker(tmp_path)
     called = threading.Semaphore(0)
-    broker.called = called.release
+    broker.on_call = called.release
     broker.listen("a")
     silent = [call(tmp_path / "a", b"") for _ in range(5)]
     with call(tmp_path / "a", b"short"), call(tmp_path / "a", struct.pack("=QQ", SLOTS_MAX, 0)):

@@ -91,7 +91,7 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
     for limit in (GIB, 2 * GIB, None):
         region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=limit))
     region.allow(claim, claim="c", allowance=Allowance(uuid=other, limit=GIB))
-    region.tell_unseen(claim, other, 5)
+    region.write_unaccounted(claim, other, 5)
     use = region.read(claim)
     assert [(device.uuid, device.limit, device.used) for device in use.devices] == [
         (UUID, None, 0),
@@ -110,7 +110,7 @@ def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
         usage.write((2**64 - GIB).to_bytes(8, "little"))
     (liar,) = region.read(claim).ended
     assert liar.held == (0,)
-    region.tell_unseen(claim, UUID, 2**64)
+    region.write_unaccounted(claim, UUID, 2**64)
     assert region.read(claim).devices[0].unseen == limiter_layout.PLAUSIBLE
 
 
@@ -145,9 +145,9 @@ def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str
 def test_the_host_pid_is_written_for_the_right_owner_only(tmp_path: Path) -> None:
     claim = tmp_path / "c"
     region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
-    assert region.tell_host_pid(claim, slot=3, generation=0, pid=77)
-    assert not region.tell_host_pid(claim, slot=3, generation=1, pid=78)
-    assert not region.tell_host_pid(claim, slot=4096, generation=0, pid=78)
+    assert region.write_host_pid(claim, slot=3, generation=0, pid=77)
+    assert not region.write_host_pid(claim, slot=3, generation=1, pid=78)
+    assert not region.write_host_pid(claim, slot=4096, generation=0, pid=78)
 
 
 @pytest.mark.parametrize("left", [0, 8, 20, 64, 300, limiter_layout.ACCOUNTS - 1])

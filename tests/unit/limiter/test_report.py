@@ -33,7 +33,7 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     claims = tmp_path / "claims"
     region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=GIB))
     region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
-    region.tell_unseen(claims / "a", UUID, 5)
+    region.write_unaccounted(claims / "a", UUID, 5)
     counted(claims / "a", TURNED_AWAY_AT, 3)
     metrics = Metrics()
     report = LimiterMetrics(metrics, claims)

@@ -18,7 +18,7 @@ def test_a_line_for_each_share(tmp_path: Path) -> None:
     claims = tmp_path / "limiter" / "claims"
     region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
     region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
-    region.tell_unseen(claims / "a", UUID, 5 << 20)
+    region.write_unaccounted(claims / "a", UUID, 5 << 20)
     (claims / "broken").mkdir()
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path)])
     assert result.exit_code == 0

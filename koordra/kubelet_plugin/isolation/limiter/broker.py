@@ -41,14 +41,14 @@ _PATIENCE: Final = 0.2
 
 
 class Broker:
-    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `called` is run after each call."""
+    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `on_call` is run after each call."""
 
     def __init__(self, claims: Path) -> None:
         self._claims = claims
-        self.called: Callable[[], None] = lambda: None
+        self.on_call: Callable[[], None] = lambda: None
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[str, socket.socket] = {}
-        self._heard: dict[str, tuple[socket.socket, float]] = {}
+        self._callers_connected: dict[str, tuple[socket.socket, float]] = {}
         """Who of a claim is on the line, and until when; meanwhile its own socket is not listened to."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -86,7 +86,7 @@ class Broker:
 
     def _close(self, claim_uid: str) -> None:
         listening = self._sockets.pop(claim_uid, None)
-        self._hang_up(claim_uid)
+        self._disconnect(claim_uid)
         if listening is not None:
             with suppress(KeyError):  # while somebody is on the line
                 self._selector.unregister(listening)
@@ -110,37 +110,39 @@ class Broker:
 
     def _serve(self) -> None:
         while True:
-            for key, _ in self._selector.select(timeout=_PATIENCE if self._heard else 1.0):
+            for key, _ in self._selector.select(timeout=_PATIENCE if self._callers_connected else 1.0):
                 with suppress(OSError):
                     assert isinstance(key.fileobj, socket.socket)
                     self._ready(key.fileobj, str(key.data))
             with self._lock:
                 now = time.monotonic()
-                for claim_uid in [each for each, (_, until) in self._heard.items() if now >= until]:
-                    self._hang_up(claim_uid)
+                for claim_uid in [
+                    each for each, (_, until) in self._callers_connected.items() if now >= until
+                ]:
+                    self._disconnect(claim_uid)
 
     def _ready(self, ready: socket.socket, claim_uid: str) -> None:
         """Somebody calls, or who is on the line has said something."""
         with self._lock:
-            if self._heard.get(claim_uid, (None,))[0] is not ready:
+            if self._callers_connected.get(claim_uid, (None,))[0] is not ready:
                 connection, _ = ready.accept()
                 connection.setblocking(False)
                 self._selector.unregister(ready)
                 self._selector.register(connection, selectors.EVENT_READ, claim_uid)
-                self._heard[claim_uid] = connection, time.monotonic() + _PATIENCE
+                self._callers_connected[claim_uid] = connection, time.monotonic() + _PATIENCE
                 return
         try:
             raw = ready.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             message = ready.recv(_MESSAGE.size)
         finally:
             with self._lock:
-                self._hang_up(claim_uid)
+                self._disconnect(claim_uid)
         if len(message) == _MESSAGE.size:
             self._answer(claim_uid, _CREDENTIALS.unpack(raw)[0], message)
 
-    def _hang_up(self, claim_uid: str) -> None:
+    def _disconnect(self, claim_uid: str) -> None:
         """The next one, if the claim is still there. The lock is held."""
-        connection, _ = self._heard.pop(claim_uid, (None, 0.0))
+        connection, _ = self._callers_connected.pop(claim_uid, (None, 0.0))
         if connection is None:
             return
         self._selector.unregister(connection)
@@ -156,9 +158,9 @@ class Broker:
                 while len(self._callers) > MOST_CALLERS:
                     del self._callers[next(iter(self._callers))]
         slot, generation = _MESSAGE.unpack(message)
-        if region.tell_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
+        if region.write_host_pid(self._claims / claim_uid, slot=slot, generation=generation, pid=pid):
             log.debug("limited_process", claim=claim_uid, slot=slot, pid=pid)
-        self.called()
+        self.on_call()
 
 
 @contextmanager

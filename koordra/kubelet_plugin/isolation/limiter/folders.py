@@ -30,7 +30,7 @@ _PAGE: Final = 4096
 SIZE: Final = sum(-(-size // _PAGE) * _PAGE for size in (POLICY_BYTES, USAGE_BYTES)) + 16 * _PAGE
 INODES: Final = 64
 _libc = ctypes.CDLL(None, use_errno=True)
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def make(folder: Path) -> None:
@@ -39,12 +39,12 @@ def make(folder: Path) -> None:
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
     if not shared(folder):
-        _tell("this mount is not shared with the host")
+        _log_once("this mount is not shared with the host")
         return
     options = f"size={SIZE},nr_inodes={INODES},mode=0755".encode()
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC)
     if _libc.mount(b"koordra-limiter", os.fsencode(folder), b"tmpfs", flags, options) != 0:
-        _tell(os.strerror(ctypes.get_errno()))
+        _log_once(os.strerror(ctypes.get_errno()))
 
 
 def remove(folder: Path, names: tuple[str, ...]) -> None:
@@ -80,7 +80,7 @@ def shared(folder: Path) -> bool:
     return found
 
 
-def _tell(reason: str) -> None:
-    if reason not in _told:
-        _told.add(reason)
+def _log_once(reason: str) -> None:
+    if reason not in _logged:
+        _logged.add(reason)
         log.info("regions_on_disk", reason=reason, effect="a tenant can fill it for a second at a time")

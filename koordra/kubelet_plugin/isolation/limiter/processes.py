@@ -105,18 +105,18 @@ class Process:
 
 
 class HostProcesses:
-    """The host's processes. `told` answers which claim a process has named on that claim's socket."""
+    """The host's processes. `claim_of` is the claim on whose socket a process (pid, start time) has called."""
 
     def __init__(
         self,
         claims: Path,
         *,
         proc: Path = Path("/proc"),
-        told: Callable[[int, int], str | None] = lambda _pid, _started: None,
+        claim_of: Callable[[int, int], str | None] = lambda _pid, _started: None,
     ) -> None:
         self._claims = claims
         self._proc = proc
-        self._told = told
+        self._claim_of = claim_of
         self._known: dict[tuple[int, int], Process] = {}
 
     @property
@@ -157,7 +157,7 @@ class HostProcesses:
             return None
         claims = sorted(uid for uid, place in places.items() if place in mounted)
         if not claims:
-            named = self._told(pid, started)
+            named = self._claim_of(pid, started)
             claims = [named] if named is not None else []
         inner = re.search(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)
         if not claims:

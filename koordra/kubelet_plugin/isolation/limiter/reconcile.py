@@ -124,16 +124,16 @@ class Reconciler:
         self._state: object = None
         self._verdicts: dict[str, Verdict] = {}
         self._blind = False
-        self._told = False
+        self._warned = False
 
     @classmethod
     def of(
         cls, limiter: LimiterIsolation, *, contexts: Contexts, metrics: Metrics, changed: Callable[[], None]
     ) -> Reconciler:
         """Of this node's limiter: its broker supplies who called, and each call makes the node poll."""
-        processes = HostProcesses(limiter.claims, told=limiter.broker.caller)
+        processes = HostProcesses(limiter.claims, claim_of=limiter.broker.caller)
         made = cls(limiter.claims, contexts=contexts, metrics=metrics, processes=processes, changed=changed)
-        limiter.broker.called = made.wake
+        limiter.broker.on_call = made.wake
         return made
 
     def wake(self) -> None:
@@ -183,14 +183,14 @@ class Reconciler:
         return before != self._state
 
     def _compare(self, uses: dict[str, ClaimUse]) -> None:
-        if not self._told and not self._processes.all_seen:
+        if not self._warned and not self._processes.all_seen:
             log.warning("limiter_not_among_hosts_processes", remedy="run the plugin with hostPID: true")
-        self._told = True
+        self._warned = True
         known = unaccounted_memory.known_unseen(uses)
         readings: list[Reading] = []
         try:
             while len(readings) < unaccounted_memory.READINGS:
-                reading, uses = self._look(uses)
+                reading, uses = self._read_driver(uses)
                 readings.append(reading)
                 if len(readings) == 1 and not unaccounted_memory.changes(known, reading):
                     break
@@ -204,13 +204,13 @@ class Reconciler:
             return
         self._blind = False
         self._looks.labels("ok").inc()
-        self._tell(uses, known, readings)
+        self._write_policies(uses, known, readings)
         self._learn(readings)
         self._foreign.clear()
         for uuid, used in readings[-1].foreign.items():
             self._foreign.labels(uuid).set(used)
 
-    def _look(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
+    def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
         """One reading of the driver between two of the ledger. A pid counts if it was the same process all the while."""
         cards = self._lists.read(sorted({device.uuid for use in before.values() for device in use.devices}))
         pids = sorted({pid for card in cards.values() for pid in card.used})
@@ -219,7 +219,7 @@ class Reconciler:
         sure = self._processes.all_seen
         return unaccounted_memory.reading(before, cards, processes, after, sure=sure), after
 
-    def _tell(
+    def _write_policies(
         self, uses: Mapping[str, ClaimUse], known: Mapping[tuple[str, str], int], readings: list[Reading]
     ) -> None:
         suspects = frozenset.intersection(*(reading.outside for reading in readings))
@@ -240,9 +240,11 @@ class Reconciler:
                     )
                     context = self._contexts.bytes_for(device.uuid)
                     if (figure, context) != (device.unseen, device.context_bytes):
-                        region.tell_unseen(self._claims / uid, device.uuid, figure, context_bytes=context)
+                        region.write_unaccounted(
+                            self._claims / uid, device.uuid, figure, context_bytes=context
+                        )
                 if outside != use.outside:
-                    region.tell_outside(self._claims / uid, outside)
+                    region.write_outside(self._claims / uid, outside)
             except (OSError, NodeError) as error:
                 log.debug("claim_not_told", claim=uid, error=str(error))  # it is being taken away
 

@@ -139,7 +139,7 @@ def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> 
         _put(policy, layout.SEQUENCE, struct.unpack_from("=Q", policy, layout.SEQUENCE)[0] + 1)
 
 
-def tell_unseen(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
+def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
     """What the node sees in use of the GPU beyond the ledger, and what to keep for a context: from now on. Raises OSError,
     NodeError."""
     wanted = layout.uuid_bytes(uuid)
@@ -154,13 +154,13 @@ def tell_unseen(folder: Path, uuid: str, unseen: int, *, context_bytes: int | No
     raise NodeError(f"{folder}: the claim has no share of {uuid}")
 
 
-def tell_outside(folder: Path, count: int) -> None:
+def write_outside(folder: Path, count: int) -> None:
     """How many processes compute on the claim's cards without a slot. Raises OSError."""
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), layout.POLICY_BYTES) as policy:
         _put(policy, layout.OUTSIDE, count)
 
 
-def tell_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> bool:
+def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> bool:
     """Write down the host's pid of a slot's owner; False where the slot has another owner by now. Raises OSError."""
     if not 0 <= slot < layout.SLOTS_MAX:
         return False

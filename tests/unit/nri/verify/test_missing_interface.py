@@ -31,7 +31,7 @@ from koordra.nri.hook.grants import Grant, Grants
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.verify.api_reporter import ApiReporter
 from koordra.nri.verify.bundles import Running
-from koordra.nri.verify.drift import Drift, Interfaces, Known, drift_of
+from koordra.nri.verify.drift import Drift, Expected, Interfaces, drift_of
 from koordra.nri.verify.verification import Finding, Verification
 from tests.unit.nri.hook.test_validator import Api, claim_object
 from tests.unit.nri.node_state import (
@@ -198,7 +198,7 @@ def test_an_interface_of_the_same_name_in_a_pod_that_the_network_is_not_in_is_an
     planned = {UID: ClaimNetwork(ClaimRef("team", "train", UID), ("u",), ((NIC, plan),))}
     known = Interfaces(frozenset({"rail0"}), planned, {UID: AttachedNetwork(UID, "another")})
     for pod, lacks in (("u", 1), ("", 0)):  # whose pod is not known is not told
-        found = drift_of(Running(container(pod_uid=pod)), Known(GRANTED, interfaces=known))
+        found = drift_of(Running(container(pod_uid=pod)), Expected(GRANTED, interfaces=known))
         assert [drift.kind for drift in found].count("InterfaceMissing") == lacks
 
 

@@ -20,7 +20,7 @@ from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, DeviceRule, Mount
 from koordra.nri.hook.ungranted_access import guarded_numbers
 from koordra.nri.verify.bundles import Bundles, Running, container_of_spec
-from koordra.nri.verify.drift import Known, drift_of
+from koordra.nri.verify.drift import Expected, drift_of
 from koordra.nri.verify.verification import Finding, Verification
 from tests.unit.nri.node_state import (
     ALLOW_ALL,
@@ -57,7 +57,7 @@ HELD = container(GPU0, NVIDIACTL, env=GRANTED_ENV, id="c1")
 
 
 def kinds(running: Container, **known: Any) -> list[str]:
-    return [drift.kind for drift in drift_of(Running(running), Known(**{"guarded": GUARDED, **known}))]
+    return [drift.kind for drift in drift_of(Running(running), Expected(**{"guarded": GUARDED, **known}))]
 
 
 def test_what_is_as_it_should_be_has_no_drift() -> None:
@@ -103,7 +103,7 @@ def test_a_limit_that_was_not_lifted() -> None:
     ],
 )
 def test_a_container_that_no_hook_saw(env: tuple[tuple[str, str], ...], kind: list[str]) -> None:
-    found = drift_of(Running(container(env=env)), Known(claims={MARKER: GPU_CLAIM}, guarded=GUARDED))
+    found = drift_of(Running(container(env=env)), Expected(claims={MARKER: GPU_CLAIM}, guarded=GUARDED))
     assert [drift.kind for drift in found] == kind
     assert all(NONCE not in drift.message for drift in found)
 
@@ -358,7 +358,7 @@ def test_a_container_older_than_the_first_hook_is_marked_so(tmp_path: Path) -> N
     node.run("new", spec(devices=[{"allow": True, "access": "rwm"}]), pid=2)
     os.utime(tmp_path / "node" / "bundles" / "old" / "config.json", (1000, 1000))
     findings = verification_of(tmp_path, node, Ledger(tmp_path), Told(), since=2000).sync()
-    earlier = {finding.container.id: finding.earlier for finding in findings}
+    earlier = {finding.container.id: finding.predates_hook for finding in findings}
     assert earlier == {"old": True, "new": False}
 
 
@@ -369,7 +369,7 @@ def test_a_clock_that_was_set_back_makes_no_container_older_than_the_hook(tmp_pa
     os.utime(tmp_path / "node" / "bundles" / "new" / "config.json", (3100, 3100))
     findings = verification.sync()
     assert findings
-    assert not any(finding.earlier for finding in findings)
+    assert not any(finding.predates_hook for finding in findings)
 
 
 def test_an_unreadable_record_makes_no_forger(tmp_path: Path) -> None:
@@ -419,5 +419,5 @@ def test_a_mount_of_the_isolation_that_is_missing_or_writable_is_a_breach() -> N
 
 def test_a_limiter_that_does_not_enforce_is_told_and_no_reason_to_evict() -> None:
     uid = GRANTED.devices[0].claim_uid
-    (drift,) = drift_of(Running(HELD), Known(granted=GRANTED, guarded=GUARDED, unlimited=frozenset({uid})))
+    (drift,) = drift_of(Running(HELD), Expected(granted=GRANTED, guarded=GUARDED, unlimited=frozenset({uid})))
     assert (drift.kind, drift.breach) == ("NotLimited", False)
