@@ -25,32 +25,21 @@ TEMPORARY = ".tmp"
 class Disk:
     """The file system. Every method is one step; `replace` and `remove` put them together."""
 
-    def replace(self, path: Path, data: bytes, *, mode: int) -> None:
-        """Durably make `path` hold `data` with permissions `mode` (the umask does not count)."""
+    def replace(self, path: Path, data: bytes, *, mode: int, durable: bool = True) -> None:
+        """Make `path` hold `data` with permissions `mode` (the umask does not count), at once for every reader. Not durably
+        for what is made anew in every boot."""
         temporary = path.with_name(path.name + TEMPORARY)
         self.make_directory(path.parent)
         try:
-            self.write(temporary, data, mode)
+            self.write(temporary, data, mode, durable=durable)
             self.rename(temporary, path)
         except OSError:
             # A full disk: give the space back, then report the first error.
             with suppress(OSError):
                 self.unlink(temporary)
             raise
-        self.sync_directory(path.parent)
-
-    def put(self, path: Path, data: bytes, *, mode: int) -> None:
-        """Make `path` hold `data`, at once for every reader, but not durably: for what is made anew in every
-        boot."""
-        temporary = path.with_name(path.name + TEMPORARY)
-        self.make_directory(path.parent)
-        try:
-            self.write(temporary, data, mode, durable=False)
-            self.rename(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                self.unlink(temporary)
-            raise
+        if durable:
+            self.sync_directory(path.parent)
 
     def remove_folder(self, path: Path) -> None:
         """Remove a folder of ours and its files, which are not durable; success where there is none."""

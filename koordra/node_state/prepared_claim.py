@@ -56,15 +56,30 @@ class PreparedDevice:
     request: str
     device: str
     type: str
-    share_id: str | None
-    cdi_devices: tuple[str, ...]
-    uuid: str | None
-    ib_device: str | None
-    netdev: str | None
-    numa_node: int | None
-    cpus: str | None
-    nodes: tuple[DeviceNode, ...]
-    env: tuple[tuple[str, str], ...]
+    share_id: str | None = None
+    cdi_devices: tuple[str, ...] = ()
+    uuid: str | None = None
+    ib_device: str | None = None
+    netdev: str | None = None
+    numa_node: int | None = None
+    cpus: str | None = None
+    nodes: tuple[DeviceNode, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+KEPT_FIELDS: Final = (
+    "request",
+    "device",
+    "type",
+    "share_id",
+    "uuid",
+    "ib_device",
+    "netdev",
+    "numa_node",
+    "cpus",
+    "nodes",
+)
+"""What the plugin's own record of a device (claims/claim_record.py) has under the same names."""
 
 
 @dataclass(frozen=True, slots=True)

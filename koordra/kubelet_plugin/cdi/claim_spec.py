@@ -88,11 +88,9 @@ def spec(record: ClaimRecord, *, root: Path) -> dict[str, Any]:
 
 
 def _edits(edits: ContainerEdits, *, root: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if edits.env:
-        found["env"] = [f"{name}={value}" for name, value in edits.env]
-    if edits.device_nodes:
-        found["deviceNodes"] = [
+    found: dict[str, Any] = {
+        "env": [f"{name}={value}" for name, value in edits.env],
+        "deviceNodes": [
             {
                 "path": node.path,
                 **_host_path(node.path, root=root),
@@ -102,26 +100,25 @@ def _edits(edits: ContainerEdits, *, root: Path) -> dict[str, Any]:
                 "permissions": "rw",
             }
             for node in edits.device_nodes
-        ]
-    if edits.mounts:
-        found["mounts"] = [
+        ],
+        "mounts": [
             {
                 "hostPath": mount.host_path,
                 "containerPath": mount.container_path,
                 "options": list(mount.options),
             }
             for mount in edits.mounts
-        ]
-    if edits.hooks:
-        found["hooks"] = [
+        ],
+        "hooks": [
             {
                 "hookName": hook.name,
                 "path": hook.path,
                 **({"args": list(hook.arguments)} if hook.arguments else {}),
             }
             for hook in edits.hooks
-        ]
-    return found
+        ],
+    }
+    return {field: entries for field, entries in found.items() if entries}
 
 
 def _host_path(path: str, *, root: Path) -> dict[str, str]:

@@ -267,17 +267,8 @@ def recover_record(uid: str, data: bytes, *, pool: str, boot_id: str) -> ClaimRe
         state=State.RECOVERED,
         devices=tuple(
             DeviceRecord(
-                request=device.request,
-                device=device.device,
-                type=device.type,
                 identity=device.uuid or "",
-                share_id=device.share_id,
-                uuid=device.uuid,
-                ib_device=device.ib_device,
-                netdev=device.netdev,
-                numa_node=device.numa_node,
-                cpus=device.cpus,
-                nodes=device.nodes,
+                **{field: getattr(device, field) for field in prepared_claim.KEPT_FIELDS},
             )
             for device in claim.devices
         ),

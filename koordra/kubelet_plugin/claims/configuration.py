@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from koordra.api import names
 from koordra.api.allocation import FROM_CLASS
@@ -30,6 +30,8 @@ from koordra.api.opaque.parameters import (
     decode,
     require_claims_own,
 )
+
+T = TypeVar("T", GpuConfig, RdmaConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,14 @@ class Configuration:
     member: GangMember | None = None
 
     def gpu(self, request: str) -> GpuConfig:
-        found = [
-            entry.parameters for entry in self._covering(request) if isinstance(entry.parameters, GpuConfig)
-        ]
-        return found[-1] if found else GpuConfig()
+        return self._strongest(GpuConfig(), request)
+
+    def rdma(self, request: str) -> RdmaConfig:
+        return self._strongest(RdmaConfig(), request)
+
+    def _strongest(self, default: T, request: str) -> T:
+        found = [entry.parameters for entry in self._covering(request)]
+        return next((each for each in reversed(found) if isinstance(each, type(default))), default)
 
     def isolation(self, request: str) -> AskedIsolation:
         found = list(self._covering(request))
@@ -65,12 +71,6 @@ class Configuration:
             (entry.parameters for entry in found if entry.of_class),
             (entry.parameters for entry in found if not entry.of_class),
         )
-
-    def rdma(self, request: str) -> RdmaConfig:
-        found = [
-            entry.parameters for entry in self._covering(request) if isinstance(entry.parameters, RdmaConfig)
-        ]
-        return found[-1] if found else RdmaConfig()
 
     def required_scopes(self) -> Iterator[tuple[Entry, JointAllocation]]:
         for entry in self.entries:

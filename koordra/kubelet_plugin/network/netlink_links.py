@@ -101,11 +101,7 @@ class NetlinkLinks:
     def state_in(self, netns: str, name: str) -> LinkState | None:
         """An interface of a pod, None where it has none of that name."""
 
-        def task() -> LinkState | None:
-            with _route() as route:
-                return _state(route, name) if route.link_lookup(ifname=name) else None
-
-        return inside(netns, task)
+        return _inside(netns, lambda route: _state(route, name) if route.link_lookup(ifname=name) else None)
 
     def move_into(self, name: str, *, netns: str, as_name: str) -> None:
         """Take the interface from the host into the pod, under another name. It is down afterwards."""
@@ -118,13 +114,12 @@ class NetlinkLinks:
         """Bring it back to the namespace of this process."""
         with opened_namespace("/proc/self/ns/net") as home:
 
-            def task() -> None:
-                with _route() as route:
-                    index = _index(route, name)
-                    route.link("set", index=index, state="down")
-                    route.link("set", index=index, net_ns_fd=home, ifname=as_name)
+            def task(route: Any) -> None:
+                index = _index(route, name)
+                route.link("set", index=index, state="down")
+                route.link("set", index=index, net_ns_fd=home, ifname=as_name)
 
-            inside(netns, task)
+            _inside(netns, task)
 
     def restore(self, name: str, *, as_name: str, mtu: int, up: bool, addresses: tuple[str, ...]) -> None:
         """Make an interface of the host what it was before it went away."""
@@ -158,26 +153,22 @@ class NetlinkLinks:
     ) -> None:
         """In the pod: a VLAN on top of an interface, or an InfiniBand partition of it."""
 
-        def task() -> None:
-            with _route() as route:
-                link = _index(route, parent)
-                route.link("set", index=link, state="up")
-                kind = (
-                    {"kind": "vlan", "vlan_id": vlan} if vlan is not None else {"kind": "ipoib", "pkey": pkey}
-                )
-                route.link("add", ifname=as_name, link=link, **kind)
+        def task(route: Any) -> None:
+            link = _index(route, parent)
+            route.link("set", index=link, state="up")
+            kind = {"kind": "vlan", "vlan_id": vlan} if vlan is not None else {"kind": "ipoib", "pkey": pkey}
+            route.link("add", ifname=as_name, link=link, **kind)
 
-        inside(netns, task)
+        _inside(netns, task)
 
     def delete_in(self, netns: str, name: str) -> None:
         """Remove an interface that was made in the pod; success where there is none."""
 
-        def task() -> None:
-            with _route() as route:
-                for index in route.link_lookup(ifname=name):
-                    route.link("del", index=index)
+        def task(route: Any) -> None:
+            for index in route.link_lookup(ifname=name):
+                route.link("del", index=index)
 
-        inside(netns, task)
+        _inside(netns, task)
 
     def configure(
         self,
@@ -190,20 +181,29 @@ class NetlinkLinks:
     ) -> LinkState:
         """Bring an interface of the pod up, with addresses and routes; repeating it changes nothing."""
 
-        def task() -> LinkState:
-            with _route() as route:
-                index = _index(route, name)
-                if mtu is not None:
-                    route.link("set", index=index, mtu=mtu)
-                route.link("set", index=index, state="up")
-                for address in addresses:
-                    _add_address(route, index, address)
-                for destination, gateway in routes:
-                    via: dict[str, Any] = {"gateway": gateway} if gateway else {"scope": _LINK_LOCAL}
-                    route.route("replace", dst=destination, oif=index, **via)
-                return _state(route, name)
+        def task(route: Any) -> LinkState:
+            index = _index(route, name)
+            if mtu is not None:
+                route.link("set", index=index, mtu=mtu)
+            route.link("set", index=index, state="up")
+            for address in addresses:
+                _add_address(route, index, address)
+            for destination, gateway in routes:
+                via: dict[str, Any] = {"gateway": gateway} if gateway else {"scope": _LINK_LOCAL}
+                route.route("replace", dst=destination, oif=index, **via)
+            return _state(route, name)
 
-        return inside(netns, task)
+        return _inside(netns, task)
+
+
+def _inside(netns: str, task: Callable[[Any], _T]) -> _T:
+    """Run the task with a netlink socket of the namespace."""
+
+    def run() -> _T:
+        with _route() as route:
+            return task(route)
+
+    return inside(netns, run)
 
 
 @contextmanager

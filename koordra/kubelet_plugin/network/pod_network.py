@@ -298,8 +298,11 @@ class PodNetworks:
 
     def _open_gate(self, claim: AttachedNetwork) -> None:
         with _reported(self._gate(claim.uid), "written"):
-            self._disk.put(
-                self._gate(claim.uid), network_gate.encode_gate(claim), mode=network_gate.GATE_MODE
+            self._disk.replace(
+                self._gate(claim.uid),
+                network_gate.encode_gate(claim),
+                mode=network_gate.GATE_MODE,
+                durable=False,
             )
 
     def _close_gate(self, uid: str) -> None:

@@ -26,7 +26,7 @@ from koordra.node_state import claim_network, layout, prepared_claim
 from koordra.node_state.claim_network import ClaimNetwork, PlannedDevice
 from koordra.node_state.claim_ref import is_claim_uid
 from koordra.node_state.disk import TEMPORARY, Disk
-from koordra.node_state.prepared_claim import PreparedClaim, PreparedDevice
+from koordra.node_state.prepared_claim import KEPT_FIELDS, PreparedClaim, PreparedDevice
 
 log = get_logger(__name__)
 
@@ -42,17 +42,8 @@ def for_hook(record: ClaimRecord) -> PreparedClaim:
         memlock=record.memlock,
         devices=tuple(
             PreparedDevice(
-                request=device.request,
-                device=device.device,
-                type=device.type,
-                share_id=device.share_id,
+                **{field: getattr(device, field) for field in KEPT_FIELDS},
                 cdi_devices=(ids[index],),
-                uuid=device.uuid,
-                ib_device=device.ib_device,
-                netdev=device.netdev,
-                numa_node=device.numa_node,
-                cpus=device.cpus,
-                nodes=device.nodes,
                 env=tuple(
                     (name, value)
                     for name, value in device.edits.env
@@ -87,7 +78,9 @@ class ClaimFiles:
         spec = claim_spec.encode(record, root=self._paths.root)
         with _reported(CheckpointError, self._paths.documents(uid), "written"):
             for name, content in sorted(documents.items()):
-                self._disk.put(self._paths.documents(uid) / name, content, mode=container_files.MODE)
+                self._disk.replace(
+                    self._paths.documents(uid) / name, content, mode=container_files.MODE, durable=False
+                )
         if record.networked:
             with _reported(CheckpointError, self._paths.network_file(uid), "written"):
                 self._disk.replace(

@@ -83,19 +83,16 @@ def labels_of(machine: Machine) -> dict[str, str]:
     compute = _same(gpu.compute_capability for gpu in cards)
     driver, count = machine.driver_version or "", str(len(cards))
     capable = any(gpu.mig_enabled is not None for gpu in cards)
+    major, _, minor = compute.partition(".")
     found = {
         "nvidia.com/gpu.count": count,
         "nvidia.com/mig.capable": str(capable).lower(),
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.memory": memory,
+        "nvidia.com/gpu.family": family.lower(),
+        "nvidia.com/gpu.compute.major": major,
+        "nvidia.com/gpu.compute.minor": minor or ("0" if major else ""),
     }
-    if product:
-        found["nvidia.com/gpu.product"] = product
-    if memory:
-        found["nvidia.com/gpu.memory"] = memory
-    if family:
-        found["nvidia.com/gpu.family"] = family.lower()
-    if compute:
-        major, _, minor = compute.partition(".")
-        found |= {"nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor or "0"}
     summary = NodeCards(len(cards), product, memory, driver)
     found |= {
         label: value_of(summary) for dialect in DIALECTS for label, value_of in dialect.node_labels.items()

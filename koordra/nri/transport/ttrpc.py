@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from koordra._proto.nri import ttrpc_pb2
 from koordra.errors import NRIError, ProtocolError, RemoteError
@@ -49,15 +49,6 @@ class Code(IntEnum):
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     UNAVAILABLE = 14
-
-
-class Message(Protocol):
-    """The part of a generated protobuf message that calls need."""
-
-    def SerializeToString(self) -> bytes: ...  # noqa: N802 -- protobuf's name
-
-    @classmethod
-    def FromString(cls, _data: bytes, /) -> Self: ...  # noqa: N802 -- protobuf's name
 
 
 Answer = TypeVar("Answer", bound=Message)

@@ -85,7 +85,12 @@ class Contexts:
                 return False
             known[key] = seen
             try:
-                self._disk.put(self._file, json.dumps(known, indent=1, sort_keys=True).encode(), mode=0o644)
+                self._disk.replace(
+                    self._file,
+                    json.dumps(known, indent=1, sort_keys=True).encode(),
+                    mode=0o644,
+                    durable=False,
+                )
             except OSError as error:
                 log.warning("context_figures_not_kept", file=str(self._file), error=str(error))
         log.info("context_measured", card=key, bytes=seen)

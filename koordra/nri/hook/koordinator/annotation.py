@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -145,16 +145,12 @@ class _MismatchError(Exception):
     """The annotation names what the node does not have."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    guarded: DeviceGuard
-
-    def at(self, path: str) -> tuple[str, DeviceNode] | None:
-        """The device that a path is the first node of, with that node."""
-        for device in self.guarded.devices:
-            if device.nodes and device.nodes[0].path == path:
-                return device.name, device.nodes[0]
-        return None
+def _guarded_at(guarded: DeviceGuard, path: str) -> tuple[str, DeviceNode] | None:
+    """The device that a path is the first node of, with that node."""
+    for device in guarded.devices:
+        if device.nodes and device.nodes[0].path == path:
+            return device.name, device.nodes[0]
+    return None
 
 
 def _devices(document: Any, *, guarded: DeviceGuard | None, node: NodeDevices) -> Iterator[PreparedDevice]:
@@ -162,8 +158,7 @@ def _devices(document: Any, *, guarded: DeviceGuard | None, node: NodeDevices) -
         raise TypeError("it is not an object")
     if guarded is None and (document.get("gpu") or document.get("rdma")):
         raise _MismatchError("the kubelet plugin has not written what devices there are")
-    known = _Node(guarded) if guarded else None
-    gpus = [_gpu(entry, known, node) for entry in document.get("gpu") or () if known]
+    gpus = [_gpu(entry, guarded, node) for entry in document.get("gpu") or () if guarded]
     uuids = ",".join(dict.fromkeys(gpu.uuid for gpu in gpus if gpu.uuid))
     yield from (_with_env(gpu, (("CUDA_VISIBLE_DEVICES", uuids),)) for gpu in gpus)
     for entry in document.get("rdma") or ():
@@ -171,50 +166,33 @@ def _devices(document: Any, *, guarded: DeviceGuard | None, node: NodeDevices) -
             (str(vf["busID"]), names.TYPE_VF) for vf in (entry.get("extension") or {}).get("vfs") or ()
         ]
         for bus_id, kind in functions or [(str(entry["id"]), names.TYPE_NIC)]:
-            if known:
-                yield _nic(bus_id.lower(), kind, known, node)
+            if guarded:
+                yield _nic(bus_id.lower(), kind, guarded, node)
 
 
-def _gpu(entry: Mapping[str, Any], known: _Node, node: NodeDevices) -> PreparedDevice:
+def _gpu(entry: Mapping[str, Any], guarded: DeviceGuard, node: NodeDevices) -> PreparedDevice:
     minor, uuid = int(entry["minor"]), str(entry.get("id") or "")
     there = node.minor_of(uuid) if uuid else None
     if there is None:
         raise _MismatchError(f"there is no GPU with UUID {uuid!r}")
     if there != minor:
         raise _MismatchError(f"GPU {uuid} has minor {there}, not {minor}")
-    found = known.at(f"/dev/nvidia{minor}")
+    found = _guarded_at(guarded, f"/dev/nvidia{minor}")
     if found is None:
         raise _MismatchError(f"/dev/nvidia{minor} is not a GPU of this node")
-    return _prepared(*found, kind=names.TYPE_GPU, uuid=uuid)
+    return PreparedDevice(request="", device=found[0], type=names.TYPE_GPU, uuid=uuid, nodes=found[1:])
 
 
-def _nic(bus_id: str, kind: str, known: _Node, node: NodeDevices) -> PreparedDevice:
+def _nic(bus_id: str, kind: str, guarded: DeviceGuard, node: NodeDevices) -> PreparedDevice:
     verbs = node.verbs_of(bus_id) if _BUS_ID.fullmatch(bus_id) else None
     if verbs is None:
         raise _MismatchError(f"there is no RDMA device at {bus_id!r}")
-    found = known.at(verbs[0])
+    found = _guarded_at(guarded, verbs[0])
     if found is None:
         raise _MismatchError(f"{verbs[0]} is not a NIC of this node")
     env = (("NCCL_IB_HCA", f"={verbs[1]}"), ("UCX_NET_DEVICES", f"{verbs[1]}:1"))
-    return _with_env(_prepared(*found, kind=kind, ib_device=verbs[1]), env)
-
-
-def _prepared(
-    name: str, node: DeviceNode, *, kind: str, uuid: str | None = None, ib_device: str | None = None
-) -> PreparedDevice:
     return PreparedDevice(
-        request="",
-        device=name,
-        type=kind,
-        share_id=None,
-        cdi_devices=(),
-        uuid=uuid,
-        ib_device=ib_device,
-        netdev=None,
-        numa_node=None,
-        cpus=None,
-        nodes=(node,),
-        env=(),
+        request="", device=found[0], type=kind, ib_device=verbs[1], nodes=found[1:], env=env
     )
 
 
