@@ -51,7 +51,7 @@ class NodePaths:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`mode` None follows the node's label; `pod_uid` tells overlapping instances apart; `overlay` is a file
+    """`mode` None follows the node's label; `pod_uid` distinguishes overlapping instances; `overlay` is a file
     that completes the machine's topology; `pod_network`: NICs go into the pods' networks (with the NRI hook's
     own `--pod-network`); `driver_root`: where the GPU driver's files are, `driver_root_on_host` what that
     folder is called on the host, where it is not the same; `limiter_context`: bytes that the limiter reserves

@@ -193,8 +193,7 @@ def main() -> int:
         def limited(name: str, command: list[str] | None, **more: str) -> Any:
             """In a claim of its own: what was said, and what its region says afterwards."""
             regions = Path(folder) / name
-            allowance = region.Allowance(uuid=card["uuid"], limit=limit)
-            region.allow(regions / "claim", claim="bench", allowance=allowance)
+            region.allow(regions / "claim", claim="bench", uuid=card["uuid"], limit=limit)
             variables = environment(driver, out=out, regions=str(regions)) | more
             said = run(command, variables) if command else compared(program, bare, variables, options.pairs)
             use = region.read(regions / "claim")

@@ -255,7 +255,7 @@ def _recorded(ref: ClaimRef, result: DeviceResult, *, node: NodeView) -> DeviceR
 
 
 def _affinity(device: DeviceRecord, config: Configuration) -> ContainerEdits:
-    """The variable that tells the NRI hook to set the container's cpuset near this GPU."""
+    """The variable by which the NRI hook sets the container's cpuset near this GPU."""
     if device.uuid is None or not config.gpu(device.request).numa_affinity:
         return NO_EDITS
     return ContainerEdits(env=((NUMA_AFFINITY, "true"),))

@@ -67,7 +67,7 @@ def test_libraries_built_anew_meanwhile_change_nothing(tmp_path: Path, installed
 
 def test_the_region_has_all_its_blocks(tmp_path: Path) -> None:
     """A hole in it would be filled by a program's store, which on a full disk is SIGBUS."""
-    limiter_region.allow(tmp_path, claim=CLAIM, allowance=limiter_region.Allowance(uuid=UUID, limit=GIB))
+    limiter_region.allow(tmp_path, claim=CLAIM, uuid=UUID, limit=GIB)
     for name in ("policy", "usage"):
         known = (tmp_path / name).stat()
         assert known.st_blocks * 512 >= known.st_size

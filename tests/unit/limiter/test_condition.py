@@ -16,7 +16,6 @@ from koordra.api.kinds import Kind
 from koordra.api.objects import Object
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.kubelet_plugin.isolation.limiter.report import Verdict, verdict
 from koordra.kubelet_plugin.status.claim_status import PAUSE, ClaimStatusWriter, device_statuses, merged
 from koordra.node_state.claim_ref import ClaimRef
@@ -88,7 +87,7 @@ def test_the_condition_follows_the_handshake(tmp_path: Path) -> None:
     )
     assert writer.sync()
     assert api.patches == 0, "no region yet, nothing to say"
-    limiter_region.allow(region, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    limiter_region.allow(region, claim=UID, uuid=UUID, limit=1 << 30)
     steps: list[tuple[Callable[[], object], str, str]] = [
         (lambda: None, "Unknown", "NoProcessYet"),
         (lambda: counted(region, ENFORCING_AT, 1), "True", "Enforcing"),
@@ -111,7 +110,7 @@ def test_the_condition_follows_the_handshake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("isolation", [None, "none", "mps"])
 def test_a_gpu_without_the_limiter_has_no_entry(tmp_path: Path, isolation: str | None) -> None:
-    limiter_region.allow(tmp_path / UID, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    limiter_region.allow(tmp_path / UID, claim=UID, uuid=UUID, limit=1 << 30)
     record = replace(RECORD, devices=(replace(GPU, isolation=isolation),))
     said = verdict(tmp_path, UID)
     assert said is not None
@@ -122,7 +121,7 @@ def test_a_gpu_without_the_limiter_has_no_entry(tmp_path: Path, isolation: str |
 def test_where_cores_are_reserved_the_condition_says_that_only_memory_is_limited(
     tmp_path: Path, cores: str, told: str
 ) -> None:
-    limiter_region.allow(tmp_path / UID, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    limiter_region.allow(tmp_path / UID, claim=UID, uuid=UUID, limit=1 << 30)
     record = replace(RECORD, devices=(replace(GPU, consumed=(("cores", cores),)),))
     (entry,) = device_statuses(record, inventory=INVENTORY, attached={}, limited=verdict(tmp_path, UID))
     (condition,) = entry["conditions"]
@@ -169,7 +168,7 @@ class CountedStop(threading.Event):
 def test_a_condition_that_changes_all_the_time_is_written_once_in_a_while(tmp_path: Path) -> None:
     """What a program writes into its region becomes a request to the API server: at no pace of the program's choice."""
     region = tmp_path / UID
-    limiter_region.allow(region, claim=UID, allowance=Allowance(uuid=UUID, limit=1 << 30))
+    limiter_region.allow(region, claim=UID, uuid=UUID, limit=1 << 30)
     api = Api()
     told = [0]
 

@@ -26,7 +26,7 @@ folder = Path(sys.argv[1]) / "claims" / "c"
 uuid = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 for _ in range(2):
     folders.make(folder)
-    region.allow(folder, claim="c", allowance=region.Allowance(uuid=uuid, limit=1))
+    region.allow(folder, claim="c", uuid=uuid, limit=1)
 mounted = folders.mounted(folder)
 written = 0
 try:

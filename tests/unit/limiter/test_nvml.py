@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.topology.presets import write_machine
 from tests.fakes import nvml_library
 from tests.fakes.nvml_library import FakeNvml
@@ -41,7 +40,7 @@ def test_memory_is_the_share(
     machine = write_machine("hgx-h100", tmp_path / "root", serial="limiter")
     nvml.describe(replace(machine))
     first, second = machine.gpus[:2]
-    region.allow(tmp_path / "regions" / "c", claim="c", allowance=Allowance(uuid=str(first.uuid), limit=GIB))
+    region.allow(tmp_path / "regions" / "c", claim="c", uuid=str(first.uuid), limit=GIB)
     region.write_unaccounted(tmp_path / "regions" / "c", str(first.uuid), 100 << 20)
     plain = nvml.run(ASK)
     # The fake library is the driver's; the limiter's is what the program finds.
@@ -80,7 +79,7 @@ def test_a_tenant_sees_the_processes_of_its_own_claim(
     nvml.describe(machine)
     first, second = (str(gpu.uuid) for gpu in machine.gpus[:2])
     claim = tmp_path / "regions" / "c"
-    region.allow(claim, claim="c", allowance=Allowance(uuid=first, limit=GIB))
+    region.allow(claim, claim="c", uuid=first, limit=GIB)
     program = str(built / "test" / "tenant")
     subprocess.run([program, "--world", str(tmp_path), first, str(8 * GIB)], check=True)
     with subprocess.Popen(

@@ -17,7 +17,6 @@ from koordra.kubelet_plugin.isolation.limiter import layout, region
 from koordra.kubelet_plugin.isolation.limiter.contexts import USUAL, Contexts
 from koordra.kubelet_plugin.isolation.limiter.processes import CardProcesses, HostProcesses, start_time
 from koordra.kubelet_plugin.isolation.limiter.reconcile import Reconciler
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.kubelet_plugin.isolation.limiter.report import enforces
 from koordra.metrics import Metrics
 from koordra.topology.machine import Machine
@@ -79,7 +78,9 @@ def node(tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> N
     region.allow(
         claims / UID,
         claim=UID,
-        allowance=Allowance(uuid=uuid, limit=4 * GIB, context_bytes=contexts.bytes_for(uuid)),
+        uuid=uuid,
+        limit=4 * GIB,
+        context_bytes=contexts.bytes_for(uuid),
     )
     reconciler = Reconciler(
         claims,

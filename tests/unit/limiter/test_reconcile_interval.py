@@ -19,7 +19,6 @@ from koordra.kubelet_plugin.isolation.limiter.reconcile import (
     Reconciler,
     pause_after,
 )
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.metrics import Metrics
 from koordra.process import spawn
 from koordra.topology.machine import Machine
@@ -57,7 +56,7 @@ class Counted:
 def test_a_call_makes_the_node_look_and_so_does_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine: Machine = write_machine("hgx-h100", tmp_path / "root", serial="pace")
     claims, lists = tmp_path / "claims", Counted()
-    region.allow(claims / "c", claim="c", allowance=Allowance(uuid=str(machine.gpus[0].uuid), limit=1))
+    region.allow(claims / "c", claim="c", uuid=str(machine.gpus[0].uuid), limit=1)
     monkeypatch.setattr(reconcile, "QUIET", 3600.0)
     monkeypatch.setattr(reconcile, "BRISK", 0.001)
     monkeypatch.setattr(reconcile, "BRISK_FOR", -1.0)

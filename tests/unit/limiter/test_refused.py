@@ -21,7 +21,7 @@ from koordra.kubelet_plugin.isolation.limiter import layout, region
 from koordra.kubelet_plugin.isolation.limiter.broker import Broker
 from koordra.kubelet_plugin.isolation.limiter.layout import SLOTS_MAX
 from koordra.kubelet_plugin.isolation.limiter.processes import start_time
-from koordra.kubelet_plugin.isolation.limiter.region import REFUSED_SHOWN, Allowance
+from koordra.kubelet_plugin.isolation.limiter.region import REFUSED_SHOWN
 from koordra.kubelet_plugin.isolation.limiter.report import verdict
 from tests.unit.limiter.native_build import environment
 
@@ -34,7 +34,7 @@ OFD_SETLK = 37
 @pytest.fixture
 def claim(built: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "regions" / "c"
-    region.allow(folder, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(folder, claim="c", uuid=UUID, limit=GIB)
     subprocess.run([str(built / "test" / "tenant"), "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
     return folder
 
@@ -122,7 +122,7 @@ def as_version_1(claim: Path) -> None:
 
 def test_a_region_of_version_1_goes_on(built: Path, claim: Path) -> None:
     as_version_1(claim)
-    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="c", uuid=UUID, limit=GIB)
     assert not (claim / layout.REFUSED).exists()
     with running(built, claim) as said:
         assert (said["init"], said["within"], said["total"]) == (0, 0, GIB)

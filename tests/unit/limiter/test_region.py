@@ -12,7 +12,6 @@ import pytest
 from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.isolation.limiter import layout as limiter_layout
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from tests.unit.limiter.native_build import environment
 from tests.unit.limiter.test_report import REFUSED_AT
 
@@ -57,7 +56,7 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
 
 def test_a_process_is_limited_by_and_seen_in_the_region(built: Path, tmp_path: Path) -> None:
     claim = tmp_path / "regions" / "claim"
-    region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="claim", uuid=UUID, limit=GIB)
     tenant = str(built / "test" / "tenant")
     subprocess.run([tenant, "--world", str(tmp_path), UUID, str(8 * GIB)], check=True)
     assert region.read(claim).handshake == "waiting"
@@ -89,8 +88,8 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
     claim = tmp_path / "claim"
     other = UUID.replace("01020304", "a1020304")
     for limit in (GIB, 2 * GIB, None):
-        region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=limit))
-    region.allow(claim, claim="c", allowance=Allowance(uuid=other, limit=GIB))
+        region.allow(claim, claim="c", uuid=UUID, limit=limit)
+    region.allow(claim, claim="c", uuid=other, limit=GIB)
     region.write_unaccounted(claim, other, 5)
     use = region.read(claim)
     assert [(device.uuid, device.limit, device.used) for device in use.devices] == [
@@ -102,7 +101,7 @@ def test_a_limit_is_changed_in_place(tmp_path: Path) -> None:
 def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
     """Which would turn the sum over; what the process really has is then unseen."""
     claim = tmp_path / "claim"
-    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="c", uuid=UUID, limit=GIB)
     with (claim / "usage").open("r+b") as usage:
         usage.seek(192)
         usage.write(b"\x01")  # slot 0 is taken
@@ -117,9 +116,9 @@ def test_figures_that_no_card_can_have_are_not_believed(tmp_path: Path) -> None:
 def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
     for number in range(limiter_layout.DEVICES_MAX):
         uuid = UUID.replace("01020304", f"{number:08x}")
-        region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=uuid, limit=GIB))
+        region.allow(tmp_path / "c", claim="c", uuid=uuid, limit=GIB)
     with pytest.raises(PrepareError, match="16 GPUs"):
-        region.allow(tmp_path / "c", claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+        region.allow(tmp_path / "c", claim="c", uuid=UUID, limit=GIB)
     with pytest.raises(PrepareError, match="not the UUID"):
         limiter_layout.uuid_bytes("GPU-7")
     assert limiter_layout.uuid_bytes("MIG-" + UUID[4:]) == limiter_layout.uuid_bytes(UUID)
@@ -128,7 +127,7 @@ def test_too_many_gpus_and_odd_uuids_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "version", "gone"])
 def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str) -> None:
     claim = tmp_path / "c"
-    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="c", uuid=UUID, limit=GIB)
     usage = claim / "usage"
     if damage == "cut":
         os.truncate(usage, 100)
@@ -144,7 +143,7 @@ def test_what_a_tenant_does_to_the_file_harms_nobody(tmp_path: Path, damage: str
 
 def test_the_host_pid_is_written_for_the_right_owner_only(tmp_path: Path) -> None:
     claim = tmp_path / "c"
-    region.allow(claim, claim="c", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="c", uuid=UUID, limit=GIB)
     assert region.write_host_pid(claim, slot=3, generation=0, pid=77)
     assert not region.write_host_pid(claim, slot=3, generation=1, pid=78)
     assert not region.write_host_pid(claim, slot=4096, generation=0, pid=78)
@@ -156,7 +155,7 @@ def test_a_file_that_is_cut_short_while_it_is_read_is_no_region(
 ) -> None:
     """The tenant cuts it between the two questions: how long it is, and what is in it."""
     claim = tmp_path / "claim"
-    region.allow(claim, claim="claim", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(claim, claim="claim", uuid=UUID, limit=GIB)
     ask = os.fstat
 
     def asked_before(file: int) -> os.stat_result:

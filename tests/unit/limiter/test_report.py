@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 from koordra.kubelet_plugin.isolation.limiter.report import LimiterMetrics, enforces, read_all
 from koordra.metrics import Metrics
 
@@ -31,8 +30,8 @@ def refused(folder: Path) -> None:
 
 def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
     claims = tmp_path / "claims"
-    region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=GIB))
-    region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
+    region.allow(claims / "a", claim="a", uuid=UUID, limit=GIB)
+    region.allow(claims / "b", claim="b", uuid=UUID, limit=None)
     region.write_unaccounted(claims / "a", UUID, 5)
     counted(claims / "a", TURNED_AWAY_AT, 3)
     metrics = Metrics()
@@ -53,7 +52,7 @@ def test_every_claim_has_its_figures_until_it_is_gone(tmp_path: Path) -> None:
 
 def test_a_limiter_that_turned_a_process_away_does_not_enforce(tmp_path: Path) -> None:
     assert enforces(tmp_path, "a") is None
-    region.allow(tmp_path / "a", claim="a", allowance=Allowance(uuid=UUID, limit=GIB))
+    region.allow(tmp_path / "a", claim="a", uuid=UUID, limit=GIB)
     assert enforces(tmp_path, "a") is None
     counted(tmp_path / "a", ENFORCING_AT, 1)
     assert enforces(tmp_path, "a") is True

@@ -9,15 +9,14 @@ from click.testing import CliRunner
 
 from koordra.cli.machine.top import command, mebibytes
 from koordra.kubelet_plugin.isolation.limiter import region
-from koordra.kubelet_plugin.isolation.limiter.region import Allowance
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
 
 
 def test_a_line_for_each_share(tmp_path: Path) -> None:
     claims = tmp_path / "limiter" / "claims"
-    region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
-    region.allow(claims / "b", claim="b", allowance=Allowance(uuid=UUID, limit=None))
+    region.allow(claims / "a", claim="a", uuid=UUID, limit=3 << 30)
+    region.allow(claims / "b", claim="b", uuid=UUID, limit=None)
     region.write_unaccounted(claims / "a", UUID, 5 << 20)
     (claims / "broken").mkdir()
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path)])
@@ -31,7 +30,7 @@ def test_a_line_for_each_share(tmp_path: Path) -> None:
 
 def test_the_document(tmp_path: Path) -> None:
     claims = tmp_path / "limiter" / "claims"
-    region.allow(claims / "a", claim="a", allowance=Allowance(uuid=UUID, limit=3 << 30))
+    region.allow(claims / "a", claim="a", uuid=UUID, limit=3 << 30)
     result = CliRunner().invoke(command, ["--state-dir", str(tmp_path), "-o", "json"])
     (claim,) = json.loads(result.stdout)
     assert claim["claim"] == "a"

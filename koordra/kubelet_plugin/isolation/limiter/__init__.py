@@ -7,6 +7,6 @@ broker              the socket where processes say who they are
 processes           the processes of a card, as the driver and the kernel see them
 contexts            what a CUDA context takes
 unaccounted_memory  what a claim uses beyond its ledger
-reconcile           the second look: ledger against driver, at an interval that follows what happens
+reconcile           ledger against driver, at an interval that follows what changes
 report              metrics, and the verdict of the condition `Limited`
 """

@@ -6,7 +6,7 @@
     <state>/limiter/claims/<uid>/usage       what it uses
     <state>/limiter/claims/<uid>/alive.N     who lives of its processes, refused: who got no CUDA    (layout.py)
     <state>/limiter/contexts.json            what a context takes on such cards                  (contexts.py)
-    <state>/limiter/claims/<uid>/broker.sock where its processes tell who they are (broker.py)
+    <state>/limiter/claims/<uid>/broker.sock where its processes identify themselves (broker.py)
 
 In the container:
 
@@ -52,7 +52,7 @@ _READ_WRITE: Final = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 class LimiterIsolation:
     """`state` is the plugin's directory; `installed` are folders with the built libraries, the first that has them counts.
-    `context_bytes` tells what to keep for a context on a GPU (by UUID; 0: measured in the process, which the first cannot be);
+    `context_bytes` is what to reserve for a context on a GPU (by UUID; 0: measured in the process, which the first cannot be);
     `strict`: entry points of the driver that the limiter does not know are not handed out."""
 
     name: Final = "limiter"
@@ -93,17 +93,17 @@ class LimiterIsolation:
 
     def start(self, share: Share, config: GpuConfig) -> None:
         del config
-        allowance = region.Allowance(
-            uuid=share.uuid,
-            limit=share.memory_bytes,
-            cores=share.cores or 0,
-            context_bytes=self._context_bytes(share.uuid),
-        )
         try:
             self._install()
             folders.make(self.claims / share.claim_uid)
             region.allow(
-                self.claims / share.claim_uid, claim=share.claim_uid, allowance=allowance, flags=self._flags
+                self.claims / share.claim_uid,
+                claim=share.claim_uid,
+                uuid=share.uuid,
+                limit=share.memory_bytes,
+                cores=share.cores or 0,
+                context_bytes=self._context_bytes(share.uuid),
+                flags=self._flags,
             )
             self.broker.listen(share.claim_uid)
         except (OSError, NodeError) as error:

@@ -1,15 +1,15 @@
-"""Tells the node which host process owns which slot of a claim's region.
+"""Learns which host process owns which slot of a claim's region.
 
-A process in a container knows only the pid of its own namespace. When it takes a slot it connects to the claim's socket and
-sends slot and generation; the kernel tells this end, with SO_PEERCRED, who that is in the host's namespace. The process never
-waits, and its limit does not depend on the answer: the host pid is for people, and for comparing with what NVML reports. One
-that got no slot calls too, with a number that no slot has. Each call makes the node look (reconcile.py).
+A process in a container knows only its pid in its own namespace. When it takes a slot it connects to the claim's socket and
+sends slot and generation; SO_PEERCRED gives this end the pid in the host's namespace. The process never waits, and its limit
+does not depend on the answer: the host pid serves people and the comparison with what NVML reports. A process that got no slot
+connects too, with a number that no slot has. Each connection triggers a reconciliation (reconcile.py).
 
     <claims>/<uid>/broker.sock, one per claim: so a process cannot speak for another claim
 
-One thread serves all claims. It picks up the claims of an earlier plugin when it starts. Of each claim one caller is heard at a
-time: one that calls and says nothing keeps its own claim's others waiting, for a moment, and nobody else. Who called is remembered,
-with the time the process started, for as long as the claim is there (processes.py).
+One thread serves all claims, those of an earlier plugin process included. Each claim has one open connection at a time: a
+process that connects and sends nothing delays its own claim's others for _PATIENCE seconds, and no other claim. The pid and
+start time of every process that connected are kept as long as the claim exists (processes.py).
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ log = get_logger(__name__)
 _MESSAGE: Final = struct.Struct("=QQ")
 _CREDENTIALS: Final = struct.Struct("=iII")
 MOST_CALLERS: Final = 65536
-"""Calls that are remembered; the oldest goes."""
+"""Processes that are remembered; the oldest is dropped."""
 _PATIENCE: Final = 0.2
-"""Seconds that one connection may take to say its 16 bytes; they are there before it is accepted."""
+"""Seconds that a connection may take to send its 16 bytes, which usually arrive before it is accepted."""
 
 
 class Broker:
-    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `on_call` is run after each call."""
+    """`claims` is the folder with one folder per claim. Nothing runs before the first `listen`. `on_call` runs after each
+    connection."""
 
     def __init__(self, claims: Path) -> None:
         self._claims = claims
@@ -49,13 +50,13 @@ class Broker:
         self._selector = selectors.DefaultSelector()
         self._sockets: dict[str, socket.socket] = {}
         self._callers_connected: dict[str, tuple[socket.socket, float]] = {}
-        """Who of a claim is on the line, and until when; meanwhile its own socket is not listened to."""
+        """By claim: the open connection, and its deadline; meanwhile the claim's socket accepts no other."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._callers: dict[tuple[int, int], str] = {}
 
     def resume(self) -> None:
-        """Serve the claims that are there already."""
+        """Serve the claims that exist already."""
         with self._lock:
             if self._claims.is_dir() and any(self._claims.iterdir()):
                 self._begin()
@@ -88,7 +89,7 @@ class Broker:
         listening = self._sockets.pop(claim_uid, None)
         self._disconnect(claim_uid)
         if listening is not None:
-            with suppress(KeyError):  # while somebody is on the line
+            with suppress(KeyError):  # while a connection is open
                 self._selector.unregister(listening)
             listening.close()
 
@@ -122,7 +123,7 @@ class Broker:
                     self._disconnect(claim_uid)
 
     def _ready(self, ready: socket.socket, claim_uid: str) -> None:
-        """Somebody calls, or who is on the line has said something."""
+        """A socket is readable: a new connection, or the message of the open one."""
         with self._lock:
             if self._callers_connected.get(claim_uid, (None,))[0] is not ready:
                 connection, _ = ready.accept()
@@ -141,7 +142,7 @@ class Broker:
             self._answer(claim_uid, _CREDENTIALS.unpack(raw)[0], message)
 
     def _disconnect(self, claim_uid: str) -> None:
-        """The next one, if the claim is still there. The lock is held."""
+        """Close the claim's connection and accept the next one, if the claim still exists. The lock is held."""
         connection, _ = self._callers_connected.pop(claim_uid, (None, 0.0))
         if connection is None:
             return

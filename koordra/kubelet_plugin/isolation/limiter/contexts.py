@@ -1,16 +1,16 @@
-"""What a first context on a card costs, so that it can be reserved before there is one.
+"""The memory that a process's first CUDA context takes on a card, so that it can be reserved before there is one.
 
-A process's first context takes hundreds of MiB that no call names, and it cannot be measured from inside: free memory of a card
-can only be asked with a context. So the node says what to keep for one:
+The first context takes hundreds of MiB that no call names, and it cannot be measured from inside: the free memory of a card can
+only be queried with a context. So the node decides what to reserve for one:
 
     --limiter-context 600Mi   that much, on every card
-    --limiter-context auto    what processes on such a card with this driver were seen to take; before any was, what is usual
-                              for the card's architecture, rounded up
+    --limiter-context auto    what was measured on such a card with this driver; before that, what is usual for the card's
+                              architecture, rounded up
 
-Seen is what NVML says of a process with one context beyond what its ledger has, for two looks in a row; the smallest counts, as
-modules are on top. What a process says of its own ledger is believed only within LEAST and MOST, so that one that lies can shift
-others' reserve by no more; `unseen` sets right what the reserve gets wrong. The figures are kept over restarts of the plugin in
-<state>/limiter/contexts.json, by card, MIG or not, and driver.
+Measured is what NVML reports for a process with one context beyond its ledger, in two readings in a row; the smallest value
+counts, since modules come on top. A process's own ledger is believed only between LEAST and MOST, so that a false one can shift
+others' reserve by no more; `unseen` corrects what the reserve gets wrong. The values survive a restart of the plugin in
+<state>/limiter/contexts.json, by card model, MIG or not, and driver.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ USUAL: Final = {
     "Hopper": 640 * MIB,
     "Blackwell": 768 * MIB,
 }
-"""Rounded up from what is commonly seen, with lazily loaded modules; none of it was measured for koordra."""
+"""Rounded up from commonly observed values, with lazily loaded modules; none was measured for koordra."""
 
 UNKNOWN: Final = 768 * MIB
-"""A card nobody knows: no less than any of those."""
+"""A card of another architecture: no less than any of those."""
 
 
 class Contexts:

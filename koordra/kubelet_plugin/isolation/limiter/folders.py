@@ -1,13 +1,11 @@
-"""Where a claim's region lies: on a small file system of its own, where the node can have one.
+"""Where a claim's region is: on a small file system of its own, where the node can mount one.
 
-A claim's processes write to `usage`. On a disk they could make it long and fill what the plugin's state lies on. So the folder
-is a tmpfs of its own, no larger than the region needs; as it is in memory, nothing of it survives a boot, which no process
-does either.
+A claim's processes write to `usage`. On a disk they could extend it and fill the file system of the plugin's state. So the folder
+is a tmpfs, no larger than the region needs; being in memory, it does not survive a boot, nor does any process.
 
-A file system that is mounted here must be there for the container runtime too. That is so where mounts are shared with the
-host: in a pod with `mountPropagation: Bidirectional`, and on a host whose mounts are shared, as systemd makes them. Elsewhere
-(private mounts, no right to mount) the folder stays on the disk, which is told once; the node then cuts back what grew
-(reconcile.py).
+The container runtime must see what is mounted here. It does where mounts are shared with the host: in a pod with
+`mountPropagation: Bidirectional`, and on a host whose mounts are shared, as systemd makes them. Elsewhere (private mounts, no
+right to mount) the folder stays on the disk, which is logged once; the node then truncates what grew (reconcile.py).
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def uuid_text(raw: bytes) -> str:
 
 
 def uuid_spellings(uuid: str) -> tuple[str, ...]:
-    """A region does not tell a GPU from a MIG instance; NVML wants to know."""
+    """A region does not distinguish a GPU from a MIG instance; NVML does."""
     text = uuid_text(uuid_bytes(uuid))
     return text, "MIG-" + text.removeprefix("GPU-")
 
@@ -108,7 +108,7 @@ def owned(folder: Path, slots: Iterable[int], *, version: int) -> frozenset[int]
 
 
 def somebody_refused(folder: Path) -> bool | None:
-    """Whether a process lives that was refused; None where that cannot be told, as in version 1."""
+    """Whether a process lives that was refused; None where that is unknown, as in version 1."""
     try:
         with (folder / REFUSED).open("rb", buffering=0) as file:
             return _locked(file.fileno(), 0)
@@ -117,7 +117,7 @@ def somebody_refused(folder: Path) -> bool | None:
 
 
 def _locked(file: int, byte: int) -> bool:
-    """Whether anybody has a lock on the byte. Asked as for writing, as that meets every other; it needs no right to write."""
+    """Whether a process has a lock on the byte. Queried as a write lock, which conflicts with every other; it needs no right to write."""
     lock = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     kind = _LOCK.unpack(fcntl.fcntl(file, _OFD_GETLK, lock))[0]
     return bool(kind != fcntl.F_UNLCK)

@@ -1,13 +1,13 @@
-"""Which processes use a card, and whose they are: NVML's lists, and /proc of the host.
+"""Which processes use a card, and to which claims they belong: NVML's lists, and /proc of the host.
 
-    NVML    pid ─> bytes, for computing (CUDA, MPS) and for drawing; a MIG instance has lists of its own
+    NVML    pid ─> bytes, for computing (CUDA, MPS) and for graphics; a MIG instance has lists of its own
     /proc   pid ─> claim: the claim's region is mounted in the process's mount namespace
 
-A mount cannot be faked: it is known by the file system and the folder on it, which no tenant can reach but its own. A process
-without mounts of ours (preloading) is known by its call to the claim's socket, on which the kernel told who it was. A pid is
-looked up with the time its process started, so a number that is used again is another process.
+A mount cannot be faked: it is identified by the file system and the folder on it, which only its own tenant can reach. A process
+without such a mount (preloading) is identified by its connection to the claim's socket, where the kernel reports its pid. A pid
+is looked up together with the start time of its process, so a reused number is another process.
 
-The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets tell nothing of other processes.
+The plugin has to be in the host's pid namespace: elsewhere NVML, /proc and the sockets show no other processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class CardProcesses:
-    """Bytes by pid (None: the driver does not tell), and which of them compute."""
+    """Bytes by pid (None: not reported by the driver), and which of them compute."""
 
     used: Mapping[int, int | None] = field(default_factory=dict)
     computing: frozenset[int] = frozenset()

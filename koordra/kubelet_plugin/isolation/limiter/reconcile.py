@@ -1,4 +1,4 @@
-"""The node's second look at what limited claims use: ten times a second while something happens, else once.
+"""Reconciles the limiters' ledgers with what the driver reports: ten times a second while something changes, else once.
 
     regions ──> ledger ─┐
     NVML ──> processes ─┼──> unseen bytes ──> policy of each claim: they count from now on       (unaccounted_memory.py)
@@ -7,14 +7,14 @@
     regions ──> has a handshake changed? ──> `changed`: the claim's condition is written
             ──> grown beyond its size? ──> cut back
 
-What cannot be asked leaves everything as it is: without NVML contexts are what was reserved for them and modules stay uncounted;
-without the host's pid namespace a process without a slot is neither counted nor told. That is logged once, and counted:
+A source that does not answer changes nothing: without NVML contexts are what was reserved for them and modules stay uncounted;
+without the host's pid namespace a process without a slot is neither counted nor reported. That is logged once, and counted:
 
     koordra_limiter_looks_total{result}              ok, failed (NVML did not answer)
     koordra_limiter_foreign_bytes{gpu}               used on a limited claim's card by processes of no limited claim
     koordra_limiter_outside_processes                computing on a limited claim's card without a limit
     koordra_limiter_cut_back_total                   regions that a tenant had made longer
-    koordra_limiter_look_seconds                     how long a look takes
+    koordra_limiter_look_seconds                     duration of one reconciliation
 
 Nothing announces that a process takes memory past the limiter: NVML has events for errors, power and MIG, none for memory or
 processes, and the device nodes that a container opens are not the host's. So the node polls, often while something happens and
@@ -59,14 +59,14 @@ LOAD: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Seconds until the next look: `at_least`, also when somebody calls, and `at_most`, when nobody does."""
+    """Seconds until the next reconciliation: `at_least`, also if a process connects, and `at_most`, if none does."""
 
     at_least: float
     at_most: float
 
 
 def pause_after(*, took: float, quiet_for: float) -> Pause:
-    """After a look that `took` so many seconds, `quiet_for` seconds after something happened last."""
+    """After a reconciliation that `took` so many seconds, `quiet_for` seconds after the last change."""
     rest = took / LOAD
     return Pause(at_least=max(BRISK, rest), at_most=max(QUIET if quiet_for > BRISK_FOR else BRISK, rest))
 
@@ -74,15 +74,15 @@ def pause_after(*, took: float, quiet_for: float) -> Pause:
 log = get_logger(__name__)
 
 SURE_AFTER: Final = 1.0
-"""Seconds for which a process has to be seen at every look before it is told that it computes without a limit, or before what it
-has counts as its whole context: one that starts or ends is neither."""
+"""Seconds for which a process must appear in every reading before it is reported as computing without a limit, or before its memory
+counts as its whole context: a process that starts or ends is neither."""
 
 Suspect = tuple[str, int, int]
 """Claim or card, pid, and when it started."""
 
 
 class Reconciler:
-    """`claims` is the folder with one folder per claim. All state belongs to the thread of `run`, or of who calls `once`."""
+    """`claims` is the folder with one folder per claim. All state belongs to the thread of `run`, or to the caller of `once`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Reconciler:
         return made
 
     def wake(self) -> None:
-        """Look soon: a process has called, or `stop` was set."""
+        """Reconcile soon: a process has connected, or `stop` was set."""
         self._called.set()
 
     def run(self, stop: threading.Event) -> None:
@@ -159,7 +159,7 @@ class Reconciler:
                 self._called.wait(pause.at_most - pause.at_least)
 
     def once(self) -> bool:
-        """One look; whether anything is not as it was at the last."""
+        """One reconciliation; returns whether anything has changed since the last one."""
         self._cut_back()
         uses = read_all(self._claims)
         if uses:
@@ -176,7 +176,7 @@ class Reconciler:
                     log.info("limiter_state", claim=uid, state=each.reason)
             self._verdicts = now
             self._changed()
-        # Not what is held: a program that allocates and frees all day is nothing that happens.
+        # Without the bytes held: a program that allocates and frees all day is no change.
         owners = {(uid, each.slot, each.generation) for uid, use in uses.items() for each in use.processes}
         unseen = unaccounted_memory.known_unseen(uses)
         before, self._state = self._state, (now, owners, unseen, frozenset(self._suspects))
@@ -211,7 +211,7 @@ class Reconciler:
             self._foreign.labels(uuid).set(used)
 
     def _read_driver(self, before: Mapping[str, ClaimUse]) -> tuple[Reading, dict[str, ClaimUse]]:
-        """One reading of the driver between two of the ledger. A pid counts if it was the same process all the while."""
+        """One reading of the driver between two of the ledger. A pid counts if it was the same process throughout."""
         cards = self._lists.read(sorted({device.uuid for use in before.values() for device in use.devices}))
         pids = sorted({pid for card in cards.values() for pid in card.used})
         processes = self._processes.find(pids)
@@ -229,7 +229,7 @@ class Reconciler:
         self._outside.set(len(certain))
         for uid, use in uses.items():
             suspected = sum(1 for each in suspects if each[0] == uid)
-            # After a restart of the plugin, who was told stays told while he is there.
+            # After a restart of the plugin, processes that were reported stay reported while they exist.
             outside = max(sum(1 for each in certain if each[0] == uid), min(suspected, use.outside))
             try:
                 for device in use.devices:
@@ -246,10 +246,10 @@ class Reconciler:
                 if outside != use.outside:
                     region.write_outside(self._claims / uid, outside)
             except (OSError, NodeError) as error:
-                log.debug("claim_not_told", claim=uid, error=str(error))  # it is being taken away
+                log.debug("limiter_policy_not_written", claim=uid, error=str(error))  # it is being taken away
 
     def _learn(self, readings: list[Reading]) -> None:
-        """From processes that were there all the while: their context is complete."""
+        """From processes that appeared in every reading: their context is complete."""
         seen = {(uuid, pid, started) for reading in readings for uuid, pid, started, _ in reading.overheads}
         now = self._clock()
         self._seen = {each: self._seen.get(each, now) for each in seen}
@@ -258,7 +258,7 @@ class Reconciler:
                 self._contexts.learn(uuid, overhead)
 
     def _cut_back(self) -> None:
-        """A tenant may write past the end of its `usage`; what is there is of no use to anybody, and takes disk."""
+        """Truncate what a tenant has written past the end of its `usage`, which would fill the disk."""
         for folder in self._claims.iterdir() if self._claims.is_dir() else ():
             path = folder / "usage"
             try:

@@ -5,7 +5,7 @@
     <folder>/alive.N, <folder>/refused   empty; locks on them say who lives (layout.py)
 
 A tenant can write anything into `usage`, or cut it short; it is read as bytes, never mapped, and never believed for more than
-this claim's own figures. Only its head and the slots that are taken are read: a look at a claim costs microseconds.
+this claim's own figures. Only its head and the slots that are taken are read: reading a claim costs microseconds.
 
 A region of version 1, of a claim that an earlier plugin prepared, stays as it is and is read by its own rules.
 
@@ -26,7 +26,7 @@ from koordra.errors import NodeError, PrepareError
 from koordra.kubelet_plugin.isolation.limiter import layout
 
 REFUSED_SHOWN: Final = 60.0
-"""Seconds for which a claim says at least that a process was refused: one that ends at once is to be noticed too."""
+"""Seconds for which a refusal is reported at least: a process that ends at once must be noticed too."""
 
 FILES: Final = (
     "policy",
@@ -40,18 +40,8 @@ FILES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """What a claim may use of one GPU. `limit` None: counted, not limited; `context_bytes` 0: measured when one is made."""
-
-    uuid: str
-    limit: int | None
-    cores: int = 0
-    context_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """One process of the claim: `pid` in its own namespace, `host_pid` 0 where the node was not told."""
+    """One process of the claim: `pid` in its own namespace, `host_pid` 0 where it is not known."""
 
     slot: int
     generation: int
@@ -103,9 +93,19 @@ class ClaimUse:
         return "enforcing" if self.started else "waiting"
 
 
-def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> None:
-    """Make the claim's region if it is not there, and let it use the GPU so much: at once, also for running programs.
+def allow(
+    folder: Path,
+    *,
+    claim: str,
+    uuid: str,
+    limit: int | None,
+    cores: int = 0,
+    context_bytes: int = 0,
+    flags: int = 0,
+) -> None:
+    """Make the claim's region if it does not exist, and set what it may use of the GPU: at once, also for running programs.
 
+    `limit` None: counted, not limited; `context_bytes` 0: measured when a context is made.
     Raises PrepareError for a claim of too many GPUs, and OSError.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -117,7 +117,7 @@ def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> 
             layout.POLICY_MAGIC, layout.VERSION, layout.POLICY_BYTES, flags, 0, 0, claim.encode()[:39], 0
         )
         _make(folder / "policy", layout.POLICY_BYTES, header, mode=0o644)
-    wanted = layout.uuid_bytes(allowance.uuid)
+    wanted = layout.uuid_bytes(uuid)
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), layout.POLICY_BYTES) as policy:
         count = struct.unpack_from("=I", policy, layout.DEVICE_COUNT)[0]
         known = [bytes(policy[at : at + 16]) for at in map(_device_at, range(count))]
@@ -126,22 +126,21 @@ def allow(folder: Path, *, claim: str, allowance: Allowance, flags: int = 0) -> 
             raise PrepareError(
                 f"isolation limiter: a claim can have {layout.DEVICES_MAX} GPUs, this one has more"
             )
-        limit = layout.UNLIMITED if allowance.limit is None else allowance.limit
+        limit = layout.UNLIMITED if limit is None else limit
         if index == count:
             at = _device_at(index)
             policy[at : at + layout.DEVICE.size] = layout.DEVICE.pack(
-                wanted, limit, 0, allowance.context_bytes, allowance.cores, 0
+                wanted, limit, 0, context_bytes, cores, 0
             )
             policy[layout.DEVICE_COUNT : layout.DEVICE_COUNT + 4] = struct.pack("=I", count + 1)
         else:
             _put(policy, _device_at(index) + layout.LIMIT, limit)
-            _put(policy, _device_at(index) + layout.CONTEXT, allowance.context_bytes)
+            _put(policy, _device_at(index) + layout.CONTEXT, context_bytes)
         _put(policy, layout.SEQUENCE, struct.unpack_from("=Q", policy, layout.SEQUENCE)[0] + 1)
 
 
 def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: int | None = None) -> None:
-    """What the node sees in use of the GPU beyond the ledger, and what to keep for a context: from now on. Raises OSError,
-    NodeError."""
+    """Set what the node sees in use of the GPU beyond the ledger, and what to reserve for a context. Raises OSError, NodeError."""
     wanted = layout.uuid_bytes(uuid)
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), layout.POLICY_BYTES) as policy:
         for index in range(struct.unpack_from("=I", policy, layout.DEVICE_COUNT)[0]):
@@ -155,13 +154,13 @@ def write_unaccounted(folder: Path, uuid: str, unseen: int, *, context_bytes: in
 
 
 def write_outside(folder: Path, count: int) -> None:
-    """How many processes compute on the claim's cards without a slot. Raises OSError."""
+    """Set how many processes compute on the claim's cards without a slot. Raises OSError."""
     with (folder / "policy").open("r+b") as file, mmap.mmap(file.fileno(), layout.POLICY_BYTES) as policy:
         _put(policy, layout.OUTSIDE, count)
 
 
 def write_host_pid(folder: Path, *, slot: int, generation: int, pid: int) -> bool:
-    """Write down the host's pid of a slot's owner; False where the slot has another owner by now. Raises OSError."""
+    """Set the host's pid of a slot's owner; False if the slot has another owner by now. Raises OSError."""
     if not 0 <= slot < layout.SLOTS_MAX:
         return False
     with (folder / "usage").open("r+b", buffering=0) as file:

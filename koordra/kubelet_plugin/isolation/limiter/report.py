@@ -1,8 +1,8 @@
-"""What the limiters of this node's claims say of themselves, for metrics, for the claim's status and for who verifies containers.
+"""What the limiters of this node's claims report, for metrics, for the claim's status and for the verification of containers.
 
-The figures come from the claims' regions (region.py). A tenant writes `usage`, so they are its own word: good for
-charts and for finding a limiter that did not start, not for settling a dispute. What the node says of the claim in `policy`
-(bytes beyond the ledger, processes outside of it) is not.
+The figures come from the claims' regions (region.py). A tenant writes `usage`, so they are its own statement: good
+for charts and for finding a limiter that did not start, not as evidence. What the node writes into `policy` (bytes beyond the
+ledger, processes outside of it) is not the tenant's.
 
     koordra_limiter_used_bytes, koordra_limiter_limit_bytes   by claim and GPU; a share without a limit has no limit
     koordra_limiter_unseen_bytes                              what of it the node found beyond the claim's ledger

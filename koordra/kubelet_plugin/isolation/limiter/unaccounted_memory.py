@@ -6,18 +6,18 @@ after the driver:
 
     granted(before), bytes, granted(after)  ─>  between bytes - the larger and bytes - the smaller, never below 0
 
-A reading that leaves room for what was known already changes nothing. Otherwise there are three readings, each brings the known
-figure into its bounds, and the middle one of the three counts: one that was wrong (memory that came and went between two looks
-at the ledger) does no harm.
+A reading whose bounds include the known value changes nothing. Otherwise there are three readings, each clamps the known value
+to its bounds, and the median counts: one wrong reading (memory that came and went between two readings of the ledger) does no
+harm.
 
-Processes are taken one by one: what one was granted and has not taken (managed memory that is not on the card) does not hide
-what another has beyond. A process that computes on the claim's card without a slot in its region got around the limiter; its
-bytes all count. What the driver does not tell leaves the figure as it is.
+Each process is compared on its own: what one was granted and has not taken (managed memory that is not on the card) does not hide
+what another has beyond. A process that computes on the claim's card without a slot in its region got around the limiter; all its
+bytes count. A value that the driver does not report leaves the known one unchanged.
 
-Nobody is accused without need. A process that is ending has lost its slot and is still listed, for seconds where the driver has
-much to clean up; what its slot held counts as granted for as long as the limiter counts it. Where a slot does not tell whose it
-is, anybody may be its owner. And where the plugin is not in the host's pid namespace (`sure` is false), the numbers that the
-driver gives may be other processes': only those with a slot are looked at.
+No process is reported without need. A process that is ending has lost its slot and is still listed, for seconds if the driver has
+much to clean up; what its slot held counts as granted for as long as the limiter counts it. If the owner of a slot is not known,
+any process may be it. And if the plugin is not in the host's pid namespace (`sure` is false), the driver's pids may be of other
+processes: only those with a slot are considered.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def reading(
     *,
     sure: bool = True,
 ) -> Reading:
-    """What one look says. `processes` are those of claims; the others' bytes are foreign."""
+    """One reading. `processes` are those of claims; the others' bytes are foreign."""
     unseen: dict[Share, Interval] = {}
     outside: set[tuple[str, int, int]] = set()
     overheads: list[tuple[str, int, int, int]] = []
     foreign: dict[str, int] = {}
     for uuid, card in cards.items():
         foreign[uuid] = sum(used or 0 for pid, used in card.used.items() if pid not in processes)
-        untold: set[str] = set()
+        unreported: set[str] = set()
         bounds: dict[str, tuple[int, int]] = {
             uid: (0, 0) for uid, use in before.items() if _index(use, uuid) is not None
         }
@@ -89,11 +89,11 @@ def reading(
                 if not sure:
                     continue
                 nameless = any(_nameless(uses[uid]) for uid in claims for uses in (before, after))
-                told = used is not None and pid in card.computing
-                if told and not process.ending and not nameless:
+                computes = used is not None and pid in card.computing
+                if computes and not process.ending and not nameless:
                     outside.add((claims[0], pid, process.started))
             if used is None:
-                untold.add(claims[0])
+                unreported.add(claims[0])
                 continue
             held = [_held(slots, uuid) for slots in (earlier, later)]
             low, high = bounds[claims[0]]
@@ -102,7 +102,9 @@ def reading(
             if overhead is not None and held[0] == held[1]:
                 overheads.append((uuid, pid, process.started, used - overhead))
         unseen |= {
-            (uid, uuid): Interval(*each) for uid, each in bounds.items() if uid not in untold and uid in after
+            (uid, uuid): Interval(*each)
+            for uid, each in bounds.items()
+            if uid not in unreported and uid in after
         }
     return Reading(unseen, frozenset(outside), tuple(overheads), foreign)
 
@@ -137,7 +139,7 @@ def _slots(use: ClaimUse, process: Process) -> list[tuple[ClaimUse, ProcessUse]]
 
 
 def _nameless(use: ClaimUse) -> bool:
-    """Whether a slot's owner cannot be told: it could not read its namespace, and the broker was not there to ask."""
+    """Whether a slot's owner is unknown: it could not read its namespace, and the broker was not running."""
     return any(not slot.host_pid and not slot.pid_namespace for slot in use.processes)
 
 
