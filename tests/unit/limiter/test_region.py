@@ -29,7 +29,7 @@ def test_the_layout_is_that_of_the_header(built: Path) -> None:
     assert layout["devices_max"] == limiter_layout.DEVICES_MAX
     assert layout["oldest_version"] == limiter_layout.OLDEST
     assert layout["slots_max"] == limiter_layout.SLOTS_MAX
-    assert layout["alive_files"] == layout.ALIVE_FILES
+    assert layout["alive_files"] == limiter_layout.ALIVE_FILES
     assert layout["usage.refused_at"] == REFUSED_AT
     assert layout["kinds"] == len(limiter_layout.KINDS)
     assert layout["policy"] == limiter_layout.POLICY_BYTES
