@@ -35,14 +35,6 @@ from koordra.topology.partitions import MigInstance, MigProfile, mig_name
 
 _MIB = 1 << 20
 _MOST_COUNTERS = 32
-_ENGINES = {
-    "compute-slices": "compute_slices",
-    "copy-engines": "copy_engines",
-    "decoders": "decoders",
-    "encoders": "encoders",
-    "jpeg-engines": "jpeg_engines",
-    "ofa-engines": "ofa_engines",
-}
 FUNCTIONS = "functions"
 
 Counters = Mapping[str, int]
@@ -88,17 +80,24 @@ def _memory_slice(place: int) -> str:
 
 
 def _engines(profile: MigProfile) -> dict[str, int]:
-    return {name: getattr(profile, field) for name, field in _ENGINES.items()}
+    return {
+        "compute-slices": profile.compute_slices,
+        "copy-engines": profile.copy_engines,
+        "decoders": profile.decoders,
+        "encoders": profile.encoders,
+        "jpeg-engines": profile.jpeg_engines,
+        "ofa-engines": profile.ofa_engines,
+    }
 
 
 def gpu_counters(gpu: Gpu) -> dict[str, int]:
     """The card's counters in total; empty if it has no profiles, or more counters than a set may hold."""
     places = [start + size for profile in gpu.mig_profiles for start, size in profile.placements]
     totals = {_memory_slice(place): 1 for place in range(min(max(places, default=0), _MOST_COUNTERS + 1))}
-    for name in _ENGINES:
-        most = max((_engines(profile)[name] * profile.most for profile in gpu.mig_profiles), default=0)
-        if most:
-            totals[name] = most
+    for profile in gpu.mig_profiles:
+        for name, count in _engines(profile).items():
+            if count:
+                totals[name] = max(totals.get(name, 0), count * profile.most)
     return totals if len(totals) <= _MOST_COUNTERS else {}
 
 
