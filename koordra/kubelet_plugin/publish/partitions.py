@@ -96,7 +96,7 @@ def gpu_counters(gpu: Gpu) -> dict[str, int]:
     totals = {_memory_slice(place): 1 for place in range(min(max(places, default=0), _MOST_COUNTERS + 1))}
     for profile in gpu.mig_profiles:
         for name, count in _engines(profile).items():
-            if count:
+            if count * profile.most:
                 totals[name] = max(totals.get(name, 0), count * profile.most)
     return totals if len(totals) <= _MOST_COUNTERS else {}
 
