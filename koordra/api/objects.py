@@ -38,7 +38,8 @@ def resource_version(obj: Mapping[str, Any]) -> str:
 
 def key(obj: Mapping[str, Any]) -> str:
     """`namespace/name`: how namespaced objects are told apart in maps and messages."""
-    return f"{namespace(obj)}/{name(obj)}"
+    found = metadata(obj)
+    return f"{found.get('namespace') or 'default'}/{found.get('name', '')}"
 
 
 def describe(obj: Mapping[str, Any]) -> str:

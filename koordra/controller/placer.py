@@ -66,6 +66,8 @@ _KINDS: Final[tuple[Kind, ...]] = (
 )
 
 
+_TIMESTAMP: Final = "allocationTimestamp"
+
 Reasons = tuple[Reason, ...]
 
 
@@ -95,6 +97,8 @@ class Placer:
         self._learned: dict[str, tuple[Group, Question]] = {}
         """Groups by key that were counted in this pass and not placed yet."""
         self._last: tuple[Group, Question] | None = None
+        self._offered: dict[str, tuple[Mapping[str, Any], Allocation]] = {}
+        """By claim key: what was offered last, as it is written and as the engine reads it."""
         self._explained: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
 
     @property
@@ -135,7 +139,18 @@ class Placer:
     def _on_change(self, kind: Kind, key: str, _before: Object | None, obj: Object | None) -> None:
         if kind is RESOURCE_SLICES and obj is not None:
             obj = joint_slice(obj) if objects.spec_of(obj).get("driver") == names.DRIVER else None
-        self.engine.index.apply(Change(kind.kind, key, obj))
+        allocation = None
+        if kind is RESOURCE_CLAIMS and obj is not None and key in self._offered:
+            allocation = self._known_allocation(key, obj)
+        self.engine.index.apply(Change(kind.kind, key, obj, allocation))
+
+    def _known_allocation(self, key: str, claim: Object) -> Allocation | None:
+        """The allocation of a claim if it is what was offered last, but for the time."""
+        found = claims_of.allocation(claim)
+        written, allocation = self._offered[key]
+        if found is None or {**written, _TIMESTAMP: found.get(_TIMESTAMP)} != found:
+            return None
+        return allocation
 
     def assume(self, claim: Object, pods: Iterable[Object]) -> None:
         """An allocation was written, or is tried: it holds devices, and its pods will come."""
@@ -181,7 +196,11 @@ class Placer:
                 self._learn(group, question)
             decision = self.engine.decide(question, excluded=excluded)
             if isinstance(decision, Offer):
-                return _placed(decision, keys)
+                allocations = decision.allocations(pin_to_node=True)
+                written = {key: one.to_dict() for key, one in zip(keys, allocations, strict=True)}
+                self._offered = {key: (written[key], one) for key, one in zip(keys, allocations, strict=True)}
+                levels = {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)}
+                return GroupPlacement(decision.node, written, levels)
             reasons = self._reasons(group, question, excluded)
             return GroupPlacement(
                 reasons=waits_for_others(dict(zip(keys, reasons, strict=True))),
@@ -272,15 +291,6 @@ class Placer:
 
 def _log_defect(event: str, node: str) -> None:
     log.exception(event, node=node)
-
-
-def _placed(offer: Offer, keys: Iterable[str]) -> GroupPlacement:
-    allocations = offer.allocations(pin_to_node=True)
-    return GroupPlacement(
-        offer.node,
-        {key: one.to_dict() for key, one in zip(keys, allocations, strict=True)},
-        {key: level_of(offer.devices_of(at)) for at, key in enumerate(keys)},
-    )
 
 
 def _uids(group: Group) -> frozenset[str]:

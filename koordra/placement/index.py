@@ -50,12 +50,14 @@ _MOST_CHANGES: Final = 1 << 20
 class Change(NamedTuple):
     """One object is new, another version, or gone (`new` is None). `key`: `namespace/name`, or the name where there is no namespace.
 
-    Slices that are no objects of a cluster may share a name: `new` is then a list of all of that name.
+    Slices that are no objects of a cluster may share a name: `new` is then a list of all of that name. `allocation` is a claim's,
+    where the caller knows it, so that it is not parsed again.
     """
 
     kind: str
     key: str
     new: Manifest | Sequence[Manifest] | None
+    allocation: Allocation | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -160,7 +162,7 @@ class ClusterIndex:
 
     def apply(self, change: Change) -> None:
         """Raises PlanError for an allocation or a taint rule that cannot be read."""
-        kind, key, new = change
+        kind, key, new, allocation = change
         seen = self._seen[kind]
         before = seen.get(key)
         if before is new:
@@ -172,7 +174,7 @@ class ClusterIndex:
         if kind == NODE:
             self._node(key, new)  # type: ignore[arg-type]
         elif kind == CLAIM:
-            self._claim(key, before, new)  # type: ignore[arg-type]
+            self._claim(key, new, allocation)  # type: ignore[arg-type]
         elif kind == POD:
             self._pod(key, new)  # type: ignore[arg-type]
         elif kind == CLASS:
@@ -292,7 +294,7 @@ class ClusterIndex:
                 self.classes[name] = error
         self.class_version += 1
 
-    def _claim(self, key: str, before: Manifest | None, new: Manifest | None) -> None:
+    def _claim(self, key: str, new: Manifest | None, allocation: Allocation | None) -> None:
         known = self._held.get(key)
         if new is None:
             self._unread.pop(key, None)
@@ -301,7 +303,10 @@ class ClusterIndex:
             return
         if known is not None and known.seen is new:
             return
-        self._hold(key, self._read(key, new))
+        held = (
+            _Held(new, allocation, _by_pool(allocation)) if allocation is not None else self._read(key, new)
+        )
+        self._hold(key, held)
 
     def _read(self, key: str, claim: Manifest) -> _Held | None:
         if objects.status_of(claim).get("allocation") is None:
