@@ -250,10 +250,10 @@ def test_a_bound_that_is_too_high_is_noticed() -> None:
 def test_usable_room_is_what_a_subset_can_fill(hundred: int) -> None:
     draw = random.Random(hundred)
     for _ in range(100):
-        items = [
-            [sorted({draw.randint(1, 30) for _ in range(draw.randint(1, 2))})]
+        items = tuple(
+            (tuple(sorted({draw.randint(1, 30) for _ in range(draw.randint(1, 2))})),)
             for _ in range(draw.randint(1, 6))
-        ]
+        )
         suffixes = Sums.suffixes(items)
         for at, sums in enumerate(suffixes):
             made = {0}
@@ -266,7 +266,7 @@ def test_usable_room_is_what_a_subset_can_fill(hundred: int) -> None:
 def test_sums_in_coarse_units_are_never_too_small() -> None:
     draw = random.Random(1)
     for _ in range(100):
-        items = [[[draw.randint(1, 10**9)]] for _ in range(6)]
+        items = tuple(((draw.randint(1, 10**9),),) for _ in range(6))
         (sums, *_) = Sums.suffixes(items)
         made = {0}
         for ((amount,),) in items:

@@ -185,7 +185,7 @@ class LowerBound:
         """What each request and all that follow it take of GPUs, or of everything else; of none at last."""
         own = [self._share(options, gpus=gpus) for options in requests]
         sums = {
-            name: Sums.suffixes([share.items.get(name, []) for share in own])
+            name: Sums.suffixes(tuple([share.items.get(name, ()) for share in own]))
             for name in sorted({name for share in own for name in share.items})
         }
         found = [Side()]
@@ -222,7 +222,7 @@ class LowerBound:
         items = {}
         for name, amounts in _amounts(own).items():
             certain = 0 if 0 in amounts else surely
-            items[name] = [amounts] * certain + [[0, *amounts]] * (most - certain)
+            items[name] = (amounts,) * certain + ((0, *amounts),) * (most - certain)
         return _Share(
             most=most,
             surely=surely,
@@ -247,13 +247,13 @@ class _Share:
     devices: frozenset[int] = frozenset()
     thousandths: int = 0
     parts: int = 0
-    items: Mapping[str, list[list[int]]] = field(default_factory=dict)
+    items: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
 
 
-def _amounts(own: Sequence[tuple[_Option, Sequence[int]]]) -> dict[str, list[int]]:
+def _amounts(own: Sequence[tuple[_Option, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
     """What one device's share takes, by capacity: each of the amounts that are possible; 0 where it may take nothing."""
     takes = [option.takes[device] or {} for option, found in own for device in found]
     return {
-        name: sorted({amounts.get(name, 0) for amounts in takes})
+        name: tuple(sorted({amounts.get(name, 0) for amounts in takes}))
         for name in sorted({name for amounts in takes for name in amounts})
     }

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import gcd
 from operator import lt, sub
 from typing import Final, NamedTuple
@@ -32,6 +33,8 @@ _FEWEST: Final = 3
 _TRIES: Final = 500
 _FEW_TRIES: Final = 100
 """Placements that are tried in order before shares that have to fill their devices exactly are packed by amount."""
+
+_MOST_KNOWN: Final = 1 << 10
 
 _MOST_BITS: Final = 1 << 20
 """Finer sums are kept in coarser units, never so that a sum would look smaller than it can be."""
@@ -56,8 +59,9 @@ class Sums:
     known: dict[int, int] = field(default_factory=dict)
 
     @classmethod
-    def suffixes(cls, items: Sequence[Sequence[Sequence[int]]]) -> list[Sums]:
-        """The sums of each list of items with all that follow it, and of none at last."""
+    @lru_cache(maxsize=16)
+    def suffixes(cls, items: tuple[tuple[tuple[int, ...], ...], ...]) -> list[Sums]:
+        """The sums of each list of items with all that follow it, and of none at last. Nodes of a kind share the answer."""
         most = sum(max(options) for found in items for options in found)
         unit = gcd(*[amount for found in items for options in found for amount in options]) or 1
         rounding = 0
@@ -83,6 +87,8 @@ class Sums:
         found = self.known.get(room)
         if found is None:
             units = (self.bits & (2 << room // self.unit) - 1).bit_length() - 1
+            if len(self.known) >= _MOST_KNOWN:
+                self.known.clear()
             found = self.known[room] = min(room, units * self.unit + self.slack)
         return found
 
@@ -130,7 +136,12 @@ class Packing:
         kinds = {device: tuple(item.takes.get(device) for item in items) for device in rooms}
         self._sums = [
             Sums.suffixes(
-                [[sorted({amounts[capacity] for amounts in item.takes.values()})] for item in self._items]
+                tuple(
+                    [
+                        (tuple(sorted({amounts[capacity] for amounts in item.takes.values()})),)
+                        for item in self._items
+                    ]
+                )
             )
             for capacity in range(len(whole))
         ]
