@@ -18,7 +18,18 @@ symmetry (`symmetry.py` relies on it).
             taken (`partitionable_gpu`); so that a small MIG slice goes where no large one can
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
 
-Policies turn the last three lines: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
+Each term has an exact face and one for a choice to which devices are still added, which no completion undercuts. What they read says
+who else may call them: what reads the selection alone is tabulated (`device_table`), for gangs and for the columns.
+
+    term                     reads                       exact                      at least
+    alternatives             selection                   `_alternatives`            the same
+    nearness                 selection                   `SelectionTerms.nearness`  `least_nearness`
+    NVLink, compactness      selection                   `SelectionTerms.together`  `least_together`
+    broken groups            selection, who is whole     `_broken`                  less what the rest may still take
+    destroyed places         selection, counters         `_destroyed`               the same
+    leftover                 amounts                     `_cards`, `_left_of_node`  `_least_cards`, with all that may be taken
+
+Policies turn the last three lines of the first table: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
 and does not mind broken groups and destroyed places. On cards it counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
 as tie-break under Binpack and Spread of the device policy.
 """
