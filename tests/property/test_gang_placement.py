@@ -26,8 +26,8 @@ import pytest
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
 from koordra.placement.gang.score import Count, NodeCounts, Rules
 from koordra.placement.gang.topology.distribution import read_off
+from koordra.placement.gang.topology.domains import domains_at, tree_of
 from koordra.placement.gang.topology.packing import Packing
-from koordra.placement.gang.topology.tree import domains_at, tree_of
 from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (

@@ -23,7 +23,8 @@ gang.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -60,6 +61,8 @@ _MOST_DIGITS: Final = 9
 """Longer texts are no numbers: whoever wrote them may write 256 KiB of digits."""
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIME: Final = re.compile(r"(?:[0-9]{1,9}[smhd])+")
+_PART: Final = re.compile(r"([0-9]+)([smhd])")
 
 
 class Source(StrEnum):
@@ -84,6 +87,22 @@ class Shrink(StrEnum):
     NEVER = "Never"
     FOR_OTHERS = "ForOthers"
     """Members above the least are evicted for a gang that waits and is not less urgent."""
+
+
+_NAMED_BY: Final = (
+    (Source.KOORDINATOR, (_KOORDINATOR + "name",), (_KOORDINATOR + "name",)),
+    (Source.COSCHEDULING, (), (_COSCHEDULING, _COSCHEDULING_OLD, _COSCHEDULING_OLD + "/name")),
+    (Source.VOLCANO, _VOLCANO, ()),
+    (Source.KUEUE, (), (_KUEUE + "name",)),
+)
+"""Annotations, and labels, by which pods of a system name their group."""
+
+_LEAST_BY: Final = {
+    Source.KOORDINATOR: (_KOORDINATOR + "min-available", objects.annotations_of),
+    Source.COSCHEDULING: (_COSCHEDULING_OLD + "/min-available", objects.labels_of),
+    Source.KUEUE: (_KUEUE + "total-count", objects.annotations_of),
+}
+"""What on a pod says how many are needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +150,12 @@ def gang_of(pod: Mapping[str, Any]) -> GangRef | None:
             str(workload[each]) for each in ("podGroup", "podGroupReplicaKey") if workload.get(each)
         )
         return GangRef(Source.KUBERNETES, where, str(workload["name"]), part)
-    found = annotations.get(_KOORDINATOR + "name") or labels.get(_KOORDINATOR + "name")
-    if found:
-        return GangRef(Source.KOORDINATOR, where, found)
-    found = (
-        labels.get(_COSCHEDULING) or labels.get(_COSCHEDULING_OLD) or labels.get(_COSCHEDULING_OLD + "/name")
-    )
-    if found:
-        return GangRef(Source.COSCHEDULING, where, found)
-    found = next((annotations[name] for name in _VOLCANO if annotations.get(name)), None)
-    if found:
-        return GangRef(Source.VOLCANO, where, found)
-    found = labels.get(_KUEUE + "name")
-    return GangRef(Source.KUEUE, where, found) if found else None
+    for source, in_annotations, in_labels in _NAMED_BY:
+        named = [annotations.get(name) for name in in_annotations] + [labels.get(name) for name in in_labels]
+        found = next(filter(None, named), None)
+        if found:
+            return GangRef(source, where, found)
+    return None
 
 
 def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Object]) -> Terms | None:
@@ -154,10 +166,8 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     pods = list(pods)
     problems: list[str] = []
 
-    def agreed(name: str) -> str | None:
-        said = sorted(
-            {str(value) for pod in pods if (value := objects.annotations_of(pod).get(name)) is not None}
-        )
+    def agreed(name: str, of: Callable[[Object], Mapping[str, str]] = objects.annotations_of) -> str | None:
+        said = sorted({str(value) for pod in pods if (value := of(pod).get(name)) is not None})
         if len(said) > 1:
             problems.append(f"its members disagree about {name}: {', '.join(said)}")
         return said[0] if said else None
@@ -174,8 +184,9 @@ def terms_of(ref: GangRef, pods: Iterable[Object], pod_groups: Mapping[str, Obje
     least = _number(GANG_MIN, agreed(GANG_MIN), problems)
     if least is None:
         least = _least_of_group(ref, group)
-    if least is None:
-        least = _least_of_members(ref, pods, agreed, problems)
+    if least is None and ref.source in _LEAST_BY:
+        name, of = _LEAST_BY[ref.source]
+        least = _number(name, agreed(name, of), problems)
     most = _number(GANG_MAX, agreed(GANG_MAX), problems)
     if most is not None and least is not None and most < least:
         problems.append(f"{GANG_MAX} is {most} and {GANG_MIN} is {least}")
@@ -262,20 +273,6 @@ def _least_of_group(ref: GangRef, group: Mapping[str, Any] | None) -> int | None
     return _positive((_policy_of(ref, group).get("gang") or {}).get("minCount"))
 
 
-def _least_of_members(ref: GangRef, pods: list[Object], agreed: Any, problems: list[str]) -> int | None:
-    if ref.source is Source.KOORDINATOR:
-        return _number(_KOORDINATOR + "min-available", agreed(_KOORDINATOR + "min-available"), problems)
-    if ref.source is Source.KUEUE:
-        return _number(_KUEUE + "total-count", agreed(_KUEUE + "total-count"), problems)
-    if ref.source is Source.COSCHEDULING:
-        name = _COSCHEDULING_OLD + "/min-available"
-        said = sorted({labels[name] for pod in pods if name in (labels := objects.labels_of(pod))})
-        if len(said) > 1:
-            problems.append(f"its members disagree about {name}: {', '.join(said)}")
-        return _number(name, said[0] if said else None, problems)
-    return None
-
-
 def _timeout_of_others(group: Mapping[str, Any] | None, agreed: Any) -> float:
     seconds = _positive(objects.spec_of(group or {}).get("scheduleTimeoutSeconds"))
     if seconds is not None:
@@ -312,17 +309,11 @@ def _seconds(name: str, text: str | None, problems: list[str]) -> float | None:
     """`300`, `90s`, `5m`, `1h30m`."""
     if text is None:
         return None
-    total, digits = 0.0, ""
-    for letter in text if not text.isdecimal() else f"{text}s":
-        if letter.isascii() and letter.isdecimal():
-            digits += letter
-        elif letter in _UNITS and 0 < len(digits) <= _MOST_DIGITS:
-            total += int(digits) * _UNITS[letter]
-            digits = ""
-        else:
-            digits = "?"
-            break
-    if digits or not 0 < total <= LONGEST_TIMEOUT:
+    spelled = f"{text}s" if text.isdecimal() else text
+    total = 0.0
+    if _TIME.fullmatch(spelled):
+        total = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(spelled))
+    if not 0 < total <= LONGEST_TIMEOUT:
         problems.append(f"{name} is {text[:40]!r}: write a time such as 300s, 5m or 1h30m, 7 days at most")
         return None
     return total

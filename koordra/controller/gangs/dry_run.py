@@ -90,6 +90,5 @@ def _planned(gang: Gang, status: GangStatus, answer: asked.GangAnswer) -> GangAh
     if isinstance(answer, asked.GangPlaced):
         text = f"{answer.size} of {size} members fit now"
         return GangAhead(gang.key, status.phase.value, size, least, text, fit=answer.size)
-    fit = answer.most if isinstance(answer, asked.GangUnsatisfiable) else answer.found
     lacking = {key: tuple(reasons) for key, reasons in answer.reasons.items() if reasons}
-    return GangAhead(gang.key, status.phase.value, size, least, answer.text, fit=fit, lacking=lacking)
+    return GangAhead(gang.key, status.phase.value, size, least, answer.text, fit=answer.most, lacking=lacking)

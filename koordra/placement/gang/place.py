@@ -26,8 +26,8 @@ from koordra.placement.gang.member_assignment import seated
 from koordra.placement.gang.member_classes import MemberClass, classes_of, natural
 from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.rank_assignment import ranks
-from koordra.placement.gang.topology.constraint import Scope
 from koordra.placement.gang.topology.distribution import Distribution, Found
+from koordra.placement.gang.topology.domains import Scope
 from koordra.placement.gang.topology.rail_minimization import FewerRails
 from koordra.placement.gang.types import (
     Gang,

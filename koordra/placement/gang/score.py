@@ -1,4 +1,18 @@
-"""What is packed, by which rules, and how the parts of the score become one whole number (`packing.py` has the score).
+"""What is packed, by which rules, and how the parts of the score become one whole number.
+
+The score, most important first; each is a whole number and less is better:
+
+    placed    as many members as can be (an elastic gang), at least the minimum, the indispensable ones among them
+    apart     steps above PXB between a GPU and its NIC (PHB 1, NODE 2, SYS 3), since GPUDirect is off there and the slowest member
+              slows all; 64 for each step down in a firstAvailable list, 1024 for each level by which a Preferred scope is widened
+    domains   number of domains used; the preferred level first, then wide levels before narrow ones: fewest zones, in them fewest
+              cores, spines, blocks, NVLink domains
+    opened    blocks and NVLink domains that nobody used and that the gang uses in part, so that whole ones stay whole for who
+              needs them; "in part": the members in it are fewer than its nodes take one by one
+    nodes     number of nodes
+    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf switch (rail_minimization);
+              not minded where the whole gang is on one node
+    spare     GPUs left free on the nodes used (best fit)
 
 Every part gets a digit of its own, with a radix as large as this gang can make it, so that comparing numbers is comparing scores part by
 part. Mostly all digits fit into an int64; where they do not, Python's whole numbers are taken.

@@ -65,7 +65,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class GangScore:
-    """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See packing.py.
+    """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See score.py.
 
     `apart`    steps above PXB of the worst pair of GPU and NIC, summed over the new members (PHB 1, NODE 2, SYS 3);
                a step down in a firstAvailable list counts 64, a level by which a Preferred scope is widened 1024
@@ -128,9 +128,9 @@ class GangUnsatisfiable:
 
 @dataclass(frozen=True, slots=True)
 class GangUndecided:
-    """The search ran out of budget before it found or excluded a placement. `found`: the most members for which one was found."""
+    """The search ran out of budget before it found or excluded a placement. `most`: the most members for which one was found."""
 
-    found: int
+    most: int
     text: str
     reasons: Mapping[str, tuple[Reason, ...]]
 

@@ -20,9 +20,8 @@ import numpy as np
 from koordra.placement.gang.member_assignment import Rails
 from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.score import Count, NodeCounts
-from koordra.placement.gang.topology.constraint import Scope
+from koordra.placement.gang.topology.domains import Domain, Scope, domains_at
 from koordra.placement.gang.topology.packing import Packing, TooMuch
-from koordra.placement.gang.topology.tree import Domain, domains_at
 from koordra.placement.gang.types import Gang
 
 _MOST_STATES: Final = 400_000

@@ -1,7 +1,7 @@
 """How members are spread over the domains of the fabric: the score, and the proof that no spread is better. Pure numbers.
 
 Members of a class are alike and so are nodes of a kind, so a placement is: for each node, how many members of each class (a *count*,
-one number per class). Which counts a node of a kind takes is known (`fitting.py`). Then every domain has a table
+one number per class). Which counts a node of a kind takes is known (`node_fit`). Then every domain has a table
 
     cost of a domain for a count  =  least sum of its parts' costs over all ways to share the count among them
                                      + what the domain itself costs once it is used
@@ -11,23 +11,8 @@ have one table, and a part that is there k times is convolved log k times, so th
 in which all nodes differ costs (nodes x members) additions. Nothing is sampled or cut: what the tables say is the optimum, and a
 count that the root's table does not have cannot be placed.
 
-The score, most important first; each is a whole number and less is better:
-
-    placed    as many members as can be (an elastic gang), at least the minimum, the indispensable ones among them
-    apart     steps above PXB between a GPU and its NIC (PHB 1, NODE 2, SYS 3), since GPUDirect is off there and the slowest member
-              slows all; 64 for each step down in a firstAvailable list, 1024 for each rung that a Preferred scope climbed
-    domains   number of domains used; the preferred level first, then wide levels before narrow ones: fewest zones, in them fewest
-              cores, spines, blocks, NVLink domains
-    opened    blocks and NVLink domains that nobody used and that the gang uses in part, so that whole ones stay whole for who
-              needs them; "in part": the members in it are fewer than its nodes take one by one
-    nodes     number of nodes
-    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf switch (rails.py);
-              not minded where the whole gang is on one node
-    spare     GPUs left free on the nodes used (best fit)
-
-Domains and nodes that fixed members are in cost nothing more. A *required* level demands one domain of it (the one of the fixed
-members); slices demand multiples. Costs are packed into one int64, digit by digit with the radix that the gang needs, or into
-Python's whole numbers if that is too small.
+The score is that of `score`. Domains and nodes that fixed members are in cost nothing more. A *required* level demands one domain of it
+(the one of the fixed members); slices demand multiples.
 
 Ties: of equal ways to share, the first part by name takes the most; so places follow the names of domains and nodes.
 """
@@ -43,7 +28,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from koordra.placement.gang.score import INFEASIBLE, Count, Digits, NodeCounts, Rules
-from koordra.placement.gang.topology.tree import Domain
+from koordra.placement.gang.topology.domains import Domain
 
 Costs = NDArray[Any]
 
@@ -64,7 +49,6 @@ class Table:
     costs: Costs
     left: Table | None = None
     right: Table | None = None
-    times: int = 1
 
 
 @dataclass(slots=True)

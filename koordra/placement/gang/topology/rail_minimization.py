@@ -30,8 +30,8 @@ from koordra.placement.gang.member_classes import natural
 from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.node_kinds import NodeKind
 from koordra.placement.gang.score import Count, NodeCounts
-from koordra.placement.gang.topology.constraint import Scope
 from koordra.placement.gang.topology.distribution import Distribution, Found
+from koordra.placement.gang.topology.domains import Scope
 from koordra.placement.gang.types import Fixed, Gang
 
 _RAIL_QUESTIONS: Final = 150
