@@ -43,7 +43,7 @@ class Asked:
     used: Mapping[str, tuple[str, ...]] = field(hash=False)
 
 
-def asked_by(normalized: NormalizedRequest, *, where: Mapping[str, str], pod: str, notes: Notes) -> Asked:
+def claim_of(normalized: NormalizedRequest, *, where: Mapping[str, str], pod: str, notes: Notes) -> Asked:
     """`where` is the field of each container, `pod` that of the pod's spec. Raises Refused for more than a claim holds."""
     merged = merge(normalized, where=where, notes=notes)
     requests = [_request(name, share, normalized) for name, share in merged.requests.items()]

@@ -18,7 +18,7 @@ from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
 from koordra.api.pods import Path, at, pods_in, replaced, spelled
 from koordra.compat import detection
-from koordra.compat.rewrite import rewrite, speaks
+from koordra.compat.rewrite import names_devices, rewrite
 from koordra.compat.settings import Settings
 
 _SIDES: Final = ("limits", "requests", "hard", "max", "default", "defaultRequest", "min")
@@ -36,9 +36,9 @@ class LegacyPods:
     def name(self) -> str:
         return "legacy pods"
 
-    def speaks(self, obj: Object) -> bool:
+    def handles(self, obj: Object) -> bool:
         pods = pods_in(obj)
-        return any(speaks(at(obj, path), self.settings) for path in pods) or bool(
+        return any(names_devices(at(obj, path), self.settings) for path in pods) or bool(
             next(_counted(obj, self.settings, (), pods=pods), "")
         )
 

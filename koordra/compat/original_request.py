@@ -6,7 +6,7 @@
 One key for every entry of spec.resourceClaims that the rewriting added (another webhook may ask for more, and the pod is
 rewritten again). Only what was taken out stands there.
 
-Nobody has to believe it. `again` puts the words back into the pod and rewrites it once more: what comes out is a template that
+Nobody has to believe it. `rewritten_again` puts the words back into the pod and rewrites it once more: what comes out is a template that
 the pod's user could have had by asking, and it counts only if its name, a digest of its content, is the one in the pod's spec,
 which nobody can change.
 """
@@ -28,7 +28,7 @@ from koordra.errors import InvalidInput
 ANNOTATION: Final = names.DOMAIN + "asked"
 
 
-def carrying(before: Object, found: Rewritten) -> Object:
+def with_original_request(before: Object, found: Rewritten) -> Object:
     """The rewritten pod with the annotation."""
     said = {**_read(found.pod), found.entry: _difference(before, found.pod)}
     metadata = dict(objects.metadata(found.pod))
@@ -39,19 +39,20 @@ def carrying(before: Object, found: Rewritten) -> Object:
     return {**found.pod, "metadata": metadata}
 
 
-def again(pod: Object, entry: str, settings: Settings) -> Rewritten | None:
+def rewritten_again(pod: Object, entry: str, settings: Settings) -> Rewritten | None:
     """The rewriting that added the entry, done once more; None where the pod does not carry it or it cannot be read."""
     said = _read(pod).get(entry)
     if not isinstance(said, (dict, Mapping)):
         return None
     try:
-        return rewrite(_restored(pod, entry, said), settings, Notes.about(pod), namespace=_place(pod))
+        return rewrite(
+            _restored(pod, entry, said),
+            settings,
+            Notes.about(pod),
+            namespace=objects.metadata(pod).get("namespace") or None,
+        )
     except InvalidInput:
         return None
-
-
-def _place(pod: Object) -> str | None:
-    return str(objects.metadata(pod).get("namespace") or "") or None
 
 
 def entries(pod: Mapping[str, Any]) -> list[str]:

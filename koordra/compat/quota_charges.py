@@ -51,10 +51,10 @@ def amounts(dialect: str, spec: Mapping[str, Any], settings: Settings) -> Amount
     """Name -> total, of every name of the dialect and of koordra's own."""
     parts = list(_parts(spec))
     found = {name: charge(parts, settings) for name, charge in _OWN.items()}
-    speaks = dialect_named(dialect)
-    if speaks is not None:
-        served = parts if speaks.charges_partitions else [part for part in parts if not part.mig]
-        for key, charge in speaks.charges.items():
+    spoken = dialect_named(dialect)
+    if spoken is not None:
+        served = parts if spoken.charges_partitions else [part for part in parts if not part.mig]
+        for key, charge in spoken.charges.items():
             name = settings.name(key, dialect)
             if name:
                 found[name] = charge(served, settings)

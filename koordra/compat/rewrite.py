@@ -25,7 +25,7 @@ from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.api.pods import containers, resource_names, with_containers
 from koordra.compat import detection
-from koordra.compat.claims import Asked, asked_by
+from koordra.compat.claims import Asked, claim_of
 from koordra.compat.dialect import Dialect, warn_of_environment
 from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
 from koordra.compat.dialect.vocabulary import Place
@@ -67,17 +67,17 @@ class Rewritten:
     resources: frozenset[str] = frozenset()
 
 
-def speaks(pod: Mapping[str, Any], settings: Settings) -> bool:
+def names_devices(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks for a device under a name that a dialect or another vendor has, or one like it. Cheap."""
     names = [name for container in containers(pod) for name in resource_names(container)]
     return (
-        speaks_a_dialect(pod, settings)
+        has_dialect(pod, settings)
         or bool(foreign(names))
         or any(is_misspelt(name, settings) for name in names)
     )
 
 
-def speaks_a_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
+def has_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones do not count."""
     return detection.asks_by_annotation(objects.annotations_of(pod)) or any(
         detection.is_served(name, settings)
@@ -118,7 +118,7 @@ def rewrite(
     warn_of_environment(view, normalized, dialect.vocabulary)
     _warn_of_pod(view, normalized, dialect)
     fields = {container.name: container.where for container in view.containers}
-    asked = asked_by(normalized, where=fields, pod=view.where, notes=notes)
+    asked = claim_of(normalized, where=fields, pod=view.where, notes=notes)
     template = template_of(asked.spec, dialect, namespace=namespace, settings=settings)
     entry = _free_entry(view)
     refers: Object = {"name": entry, "resourceClaimTemplateName": template["metadata"]["name"]}

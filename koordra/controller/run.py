@@ -197,7 +197,7 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
     changed, elastic_changed, peers_changed = threading.Event(), threading.Event(), threading.Event()
     legacy = process.settings.legacy
     legacy_controller = legacy and LegacyController(
-        process.client, legacy, tell=process.report, may_write=may_write, wake=changed.set
+        process.client, legacy, report=process.report, may_write=may_write, wake=changed.set
     )
     requeue = PodRequeue(
         process.client,
@@ -236,7 +236,7 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
             changed=elastic_changed,
             now=wall_clock,
             may_write=may_write,
-            tell=process.report,
+            report=process.report,
             stop=stop,
         )
     if peer_source is not None:

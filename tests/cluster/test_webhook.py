@@ -33,7 +33,7 @@ pytestmark = pytest.mark.cluster
 
 SYSTEM = "koordra-system"
 MUTATING = CONFIGURATIONS[0]
-MANY = connections.MOST + 100
+MANY = connections.MAX_CONNECTIONS + 100
 ROUND = 45.0
 """Seconds in which the webhook's keys are looked after a few times."""
 

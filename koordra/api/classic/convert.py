@@ -18,11 +18,11 @@ stays, since pods may read it too.
 
     class Koordinator:
         name = "koordinator"
-        def speaks(self, obj): ...              # cheap; a Pod or a workload with signs of this dialect
+        def handles(self, obj): ...              # cheap; a Pod or a workload with signs of this dialect
         def translate(self, obj, notes): ...    # the objects to put in its place: the rewritten pod and its templates
 
 `convert(objects, translators=[...])` asks each translator in turn about every object that came out of the table; the first
-that speaks the object's dialect takes it, and what it returns is final (a second dialect in the same pod is that
+that handles the object takes it, and what it returns is final (a second dialect in the same pod is that
 translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem, remedy)` tells of
 anything lost. Objects that two pods bring forth alike (same kind, namespace, name and content, as content-addressed
 templates are) appear once; alike in name only is refused. koordra/compat makes translators without importing anything but
@@ -52,7 +52,7 @@ class Translator(Protocol):
     @property
     def name(self) -> str: ...
 
-    def speaks(self, obj: Object) -> bool:
+    def handles(self, obj: Object) -> bool:
         """Whether the object is of this dialect."""
         ...
 
@@ -167,7 +167,7 @@ def _unchanged(obj: Object, _sources: Sources, _notes: Notes) -> list[Object]:
 
 def _translated(obj: Object, notes: Notes, translators: Sequence[Translator]) -> Sequence[Object]:
     for translator in translators:
-        if translator.speaks(obj):
+        if translator.handles(obj):
             return translator.translate(obj, notes)
     return [obj]
 

@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class PodWithClaims:
     """`pod` is the very same one where nothing had to change, or where there are problems."""
 
     pod: Object
@@ -37,21 +37,21 @@ class Bound:
     problems: tuple[InvalidInput, ...] = ()
 
 
-def speaks(pod: Mapping[str, Any]) -> bool:
+def names_claims(pod: Mapping[str, Any]) -> bool:
     """Whether the pod names an ElasticGPUClaim."""
     return any(key.startswith(PREFIX) for key in objects.annotations_of(pod))
 
 
-def hidden(pod: Object) -> Object:
+def without_annotations(pod: Object) -> Object:
     """The pod without these annotations."""
-    if not speaks(pod):
+    if not names_claims(pod):
         return pod
     kept = {key: value for key, value in objects.annotations_of(pod).items() if not key.startswith(PREFIX)}
     return {**pod, "metadata": {**objects.metadata(pod), "annotations": kept}}
 
 
-def shown(pod: Object, original: Object) -> Object:
-    """A pod with the annotations that `hidden` took from the original; the original itself where it only lacks those."""
+def with_annotations(pod: Object, original: Object) -> Object:
+    """A pod with the annotations that `without_annotations` took from the original; the original itself where it only lacks those."""
     taken = {key: value for key, value in objects.annotations_of(original).items() if key.startswith(PREFIX)}
     if not taken:
         return pod
@@ -60,10 +60,10 @@ def shown(pod: Object, original: Object) -> Object:
     return original if back == original else back
 
 
-def bound(pod: Object) -> Bound:
+def with_claims(pod: Object) -> PodWithClaims:
     """The pod with the claims that its annotations name."""
-    if not speaks(pod):
-        return Bound(pod)
+    if not names_claims(pod):
+        return PodWithClaims(pod)
     warnings: list[str] = []
     problems: list[InvalidInput] = []
     wanted: dict[str, str] = {}
@@ -73,8 +73,8 @@ def bound(pod: Object) -> Bound:
             if found:
                 wanted[found] = str(value)
     if problems or not wanted:
-        return Bound(pod, tuple(warnings), tuple(problems))
-    return Bound(_with_claims(pod, wanted), tuple(warnings))
+        return PodWithClaims(pod, tuple(warnings), tuple(problems))
+    return PodWithClaims(_with_claims(pod, wanted), tuple(warnings))
 
 
 def entry_name(claim: str) -> str:

@@ -97,9 +97,9 @@ def warn_of_environment(view: PodView, normalized: NormalizedRequest, vocabulary
         if container.name not in asking:
             continue
         for name in vocabulary.of(Place.ENVIRONMENT):
-            if name.told and container.mentions(name.key):
+            if name.warned and container.mentions(name.key):
                 view.notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
-            if name.given and container.mentions(f"$({name.key}"):
+            if name.provided and container.mentions(f"$({name.key}"):
                 view.notes.warn(
                     container.where,
                     f"has $({name.key}...) where the kubelet puts values in: it does not know this one",

@@ -30,7 +30,7 @@ class Place(StrEnum):
 class Name:
     """`key` may hold `*`. A `soft` sign decides only where nothing else does, and contradicts nobody (a label of the same
     project about something else). A variable
-    that is `told` is warned about where a container that asks for devices uses it; one that is `given` is set by koordra's
+    that is `warned` is warned about where a container that asks for devices uses it; one that is `provided` is set by koordra's
     plugin, and warned about where the kubelet would have to put it in (`$(NAME)`), which it does before the plugin is asked."""
 
     key: str
@@ -40,8 +40,8 @@ class Name:
     result: bool = False
     sign: bool = True
     soft: bool = False
-    told: bool = False
-    given: bool = False
+    warned: bool = False
+    provided: bool = False
 
     def covers(self, key: str) -> bool:
         return key == self.key or ("*" in self.key and fnmatchcase(key, self.key))
@@ -108,8 +108,16 @@ def written(key: str, meaning: str) -> Name:
     )
 
 
-def environment(key: str, meaning: str, becomes: str, *, told: bool = True, given: bool = False) -> Name:
-    return Name(key, Place.ENVIRONMENT, meaning, becomes, sign=False, told=told and not given, given=given)
+def environment(key: str, meaning: str, becomes: str, *, warned: bool = True, provided: bool = False) -> Name:
+    return Name(
+        key,
+        Place.ENVIRONMENT,
+        meaning,
+        becomes,
+        sign=False,
+        warned=warned and not provided,
+        provided=provided,
+    )
 
 
 def scheduler(key: str, meaning: str, becomes: str) -> Name:

@@ -55,7 +55,7 @@ VOCABULARY: Final = Vocabulary(
             "ALIYUN_COM_GPU_MEM_",
             "set by the plugin: card, memory of pod, container and card",
             "IDX, POD, CONTAINER and DEV are set by koordra to what the claim was given",
-            given=True,
+            provided=True,
         ),
         setting("--memory-unit", "GiB or MiB", "`aliyun.memoryUnit` in koordra's settings"),
         on_nodes(

@@ -104,7 +104,7 @@ VOCABULARY: Final = Vocabulary(
         written("elasticgpu.io/container-*", "cards that were chosen"),
         written("elasticgpu.io/assumed", "that they were"),
         label("elasticgpu.io/assumed", "that cards were chosen", "not read"),
-        environment("GPU", "set by the agent to a hash", "is not set any more", told=False),
+        environment("GPU", "set by the agent to a hash", "is not set any more", warned=False),
         setting(
             "unit of gpu-memory",
             "MiB in agent and README, GB in a comment of the scheduler",

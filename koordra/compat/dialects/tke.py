@@ -50,7 +50,7 @@ VOCABULARY: Final = Vocabulary(
             "LD_LIBRARY_PATH",
             "pointed at the manager's own driver library",
             "is left as it is; /usr/local/nvidia is not mounted any more",
-            told=False,
+            warned=False,
         ),
     ),
 )

@@ -44,7 +44,7 @@ VOCABULARY: Final = Vocabulary(
             "VOLCANO_GPU_",
             "set by the device plugin: memory that was given",
             "ALLOCATED and MEMORY_TOTAL are set by koordra to what the claim was given",
-            given=True,
+            provided=True,
         ),
         setting(
             "--gpu-memory-factor",

@@ -106,7 +106,7 @@ VOCABULARY: Final = Vocabulary(
             "CUDA_DEVICE_MEMORY_LIMIT",
             "set by the device plugin",
             "`CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given",
-            given=True,
+            provided=True,
         ),
         environment(
             "CUDA_DISABLE_CONTROL",

@@ -86,6 +86,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     known = [card for card in had if card is not None]
     node = claims_of.node_of(claim) or (known[0].node if known else "")
     whole = all(consumed(result, "memory") is None or _is_whole(result, cards) for result in results)
+    on_node = {"key": "metadata.name", "operator": "In", "values": [node]}
     spec: Object = {
         "capacity": _capacity(results, cards),
         "claimRef": {
@@ -96,7 +97,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
             "uid": labels.claim_uid(claim),
         },
         "nodeName": node,
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [_on(node)]}]}},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [on_node]}]}},
     }
     sources = [{"index": card.index, "uuid": card.uuid} for card in known]
     if whole or len(sources) != 1:
@@ -208,10 +209,6 @@ def _number(value: object) -> int | None:
         return None if value is None else int(parse(value))
     except InvalidQuantity:
         return None
-
-
-def _on(node: str) -> Object:
-    return {"key": "metadata.name", "operator": "In", "values": [node]}
 
 
 def _card(device: Mapping[str, Any], *, pool: str, node: str) -> Card:

@@ -70,7 +70,7 @@ class Verdict:
     body: Object | None = None
 
 
-def judge(claim: Object, *, classes: Classes, current: Object | None, published: Set[Place]) -> Verdict:
+def evaluate(claim: Object, *, classes: Classes, current: Object | None, published: Set[Place]) -> Verdict:
     """`current`: the ResourceClaim of the claim's name; `published`: the devices that nodes offer."""
     ours = current is not None and labels.claim_uid(current) == objects.uid(claim)
     try:
@@ -91,7 +91,8 @@ def judge(claim: Object, *, classes: Classes, current: Object | None, published:
     if objects.is_deleting(current):
         text = "its ResourceClaim was deleted; another is made once no pod uses it"
         return Verdict(PENDING, False, "BeingDeleted", text)
-    told = (*amount.lost, *_ignored(cls))
+    ignored = f"parameters {', '.join(cls.ignored)} of the class mean nothing to koordra"
+    told = (*amount.lost, *((ignored,) if cls.ignored else ()))
     if objects.annotations_of(current).get(labels.SPEC) != objects.annotations_of(wanted)[labels.SPEC]:
         return _changed(current, published)
     correct = corrected(current, wanted)
@@ -270,12 +271,6 @@ def _waiting(cls: ElasticClass, told: tuple[str, ...]) -> Verdict:
         text = "waits for devices; why, is told in the Events of the ResourceClaim of this name"
         return Verdict(PENDING, False, "WaitForDevices", _with(text, told))
     return Verdict(PENDING, False, "WaitForFirstConsumer", _with("waits for a pod that uses it", told))
-
-
-def _ignored(cls: ElasticClass) -> tuple[str, ...]:
-    return (
-        (f"parameters {', '.join(cls.ignored)} of the class mean nothing to koordra",) if cls.ignored else ()
-    )
 
 
 def _with(text: str, told: tuple[str, ...]) -> str:

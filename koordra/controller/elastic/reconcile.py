@@ -33,7 +33,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.elastic import cards, labels
 from koordra.controller.elastic.apply import keep
-from koordra.controller.elastic.claims import Act, Classes, Verdict, judge, without_claim
+from koordra.controller.elastic.claims import Act, Classes, Verdict, evaluate, without_claim
 from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
 from koordra.controller.resource_class.reconcile import NAME_TAKEN, apply_device_class, ready, with_conditions
@@ -60,13 +60,13 @@ class Seen:
 
 @dataclass(slots=True)
 class ElasticReconciler:
-    """`tell` hears what people should know; `now` is the wall clock as RFC 3339. Raises ApiUnreachable."""
+    """`report` gets what people should know; `now` is the wall clock as RFC 3339. Raises ApiUnreachable."""
 
     client: KubeClient
     now: Callable[[], str]
     may_write: Callable[[], bool]
-    tell: Callable[[ClaimEvent], None] = lambda claim_event: None
-    _told: dict[str, str] = field(default_factory=dict)
+    report: Callable[[ClaimEvent], None] = lambda claim_event: None
+    _reported: dict[str, str] = field(default_factory=dict)
 
     def reconcile(self, seen: Seen) -> None:
         classes = self._classes(seen)
@@ -78,10 +78,10 @@ class ElasticReconciler:
             by_key,
             frozenset(place for place, _, _ in cards.published_devices(seen.slices)),
         )
-        self._rests(seen, living)
+        self._left_over(seen, living)
         self._bindings_and_cards(seen, living)
         uids = {objects.uid(obj) for obj in (*seen.claims, *seen.bindings, *seen.gpus)}
-        self._told = {uid: text for uid, text in self._told.items() if uid in uids}
+        self._reported = {uid: text for uid, text in self._reported.items() if uid in uids}
 
     # classes
 
@@ -125,7 +125,7 @@ class ElasticReconciler:
     ) -> None:
         for claim in claims:
             current = by_key.get(objects.key(claim))
-            verdict = judge(claim, classes=classes, current=current, published=published)
+            verdict = evaluate(claim, classes=classes, current=current, published=published)
             try:
                 if verdict.act is not Act.NOTHING and self.may_write():
                     self._act(claim, current, verdict)
@@ -134,7 +134,7 @@ class ElasticReconciler:
             except (Invalid, Forbidden) as error:
                 text = f"the API server refuses its ResourceClaim: {error.message}"
                 verdict = Verdict(verdict.phase, False, "RefusedByServer", text)
-            self._tell_claim(claim, current, verdict)
+            self._report_claim(claim, current, verdict)
 
     def _act(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
         place = objects.namespace(claim)
@@ -148,19 +148,19 @@ class ElasticReconciler:
         elif verdict.act is Act.REMOVE and current is not None:
             self._remove(current)
 
-    def _tell_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
+    def _report_claim(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
         fields: Object = {"phase": verdict.phase}
         if current is not None and verdict.phase != "Pending":
             fields["elasticGPUName"] = labels.binding_name(current)
         condition = ready("True" if verdict.ready else "False", verdict.reason, cut(verdict.message))
         self._status(ELASTIC_CLAIMS, claim, fields, condition)
-        trouble = not verdict.ready and verdict.reason not in _PATIENCE
+        trouble = not verdict.ready and verdict.reason not in _TRANSIENT_REASONS
         if trouble or verdict.phase == "Bound":
-            self._say(claim, verdict.reason, verdict.message, warning=not verdict.ready)
+            self._report_once(claim, verdict.reason, verdict.message, warning=not verdict.ready)
 
-    # what is left of claims that are gone
+    # ResourceClaims left over from claims that are gone
 
-    def _rests(self, seen: Seen, living: Mapping[str, Object]) -> None:
+    def _left_over(self, seen: Seen, living: Mapping[str, Object]) -> None:
         by_name = {objects.name(obj): obj for obj in seen.bindings}
         for current in seen.resource_claims:
             uid = labels.claim_uid(current)
@@ -179,9 +179,9 @@ class ElasticReconciler:
                 elif act is Act.FREE:
                     self._free(current)
             except (Conflict, NotFound) as error:
-                log.info("elastic_rest_changed_meanwhile", claim=objects.key(current), error=str(error))
+                log.info("elastic_leftover_changed_meanwhile", claim=objects.key(current), error=str(error))
             except (Invalid, Forbidden) as error:
-                log.error("elastic_rest_refused", claim=objects.key(current), error=str(error))
+                log.error("elastic_leftover_refused", claim=objects.key(current), error=str(error))
 
     def _is_really_gone(self, current: Object, uid: str) -> bool:
         try:
@@ -201,7 +201,7 @@ class ElasticReconciler:
             uid=objects.uid(current),
             resource_version=objects.resource_version(current),
         )
-        log.info("elastic_rest_removed", claim=objects.key(current))
+        log.info("elastic_leftover_removed", claim=objects.key(current))
 
     def _free(self, current: Object) -> None:
         """The allocation first, then the finalizer: in between the devices are free and the claim is still there."""
@@ -232,9 +232,9 @@ class ElasticReconciler:
         for kind, objs, there in ((ELASTIC_GPUS, wanted, seen.bindings), (GPUS, ours, seen.gpus)):
             for clash in keep(self.client, kind, objs, there, may_write=self.may_write):
                 text = f"{objects.describe(clash)} was not made by koordra and has the name of one that is to be made"
-                self._say(clash, NAME_TAKEN, f"{text}; delete it", warning=True)
+                self._report_once(clash, NAME_TAKEN, f"{text}; delete it", warning=True)
 
-    # telling
+    # reporting
 
     def _status(self, kind: Kind, obj: Object, fields: Object, condition: Object) -> None:
         before = objects.status_of(obj)
@@ -250,11 +250,11 @@ class ElasticReconciler:
         except (Conflict, NotFound, Invalid, Forbidden) as error:
             log.info("elastic_status_not_written", object=objects.describe(obj), error=str(error))
 
-    def _say(self, obj: Object, reason: str, message: str, *, warning: bool) -> None:
+    def _report_once(self, obj: Object, reason: str, message: str, *, warning: bool) -> None:
         """Once for every new thing to say."""
-        if self._told.get(objects.uid(obj)) != message:
-            self._told[objects.uid(obj)] = message
-            self.tell(ClaimEvent(reason, cut(message), (obj,), warning=warning))
+        if self._reported.get(objects.uid(obj)) != message:
+            self._reported[objects.uid(obj)] = message
+            self.report(ClaimEvent(reason, cut(message), (obj,), warning=warning))
 
 
 def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
@@ -263,7 +263,7 @@ def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
     return found if found is not None and objects.key(found) == objects.key(current) else None
 
 
-_PATIENCE: Final = frozenset(
+_TRANSIENT_REASONS: Final = frozenset(
     {"BeingMade", "BeingDeleted", "EarlierClaim", "WaitForFirstConsumer", "WaitForDevices"}
 )
 """Reasons that pass by themselves; everything else is told in an Event."""
@@ -280,11 +280,11 @@ def start_elastic(
     changed: threading.Event,
     now: Callable[[], str],
     may_write: Callable[[], bool],
-    tell: Callable[[ClaimEvent], None],
+    report: Callable[[ClaimEvent], None],
     stop: threading.Event,
 ) -> threading.Thread:
     """Until `stop`, in a thread of its own. `observe`: the term's caches; `changed` is set when they change."""
-    reconciler = ElasticReconciler(client, now=now, may_write=may_write, tell=tell)
+    reconciler = ElasticReconciler(client, now=now, may_write=may_write, report=report)
 
     def reconcile(caches: Caches) -> None:
         cluster = observe()

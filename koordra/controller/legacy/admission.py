@@ -9,7 +9,7 @@
     template                   made sure of, or refused (403): never admitted with a template that says something else
     gate, suitable nodes       as for every pod with claims of koordra's (webhook/handlers.py)
 
-Asked a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
+AdmissionRequest a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
 and nothing is made.
 """
 
@@ -24,7 +24,7 @@ from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
 from koordra.compat.dialects import dialect_named
-from koordra.compat.rewrite import Rewritten, rewrite, speaks_a_dialect
+from koordra.compat.rewrite import Rewritten, has_dialect, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
 from koordra.controller.legacy.settings import IGNORE, OPT_OUT
@@ -34,7 +34,7 @@ from koordra.controller.legacy.usage import ADMITTED, Usage, tokens
 from koordra.controller.webhook import handlers
 from koordra.controller.webhook.handlers import is_native
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import Answer, Asked
+from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput, InvalidManifest
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -55,7 +55,7 @@ class Admission:
     translations: Translations
     count: Callable[[str, str], None] = lambda dialect, outcome: None
 
-    def __call__(self, asked: Asked, in_native: bool) -> Answer:
+    def __call__(self, asked: AdmissionRequest, in_native: bool) -> Answer:
         if asked.operation != "CREATE" or asked.kind != "Pod":
             return Answer()
         pod = {**asked.object, "kind": "Pod", "apiVersion": "v1"}
@@ -72,12 +72,12 @@ class Admission:
             answer.problems, answer.object, (*answer.warnings, *warnings), answer.code, answer.reason
         )
 
-    def _answer(self, pod: Object, asked: Asked, *, in_native: bool, notes: Notes) -> Answer:
-        bound = elastic_pods.bound(pod)
+    def _answer(self, pod: Object, asked: AdmissionRequest, *, in_native: bool, notes: Notes) -> Answer:
+        bound = elastic_pods.with_claims(pod)
         if bound.problems:
             return Answer(bound.problems, warnings=bound.warnings)
-        hidden = elastic_pods.hidden(bound.pod)
-        if not speaks_a_dialect(hidden, self.settings) or (in_native and self._is_extended(hidden)):
+        hidden = elastic_pods.without_annotations(bound.pod)
+        if not has_dialect(hidden, self.settings) or (in_native and self._is_extended(hidden)):
             if bound.pod is pod:
                 return Answer()
             return Answer(
@@ -91,11 +91,17 @@ class Admission:
             changed = bound.pod is not pod
             placed = handlers.admitted(bound.pod, self.lookups, native=in_native) if changed else None
             return Answer(object=placed, warnings=bound.warnings)
-        shown = elastic_pods.shown(found.pod, bound.pod)
+        shown = elastic_pods.with_annotations(found.pod, bound.pod)
         return self._admitted(shown, found, asked, in_native=in_native, warnings=bound.warnings)
 
     def _admitted(
-        self, pod: Object, found: Rewritten, asked: Asked, *, in_native: bool, warnings: tuple[str, ...]
+        self,
+        pod: Object,
+        found: Rewritten,
+        asked: AdmissionRequest,
+        *,
+        in_native: bool,
+        warnings: tuple[str, ...],
     ) -> Answer:
         assert found.template is not None
         template, namespace = found.template, objects.namespace(pod)
@@ -114,7 +120,7 @@ class Admission:
         placed = handlers.admitted(pod, self.lookups, native=in_native, made=template)
         return Answer(object=placed, warnings=warnings)
 
-    def _charged(self, pod: Object, template: Object, asked: Asked) -> tuple[Object, str]:
+    def _charged(self, pod: Object, template: Object, asked: AdmissionRequest) -> tuple[Object, str]:
         """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a quota."""
         name, namespace = objects.name(template), objects.namespace(pod)
         amounts = self.usage.amounts_of(name, template["spec"]["spec"])

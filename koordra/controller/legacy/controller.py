@@ -33,7 +33,7 @@ PERIOD: Final = 10.0
 GATHER: Final = 0.25
 SETTLE: Final = 2.0
 """Seconds for which a pod without its template is left to the watches: the template may be a moment behind."""
-TELL_AGAIN: Final = 30.0
+REPORT_AGAIN: Final = 30.0
 PATIENCE: Final = 30.0
 """Seconds for which pods wait without a word for what is to be read first."""
 NOT_READ: Final = (
@@ -46,7 +46,7 @@ QUOTA_EXCEEDED: Final = "QuotaExceeded"
 Find = Callable[[Kind, str], Object | None]
 
 
-def nowhere(_kind: Kind, _key: str) -> Object | None:
+def _find_nothing(_kind: Kind, _key: str) -> Object | None:
     """Where nothing can be looked up."""
     return None
 
@@ -60,17 +60,17 @@ class LegacyController:
         client: KubeClient,
         settings: LegacySettings,
         *,
-        tell: Callable[[ClaimEvent], None],
+        report: Callable[[ClaimEvent], None],
         may_write: Callable[[], bool],
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._client = client
         self._settings = settings
-        self._tell = tell
-        self._find: Find = nowhere
+        self._report = report
+        self._find: Find = _find_nothing
         self._wake = wake
         self._observe: Callable[[Kind], list[Object]] | None = None
-        self._heard = 0
+        self._observed_pods = 0
         self._is_counted = False
         self._unread_since: float | None = None
         self._may_write = may_write
@@ -82,7 +82,7 @@ class LegacyController:
         self._over: dict[str, str] = {}
 
     def start(
-        self, observe: Callable[[Kind], list[Object]], stop: threading.Event, *, find: Find = nowhere
+        self, observe: Callable[[Kind], list[Object]], stop: threading.Event, *, find: Find = _find_nothing
     ) -> threading.Thread:
         """`run` in a thread of its own. `find` looks into the same caches by kind and key."""
         self._find = find
@@ -141,7 +141,7 @@ class LegacyController:
     def _is_read(self) -> bool:
         """Quotas, and every pod of the first list with the templates: what runs since before this leader's term is counted too."""
         if not self._is_counted and self._observe is not None:
-            counted = self._heard >= len(self._observe(PODS))
+            counted = self._observed_pods >= len(self._observe(PODS))
             self._is_counted = counted and self._templates.wait_synced(0)
         return self._is_counted and self._quotas.is_synced()
 
@@ -162,7 +162,7 @@ class LegacyController:
                 claims.get(f"{where}/{name}") or self._find(RESOURCE_CLAIMS, f"{where}/{name}")
             ),
         )
-        late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_heard(one.pod)}
+        late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_observed(one.pod)}
         if not late and not any(template_gc.over(quotas, self._usage.counted)):
             return {}
         planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
@@ -189,24 +189,24 @@ class LegacyController:
         pods = [pod for pod in observe(PODS) if any(legacy_templates(pod))]
         templates = self._templates.objects()
         classes = {objects.name(one): one for one in observe(DEVICE_CLASSES)}
-        self._make_again(pods, {objects.key(one): one for one in templates}, classes)
+        self._recreate(pods, {objects.key(one): one for one in templates}, classes)
         grace = self._settings.grace
         for template in template_gc.unused(pods, templates, now=time.time(), grace=grace):
             self._delete(template)
-        self._tell_quotas()
+        self._report_quotas()
         return 0.5 if self._missed else min(PERIOD, max(grace / 4, 0.5))
 
-    def _tell_quotas(self) -> None:
+    def _report_quotas(self) -> None:
         found = {
             objects.key(over.quota): over
             for over in template_gc.over(self._quotas.all(), self._usage.counted)
         }
         for key, over in found.items():
             if self._over.get(key) != over.text:
-                self._tell(ClaimEvent(QUOTA_EXCEEDED, cut(over.text), (over.quota,)))
+                self._report(ClaimEvent(QUOTA_EXCEEDED, cut(over.text), (over.quota,)))
         self._over = {key: over.text for key, over in found.items()}
 
-    def _make_again(
+    def _recreate(
         self, pods: list[Object], templates: Mapping[str, Object], classes: Mapping[str, Object]
     ) -> None:
         now, missing = time.monotonic(), set()
@@ -217,8 +217,8 @@ class LegacyController:
                 continue
             self._missed[place] = now
             if lost.template is None:
-                self._missed[place] += TELL_AGAIN
-                self._tell(ClaimEvent(LOST, cut(lost.why), (lost.pod,)))
+                self._missed[place] += REPORT_AGAIN
+                self._report(ClaimEvent(LOST, cut(lost.why), (lost.pod,)))
             else:
                 self._make(lost)
         self._missed = {place: since for place, since in self._missed.items() if place in missing}
@@ -231,7 +231,7 @@ class LegacyController:
         try:
             store.ensure(lost.template)
         except NotMade as error:
-            self._tell(ClaimEvent(LOST, cut(str(error)), (lost.pod,)))
+            self._report(ClaimEvent(LOST, cut(str(error)), (lost.pod,)))
         else:
             log.info("legacy_template_made_again", template=objects.key(lost.template))
 
@@ -257,7 +257,7 @@ class LegacyController:
                 self._usage.on_pod(event, pod)
                 self._changed.set()
         finally:
-            self._heard += 1
+            self._observed_pods += 1
 
     def _on_template(self, event: str, template: Object, /) -> None:
         self._usage.on_template(event, template)

@@ -143,7 +143,10 @@ def _in(scope: str, pod: Mapping[str, Any]) -> bool:
         case "PriorityClass":
             return bool(objects.spec_of(pod).get("priorityClassName"))
         case "CrossNamespacePodAffinity":
-            return any(_looks_elsewhere(term) for term in _affinity_terms(pod))
+            return any(
+                term.get("namespaces") or term.get("namespaceSelector") is not None
+                for term in _affinity_terms(pod)
+            )
     return True
 
 
@@ -154,10 +157,6 @@ def _affinity_terms(pod: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from said.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
         for weighted in said.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
             yield weighted.get("podAffinityTerm") or {}
-
-
-def _looks_elsewhere(term: Mapping[str, Any]) -> bool:
-    return bool(term.get("namespaces")) or term.get("namespaceSelector") is not None
 
 
 def _matches(one: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import QuotaWatch, Usage, counted_part
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import Answer, Asked
+from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidManifest
 from koordra.kube import KubeClient
 from koordra.metrics import Metrics
@@ -54,7 +54,7 @@ class LegacyWebhook:
             known=lookups.known_template,
             now=time.time,
             grace=settings.grace,
-            told=lambda what: made.labels(what).inc(),
+            count=lambda what: made.labels(what).inc(),
         )
         self._admission = Admission(
             settings.compat,
@@ -66,10 +66,10 @@ class LegacyWebhook:
             count=lambda dialect, outcome: pods.labels(dialect, outcome).inc(),
         )
 
-    def paths(self) -> Mapping[str, Callable[[Asked], Answer]]:
+    def paths(self) -> Mapping[str, Callable[[AdmissionRequest], Answer]]:
         return {path: partial(self._answer, in_native=native) for path, native in PATHS.items()}
 
-    def _answer(self, asked: Asked, *, in_native: bool) -> Answer:
+    def _answer(self, asked: AdmissionRequest, *, in_native: bool) -> Answer:
         ends = time.monotonic() + self._patience
         while not self.is_synced():
             if time.monotonic() >= ends:

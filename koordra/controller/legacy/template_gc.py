@@ -77,8 +77,8 @@ def _again(
 ) -> Object | None:
     """The template of that very name, worked out from what the pod carries."""
     try:
-        found = original_request.again(elastic_pods.hidden(pod), entry, settings)
-    except _STUMBLES:
+        found = original_request.rewritten_again(elastic_pods.without_annotations(pod), entry, settings)
+    except _MALFORMED:
         return None
     if found is None or found.template is None:
         return None
@@ -88,7 +88,7 @@ def _again(
     return None
 
 
-_STUMBLES: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Users can write what they like into the annotation: one pod must not end the upkeep of all others."""
 
 

@@ -50,13 +50,13 @@ class Templates:
         known: Callable[[str, str], Object | None],
         now: Callable[[], float],
         grace: float,
-        told: Callable[[str], None] = lambda _: None,
+        count: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._client = client
         self.known = known
         self._now = now
         self._mark_after = grace / 2
-        self._told = told
+        self._count = count
         self._lock = threading.Lock()
         self._recent: OrderedDict[str, tuple[float, Object]] = OrderedDict()
         self._same: dict[str, tuple[Object, Object]] = {}
@@ -90,7 +90,7 @@ class Templates:
         body = marked(template, self._now())
         try:
             made = self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=objects.namespace(template))
-            self._told("made")
+            self._count("made")
         except Conflict:
             made = self._client.get(
                 RESOURCE_CLAIM_TEMPLATES, objects.name(template), namespace=objects.namespace(template)
@@ -110,7 +110,7 @@ class Templates:
         except NotFound:
             self._make(template)
             return
-        self._told("marked")
+        self._count("marked")
         self._remember(marked_now)
 
     def _seen(self, key: str) -> Object | None:

@@ -127,7 +127,7 @@ def translated(
 
 def _finished(before: Object, found: Rewritten) -> Object:
     """What was asked, the dialect, and a scheduler in place of one that is gone."""
-    pod = original_request.carrying(before, found)
+    pod = original_request.with_original_request(before, found)
     metadata = {
         **pod["metadata"],
         "annotations": {**pod["metadata"]["annotations"], DIALECT: found.dialect},
@@ -161,19 +161,24 @@ class Translations:
     def of(self, pod: Object, notes: Notes, *, classes: Mapping[str, Object] | None = None) -> Translated:
         """What `translated` gives."""
         bare = bare_of(pod)
-        key = "" if bare is None else _key(pod, bare, native=classes is not None)
+        key = (
+            ""
+            if bare is None
+            else json.dumps((objects.namespace(pod), classes is not None, bare), separators=(",", ":"))
+        )
         if bare is None or len(key) > LONGEST:
             return translated(pod, self._settings, notes, classes=classes)
         made = self._known(key, classes)
         if made is None:
-            heard = Notes(notes.object)
+            own = Notes(notes.object)
             try:
-                once = translated(_placed(bare, pod), self._settings, heard, classes=classes)
+                metadata = {**bare["metadata"], "namespace": objects.namespace(pod)}
+                once = translated({**bare, "metadata": metadata}, self._settings, own, classes=classes)
             except InvalidInput:
                 return translated(pod, self._settings, notes, classes=classes)
             if once.found.template is None or once.problems:
                 return translated(pod, self._settings, notes, classes=classes)
-            made = _Made(bare, once.found, tuple(heard.found), classes)
+            made = _Made(bare, once.found, tuple(own.found), classes)
             self._keep(key, made)
         for note in made.notes:
             notes.warn(note.field, note.problem, note.remedy)
@@ -194,10 +199,6 @@ class Translations:
             self._made[key] = made
             while len(self._made) > self._most or self._text > MOST_TEXT:
                 self._text -= len(self._made.popitem(last=False)[0])
-
-
-def _key(pod: Object, bare: Object, *, native: bool) -> str:
-    return json.dumps((objects.namespace(pod), native, bare), separators=(",", ":"))
 
 
 def bare_of(pod: Object) -> Object | None:
@@ -226,10 +227,6 @@ def bare_of(pod: Object) -> Object | None:
 @lru_cache(maxsize=4096)
 def _is_read(key: str) -> bool:
     return key.startswith(names.DOMAIN) or is_read(key)
-
-
-def _placed(bare: Object, pod: Object) -> Object:
-    return {**bare, "metadata": {**bare["metadata"], "namespace": objects.namespace(pod)}}
 
 
 def _put_on(pod: Object, made: _Made) -> Object:

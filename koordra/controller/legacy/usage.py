@@ -43,7 +43,7 @@ RESERVED_FOR: Final = 60.0
 Find = Callable[[str, str], Object | None]
 """(namespace, name) -> the object."""
 
-_STUMBLES: Final = (InvalidInput, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MALFORMED: Final = (InvalidInput, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Whoever knows how names are made can make a template under such a name that koordra would never write (half a byte of memory, for
 a class of somebody else's). It counts nothing, as handwritten ones do, and nobody else may suffer from it."""
 
@@ -146,20 +146,20 @@ class Usage:
                     continue
                 there, name = template(namespace, wanted), made.get(str(entry.get("name")))
                 if there is not None:
-                    self._learn_if_it_is(wanted, objects.spec_of(there).get("spec") or {})
+                    self._learn_if_genuine(wanted, objects.spec_of(there).get("spec") or {})
                 elif name and (found := claim(namespace, name)) is not None:
-                    self._learn_if_it_is(wanted, objects.spec_of(found))
+                    self._learn_if_genuine(wanted, objects.spec_of(found))
 
     def on_template(self, event: str, template: Object, /) -> None:
         if event != "DELETED" and dialect_of(objects.name(template)):
-            self._learn_if_it_is(objects.name(template), objects.spec_of(template).get("spec") or {})
+            self._learn_if_genuine(objects.name(template), objects.spec_of(template).get("spec") or {})
 
-    def _learn_if_it_is(self, name: str, stored: Mapping[str, Any]) -> None:
+    def _learn_if_genuine(self, name: str, stored: Mapping[str, Any]) -> None:
         spec = canonical_spec(stored)
         if template_name(dialect_of(name), spec) == name:
             try:
                 self.learn(name, spec)
-            except _STUMBLES:
+            except _MALFORMED:
                 log.warning("template_not_countable", template=name)
                 self._remember(name, {})
 
@@ -195,7 +195,7 @@ class Usage:
                 charge.amounts.get(name) or 0 for charge in place.charges() if in_scope(quota, charge.pod)
             )
 
-    def has_heard(self, pod: Mapping[str, Any]) -> bool:
+    def has_observed(self, pod: Mapping[str, Any]) -> bool:
         """Whether the watch has told of the pod."""
         place = self._places.get(objects.namespace(pod))
         waiting = self._waiting.get(objects.namespace(pod), {})

@@ -13,6 +13,11 @@ refused keeps the DeviceClass it had: claims that name it go on as before, and t
 
 ResourceClasses, their parameters and DeviceClasses are watched. ConfigMaps are read one by one, since koordra may read those of
 its own namespace only: a change of one is seen by the pass of every half minute.
+
+suitableNodes is an annotation on the DeviceClass and becomes required node affinity of the pod, so that the allocator, and in native
+mode kube-scheduler, see one rule they know: a pod goes only to nodes that serve every class its claims name. A class that is only an
+alternative (`firstAvailable`) restricts the pod all the same: never a wrong node, though a claim may wait that the other alternative
+would have served.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from koordra.api import names, objects
+from koordra.api.classic import suitable_nodes
 from koordra.api.kinds import DEVICE_CLASSES, Kind
 from koordra.api.objects import Object
 from koordra.api.resource_class import (
@@ -34,8 +40,17 @@ from koordra.api.resource_class import (
     driver_of,
 )
 from koordra.cel.selectors import admission_error
+from koordra.controller import claims as claims_of
 from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
-from koordra.errors import ApiUnreachable, Conflict, Forbidden, Invalid, InvalidInput, NotFound
+from koordra.errors import (
+    ApiUnreachable,
+    Conflict,
+    Forbidden,
+    Invalid,
+    InvalidInput,
+    InvalidManifest,
+    NotFound,
+)
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
@@ -261,3 +276,32 @@ def start_classes(
         gather=GATHER,
         stop=stop,
     )
+
+
+def restrictions(claims: Iterable[Mapping[str, Any]], classes: Mapping[str, Object]) -> list[Object]:
+    """The node selectors of the classes that the claims name, each once. A broken annotation selects no node."""
+    found: list[Object] = []
+    for name in dict.fromkeys(name for claim in claims for name in claims_of.class_names(claim)):
+        device_class = classes.get(name)
+        if device_class is None:
+            continue
+        try:
+            selector = suitable_nodes.of_device_class(device_class)
+        except InvalidManifest:
+            selector = {"nodeSelectorTerms": [{"matchFields": [_NOWHERE]}]}
+        if selector is not None and selector not in found:
+            found.append(selector)
+    return found
+
+
+_NOWHERE = {"key": "metadata.name", "operator": "In", "values": ["koordra.io-suitable-nodes-cannot-be-read"]}
+
+
+def on_suitable_nodes(
+    pod: Object, claims: Iterable[Mapping[str, Any]], classes: Mapping[str, Object]
+) -> Object:
+    """The pod with the affinity its classes demand; the very same pod where they demand none."""
+    selectors = restrictions(claims, classes)
+    if not selectors:
+        return pod
+    return {**pod, "spec": suitable_nodes.require(pod.get("spec") or {}, selectors)}

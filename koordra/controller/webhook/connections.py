@@ -26,9 +26,9 @@ from typing import Final
 
 from koordra.metrics import Metrics
 
-MOST: Final = 512
+MAX_CONNECTIONS: Final = 512
 """An API server keeps a few connections; this is room for many API servers."""
-LOOK: Final = 0.5
+SWEEP_PERIOD: Final = 0.5
 
 
 class Phase(Enum):
@@ -59,7 +59,7 @@ class Connections:
         self,
         metrics: Metrics,
         *,
-        most: int = MOST,
+        most: int = MAX_CONNECTIONS,
         limits: Mapping[Phase, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -120,7 +120,7 @@ class Connections:
                     self._end(one, "slow")
 
     def run(self, stop: threading.Event) -> None:
-        while not stop.wait(LOOK):
+        while not stop.wait(SWEEP_PERIOD):
             self.sweep()
 
     def _end(self, connection: Connection, reason: str) -> None:

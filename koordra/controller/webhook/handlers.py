@@ -20,17 +20,17 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.claims import Owner
 from koordra.controller.gangs.annotations import must_be_held, refusals
-from koordra.controller.resource_class.nodes import on_suitable_nodes
+from koordra.controller.resource_class.reconcile import on_suitable_nodes
 from koordra.controller.webhook import claims, native
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import Answer, Asked
+from koordra.controller.webhook.review import AdmissionRequest, Answer
 
-Handler = Callable[[Asked, Lookups, bool], Answer]
+Handler = Callable[[AdmissionRequest, Lookups, bool], Answer]
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
 
-def mutate_claims(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
+def mutate_claims(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
     obj = _typed(asked)
     if asked.operation != "CREATE" or asked.kind not in _CLAIMS or not is_native(obj, in_native):
         return Answer()
@@ -38,7 +38,7 @@ def mutate_claims(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
     return Answer(translated.problems, translated.object, translated.warnings)
 
 
-def mutate_pods(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
+def mutate_pods(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
     if asked.operation != "CREATE" or asked.kind != "Pod":
         return Answer()
     native_pod = is_native(asked.object, in_native)
@@ -47,7 +47,7 @@ def mutate_pods(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
     return Answer(object=admitted(asked.object, lookups, native=native_pod))
 
 
-def validate(asked: Asked, lookups: Lookups, in_native: bool) -> Answer:
+def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answer:
     """The parameters, and in native mode whether they can be said at all (an update reaches no mutating webhook)."""
     if asked.operation == "DELETE" or asked.kind not in (*_CLAIMS, "DeviceClass"):
         return Answer()
@@ -73,7 +73,7 @@ PATHS: Final[Mapping[str, tuple[Handler, bool]]] = {
 """Path -> (handler, whether the namespace is native)."""
 
 
-def answer(path: str, asked: Asked, lookups: Lookups) -> Answer | None:
+def answer(path: str, asked: AdmissionRequest, lookups: Lookups) -> Answer | None:
     """None where nothing is served at the path."""
     found = PATHS.get(path)
     return found[0](asked, lookups, found[1]) if found else None
@@ -91,7 +91,7 @@ def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
     return in_native
 
 
-def _typed(asked: Asked) -> Object:
+def _typed(asked: AdmissionRequest) -> Object:
     """The object with its kind, which the API server may leave out."""
     return {**asked.object, "kind": asked.object.get("kind") or asked.kind}
 

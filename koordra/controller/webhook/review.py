@@ -18,7 +18,7 @@ MOST_MESSAGE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdmissionRequest:
     """One request. `object` is what would be stored; it is {} for a deletion."""
 
     uid: str
@@ -40,7 +40,7 @@ class Answer:
     reason: str = "Invalid"
 
 
-def read(body: bytes) -> Asked:
+def decode(body: bytes) -> AdmissionRequest:
     """Raises InvalidManifest where the body is no review."""
     try:
         review = json.loads(body)
@@ -56,7 +56,7 @@ def read(body: bytes) -> Asked:
     if namespace and isinstance(obj.get("metadata"), Mapping) and not obj["metadata"].get("namespace"):
         # The API server fills it in later than it asks.
         obj["metadata"] = {**obj["metadata"], "namespace": namespace}
-    return Asked(
+    return AdmissionRequest(
         uid=request["uid"],
         operation=str(request.get("operation") or ""),
         kind=str(kind.get("kind") or "") if isinstance(kind, Mapping) else "",
@@ -66,7 +66,7 @@ def read(body: bytes) -> Asked:
     )
 
 
-def written(asked: Asked, answer: Answer) -> bytes:
+def encode(asked: AdmissionRequest, answer: Answer) -> bytes:
     """The review that goes back."""
     response: Object = {"uid": asked.uid, "allowed": not answer.problems}
     if answer.problems:
@@ -87,7 +87,7 @@ def written(asked: Asked, answer: Answer) -> bytes:
 
 def patch(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> list[Object]:
     """A JSON patch from one object to the other; lists are replaced whole."""
-    return sorted(_steps(before, after, path), key=_order)
+    return sorted(_steps(before, after, path), key=lambda step: (step["path"], step["op"]))
 
 
 def _steps(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Object]:
@@ -105,10 +105,6 @@ def _steps(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> It
             yield from _steps(old, value, f"{path}/{_escaped(name)}")
         elif old != value:
             yield {"op": "replace", "path": f"{path}/{_escaped(name)}", "value": value}
-
-
-def _order(step: Object) -> tuple[str, str]:
-    return (str(step["path"]), str(step["op"]))
 
 
 def _escaped(name: str) -> str:

@@ -23,7 +23,7 @@ from koordra.controller.webhook import handlers, review
 from koordra.controller.webhook.connections import Connection, Connections, Phase
 from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import Answer, Asked
+from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
@@ -47,7 +47,7 @@ class WebhookServer:
         *,
         metrics: Metrics,
         ready: Callable[[], bool] = lambda: True,
-        more: Mapping[str, Callable[[Asked], Answer]] | None = None,
+        more: Mapping[str, Callable[[AdmissionRequest], Answer]] | None = None,
         connections: Connections | None = None,
     ) -> None:
         self._more = more or {}
@@ -107,7 +107,7 @@ class WebhookServer:
         """(HTTP status, body) of one POST."""
         began = time.perf_counter()
         try:
-            asked = review.read(body)
+            asked = review.decode(body)
         except InvalidInput as error:
             self._requests.labels("-", "malformed").inc()
             return 400, str(error).encode()
@@ -119,7 +119,7 @@ class WebhookServer:
         self._requests.labels(path, outcome).inc()
         if found.problems:
             log.info("refused", path=path, problems=[str(problem) for problem in found.problems])
-        written = review.written(asked, found)
+        written = review.encode(asked, found)
         self._seconds.labels(path).observe(time.perf_counter() - began)
         return 200, written
 

@@ -11,8 +11,7 @@ from koordra.api import objects
 from koordra.api.classic.suitable_nodes import SUITABLE_NODES
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.api.resource_class import CLASS_PARAMETERS, RESOURCE_CLASSES
-from koordra.controller.resource_class.nodes import on_suitable_nodes
-from koordra.controller.resource_class.reconcile import ClassReconciler
+from koordra.controller.resource_class.reconcile import ClassReconciler, on_suitable_nodes
 from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
 
 Object = dict[str, Any]

@@ -122,7 +122,7 @@ print(json.dumps({
     "warnings": [str(each) for each in notes.found], "slip": [str(each) for each in slip.found],
     "quota": dict(amounts(dialect_of(name), inner["spec"], settings)), "environment": list(edits.env),
     "annotations": wanted(bound, [claim], devices_of(slices)),
-    "again": original_request.again(original_request.carrying(pod, found), found.entry, settings).template == found.template,
+    "again": original_request.rewritten_again(original_request.with_original_request(pod, found), found.entry, settings).template == found.template,
     "foreign": [offered_by_others(node), publishers(offered_by_others(node))],
     "schedulers": "acme-scheduler" in in_a_cluster(settings).schedulers, "label": "acme.example/cards" in KEYS,
 }))

@@ -174,7 +174,7 @@ class Shouting:
 
     name = "shouting"
 
-    def speaks(self, obj: dict[str, Any]) -> bool:
+    def handles(self, obj: dict[str, Any]) -> bool:
         return obj.get("kind") == "Pod" and "shout" in objects.annotations_of(obj)
 
     def translate(self, obj: dict[str, Any], notes: Notes) -> Sequence[dict[str, Any]]:

@@ -31,7 +31,7 @@ class ElasticCluster:
         """A new controller process."""
         self.joint.start_again()
         self.elastic = ElasticReconciler(
-            self.api, now=self.joint.timestamp, may_write=lambda: True, tell=self.told.append
+            self.api, now=self.joint.timestamp, may_write=lambda: True, report=self.told.append
         )
 
     def add_node(self, name: str, gpus: int) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from koordra.api.elastic.elastic_pods import bound, entry_name, hidden, shown, speaks
+from koordra.api.elastic.elastic_pods import (
+    entry_name,
+    names_claims,
+    with_annotations,
+    with_claims,
+    without_annotations,
+)
 from koordra.api.objects import Object
 from koordra_devcluster.demo import manifests
 
@@ -32,7 +38,7 @@ def claims_of(found: Object) -> dict[str, list[str]]:
 
 
 def test_a_container_gets_the_claim_that_it_names() -> None:
-    found = bound(pod("a", "b", init="i", a="one", i="one", b="two"))
+    found = with_claims(pod("a", "b", init="i", a="one", i="one", b="two"))
     assert not found.problems
     assert not found.warnings
     assert found.pod["spec"]["resourceClaims"] == [
@@ -43,20 +49,20 @@ def test_a_container_gets_the_claim_that_it_names() -> None:
 
 
 def test_a_second_pass_changes_nothing() -> None:
-    once = bound(pod("a", a="one")).pod
-    assert bound(once).pod is once
+    once = with_claims(pod("a", a="one")).pod
+    assert with_claims(once).pod is once
 
 
 def test_an_entry_that_a_person_wrote_is_used() -> None:
     given = pod("a", a="one")
     given["spec"]["resourceClaims"] = [{"name": "mine", "resourceClaimName": "one"}]
-    assert claims_of(bound(given).pod) == {"a": ["mine"]}
+    assert claims_of(with_claims(given).pod) == {"a": ["mine"]}
 
 
 def test_a_lone_suffix_means_the_only_container() -> None:
     (first, second) = [obj for obj in yaml.safe_load_all(EXAMPLE.read_text()) if obj["kind"] == "Pod"]
     for obj, claim in ((first, "gpushare-egpuc-1"), (second, "gpushare-egpuc-2")):
-        found = bound(obj)
+        found = with_claims(obj)
         assert claims_of(found.pod) == {"test-cuda": [f"egpuc-{claim}"]}
         (warning,) = found.warnings
         assert "there is no container test1; taken for the only one, test-cuda" in warning
@@ -73,7 +79,7 @@ def test_a_lone_suffix_means_the_only_container() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: Object, words: str) -> None:
-    found = bound(given)
+    found = with_claims(given)
     assert found.pod is given
     assert words in str(found.problems[0])
     assert "Pod p: metadata.annotations[egpuc.elasticgpu.io/" in str(found.problems[0])
@@ -85,7 +91,7 @@ def test_what_cannot_be_meant_is_refused(given: Object, words: str) -> None:
 def test_a_claim_and_a_request_in_one_container_are_refused(name: str) -> None:
     given = pod("a", a="one")
     given["spec"]["containers"][0]["resources"] = {"limits": {name: 10}}
-    assert "names a claim and asks for" in str(bound(given).problems[0])
+    assert "names a claim and asks for" in str(with_claims(given).problems[0])
 
 
 @pytest.mark.parametrize("claim", ["one", "a.b", "x" * 60, "x" * 200, "a-b", "a" * 57 + ".b"])
@@ -100,12 +106,12 @@ def test_entries_are_dns_labels_and_differ(claim: str) -> None:
 def test_the_annotations_are_hidden_from_the_dialects_and_come_back() -> None:
     given: dict[str, Any] = pod("a", a="one")
     given["metadata"]["annotations"]["team"] = "ml"
-    without = hidden(given)
-    assert speaks(given)
-    assert not speaks(without)
+    without = without_annotations(given)
+    assert names_claims(given)
+    assert not names_claims(without)
     assert without["metadata"]["annotations"] == {"team": "ml"}
-    assert shown(without, given) is given
-    assert shown({**without, "spec": {}}, given) == {**given, "spec": {}}
+    assert with_annotations(without, given) is given
+    assert with_annotations({**without, "spec": {}}, given) == {**given, "spec": {}}
     other = pod("a")
-    assert hidden(other) is other
-    assert bound(other).pod is other
+    assert without_annotations(other) is other
+    assert with_claims(other).pod is other

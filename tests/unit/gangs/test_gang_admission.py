@@ -10,7 +10,7 @@ import pytest
 from koordra.api import names
 from koordra.api.objects import Object
 from koordra.controller.webhook.handlers import mutate_pods
-from koordra.controller.webhook.review import Asked
+from koordra.controller.webhook.review import AdmissionRequest
 from tests.fakes.joint_cluster import device_class
 
 OWN = {"koordra.io/gang": "train", "koordra.io/gang-min": "2"}
@@ -36,17 +36,17 @@ class Known:
         return {names.CLASS_GPU: device_class(names.CLASS_GPU, "gpu"), "gpu.example.com": theirs}
 
 
-def asked(template: str = "", *, gates: list[str] | None = None, **metadata: Any) -> Asked:
+def asked(template: str = "", *, gates: list[str] | None = None, **metadata: Any) -> AdmissionRequest:
     spec: Object = {"containers": []}
     if template:
         spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template}]
     if gates:
         spec["schedulingGates"] = [{"name": gate} for gate in gates]
     pod = {"kind": "Pod", "metadata": {"name": "w0", "namespace": "team", **metadata}, "spec": spec}
-    return Asked("1", "CREATE", "Pod", "team", pod)
+    return AdmissionRequest("1", "CREATE", "Pod", "team", pod)
 
 
-def gates(review: Asked, *, native: bool = False) -> list[str]:
+def gates(review: AdmissionRequest, *, native: bool = False) -> list[str]:
     answer = mutate_pods(review, Known(), native)  # type: ignore[arg-type]
     assert not answer.problems
     found = (answer.object or review.object)["spec"].get("schedulingGates") or ()

@@ -15,7 +15,7 @@ from koordra.controller.legacy.settings import in_a_cluster
 from koordra.controller.legacy.templates import Templates
 from koordra.controller.legacy.translation import Translations
 from koordra.controller.legacy.usage import Usage
-from koordra.controller.webhook.review import Answer, Asked
+from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import ApiUnreachable, Conflict, NotFound
 
 Object = dict[str, Any]
@@ -119,7 +119,7 @@ class Cluster:
 
     # reviews
     def ask(self, obj: Object, *, native: bool = False, dry_run: bool = False, uid: str = "u-1") -> Answer:
-        asked = Asked(uid, "CREATE", "Pod", "team", json.loads(json.dumps(obj)), dry_run)
+        asked = AdmissionRequest(uid, "CREATE", "Pod", "team", json.loads(json.dumps(obj)), dry_run)
         return self.admission(asked, native)
 
     def admitted(self, obj: Object, **more: Any) -> Object:

@@ -68,7 +68,7 @@ def test_another_webhook_may_ask_for_more_in_between() -> None:
     assert original_request.entries(found) == ["koordra-devices", "koordra-devices-2"]
     assert found["spec"]["schedulingGates"] == [{"name": names.JOINT_GATE}]
     for entry in found["spec"]["resourceClaims"]:
-        remade = original_request.again(found, entry["name"], cluster.settings)
+        remade = original_request.rewritten_again(found, entry["name"], cluster.settings)
         assert remade is not None
         assert remade.template is not None
         assert objects.name(remade.template) == entry["resourceClaimTemplateName"]
@@ -93,7 +93,7 @@ def test_hami_names_collide_here_pods_without_a_name_share_what_is_equal() -> No
 
 
 def test_hami_leaks_here_a_template_of_a_pod_that_was_never_stored_ages_out() -> None:
-    """HAMi's webhook makes a claim without an owner as a side effect. See test_upkeep for the deletion."""
+    """HAMi's webhook makes a claim without an owner as a side effect. See test_template_gc for the deletion."""
     cluster = Cluster()
     cluster.admitted(pod(GPU))
     (template,) = of_kind(cluster)

@@ -18,7 +18,7 @@ from koordra.controller.legacy.run import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.usage import ADMITTED
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.review import Asked
+from koordra.controller.webhook.review import AdmissionRequest
 from koordra.metrics import Metrics
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, container, of_kind, pod
 
@@ -281,7 +281,9 @@ def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.
     answers = []
 
     def answer() -> bool:
-        reviewed = webhook.paths()["/mutate/legacy"](Asked("u", "CREATE", "Pod", "team", pod({"cpu": 1})))
+        reviewed = webhook.paths()["/mutate/legacy"](
+            AdmissionRequest("u", "CREATE", "Pod", "team", pod({"cpu": 1}))
+        )
         assert bool(reviewed.problems) is not webhook.is_synced(), "a quota would have room that is taken"
         return webhook.is_synced()
 

@@ -11,7 +11,7 @@ import pytest
 from koordra.api.devices import Attribute
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.controller.webhook import claims, handlers, native
-from koordra.controller.webhook.review import Asked
+from koordra.controller.webhook.review import AdmissionRequest
 from tests.unit.webhook.cluster import Known, claim, parameters, request, template
 
 CLASSES = Known().classes()
@@ -87,7 +87,9 @@ def test_fields_without_effect_are_told_where_they_stand() -> None:
     assert first.startswith("spec.devices.config[0].opaque.parameters.coresPolicy has no effect")
     assert second.startswith("spec.devices.config[0].opaque.parameters.priority has no effect")
     template = {"kind": "ResourceClaimTemplate", "spec": {"spec": claim([request("gpu")], config)["spec"]}}
-    answer = handlers.validate(Asked("u", "CREATE", "ResourceClaimTemplate", "", template), Known(), False)
+    answer = handlers.validate(
+        AdmissionRequest("u", "CREATE", "ResourceClaimTemplate", "", template), Known(), False
+    )
     assert len(answer.warnings) == 2
     assert not answer.problems
 
@@ -102,7 +104,7 @@ SHARE = request("gpu", "gold", capacity={"requests": {"memory": "10Gi"}})
 
 
 def asks(of: dict[str, Any], known: Known) -> Any:
-    return handlers.validate(Asked("u", "CREATE", str(of["kind"]), "", of), known, False)
+    return handlers.validate(AdmissionRequest("u", "CREATE", str(of["kind"]), "", of), known, False)
 
 
 @pytest.mark.parametrize("wrap", [lambda of: of, template], ids=["claim", "template"])

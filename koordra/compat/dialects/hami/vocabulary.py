@@ -107,7 +107,7 @@ VOCABULARY: Final = Vocabulary(
             CORE_SWITCH,
             "default, force or disable the limit on compute",
             "is read: force is `coresPolicy: Hard`, disable is `Elastic`; told, since neither has an effect",
-            told=False,
+            warned=False,
         ),
         environment(
             "CUDA_DISABLE_CONTROL",
@@ -118,7 +118,7 @@ VOCABULARY: Final = Vocabulary(
             "CUDA_DEVICE_MEMORY_LIMIT",
             "set by HAMi's device plugin",
             "`CUDA_DEVICE_MEMORY_LIMIT_<i>` is set by koordra to what the claim was given",
-            given=True,
+            provided=True,
         ),
         environment(
             "CUDA_DEVICE_SM_LIMIT",

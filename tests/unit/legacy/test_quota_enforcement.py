@@ -114,7 +114,7 @@ class Leader(JointCluster):
         self.keeper = LegacyController(
             api,  # type: ignore[arg-type]
             LegacySettings(in_a_cluster(Settings())),
-            tell=lambda happening: None,
+            report=lambda happening: None,
             may_write=lambda: True,
         )
         super().__init__(nodes=1, gpus=8)
@@ -377,7 +377,7 @@ def test_quotas_that_are_not_read_hold_everybody() -> None:
     keeper = LegacyController(
         Api(),  # type: ignore[arg-type]
         LegacySettings(in_a_cluster(Settings())),
-        tell=lambda happening: None,
+        report=lambda happening: None,
         may_write=lambda: True,
     )
     (first, _), _ = from_two_replicas()

@@ -92,14 +92,14 @@ def test_what_nobody_thought_of_does_not_end_the_upkeep_of_others(monkeypatch: p
     odd = cluster.store(cluster.admitted(pod(SHARE, name="odd")))
     good = cluster.store(cluster.admitted(pod({"aliyun.com/gpu-mem": 4}, name="good")), uid="pod-2")
     cluster.known.clear()
-    real = original_request.again
+    real = original_request.rewritten_again
 
     def again(pod: Object, *rest: Any) -> Any:
         if objects.name(pod) == "odd":
             raise IndexError(pod)
         return real(pod, *rest)
 
-    monkeypatch.setattr(original_request, "again", again)
+    monkeypatch.setattr(original_request, "rewritten_again", again)
     assert [found.template is None for found in lost(cluster, odd, good)] == [True, False]
 
 
