@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -74,11 +73,14 @@ class Url:
 @lru_cache(maxsize=512)
 def read_url(text: str) -> Url:
     """Checked as a request's, then read with its fragment."""
-    _parsed(text, request=True)
     address, _, fragment = text.partition("#")
-    url = _parsed(address, request=False)
-    if not _escapes_are_whole(fragment):
-        raise ValueError(f"URL parse error during conversion from string: {text!r}: invalid URL escape")
+    try:
+        _parsed(text, request=True)
+        url = _parsed(address, request=False)
+        if not _escapes_are_whole(fragment):
+            raise ValueError("invalid URL escape")
+    except ValueError as error:
+        raise ValueError(f"URL parse error during conversion from string: {text!r}: {error}") from error
     kept = _KEPT_IN_FRAGMENT.fullmatch(fragment)
     shown = fragment if kept else _escaped(_unescaped(fragment), _IN_FRAGMENT)
     return Url(**{name: getattr(url, name) for name in Url.__slots__} | {"fragment": shown})
@@ -116,17 +118,14 @@ def is_url(text: str) -> bool:
 
 
 def _parsed(text: str, *, request: bool) -> Url:
-    def wrong(why: str) -> ValueError:
-        return ValueError(f"URL parse error during conversion from string: {text!r}: {why}")
-
     if any(ord(each) < 0x20 or ord(each) == 0x7F for each in text):
-        raise wrong("invalid control character in URL")
+        raise ValueError("invalid control character in URL")
     if not text and request:
-        raise wrong("empty url")
+        raise ValueError("empty url")
     if text == "*":
         return Url(path="*")
     if text.startswith(":"):
-        raise wrong("missing protocol scheme")
+        raise ValueError("missing protocol scheme")
     found = _SCHEME.match(text)
     scheme, rest = (found.group()[:-1].lower(), text[found.end() :]) if found else ("", text)
     force = rest.endswith("?") and rest.count("?") == 1
@@ -135,74 +134,74 @@ def _parsed(text: str, *, request: bool) -> Url:
         if scheme:
             return Url(scheme=scheme, opaque=rest, query=query, force_query=force)
         if request:
-            raise wrong("invalid URI for request")
+            raise ValueError("invalid URI for request")
         if ":" in rest.partition("/")[0]:
-            raise wrong("first path segment in URL cannot contain colon")
+            raise ValueError("first path segment in URL cannot contain colon")
     user = host = ""
     omit = False
     if (scheme or (not request and not rest.startswith("///"))) and rest.startswith("//"):
         authority, slash, path = rest[2:].partition("/")
         rest = slash + path
-        user, host = _authority(authority, scheme, wrong)
+        user, host = _authority(authority, scheme)
     elif scheme and rest.startswith("/"):
         omit = True
     if not _escapes_are_whole(rest):
-        raise wrong("invalid URL escape")
+        raise ValueError("invalid URL escape")
     path = rest if _KEPT_IN_PATH.fullmatch(rest) else _escaped(_unescaped(rest), _IN_PATH)
     return Url(scheme=scheme, user=user, host=host, omit_host=omit, path=path, query=query, force_query=force)
 
 
-def _authority(authority: str, scheme: str, wrong: Callable[[str], ValueError]) -> tuple[str, str]:
+def _authority(authority: str, scheme: str) -> tuple[str, str]:
     userinfo, at, host = authority.rpartition("@")
     if host.rfind("[") > 0:
-        raise wrong("invalid IP-literal")
+        raise ValueError("invalid IP-literal")
     if host.startswith("["):
-        host = _bracketed(host, wrong)
+        host = _bracketed(host)
     else:
         if ":" in host:
             first = scheme in ("http", "https")
             port = host[host.index(":") if first else host.rindex(":") :]
             if not _PORT.fullmatch(port):
-                raise wrong(f"invalid port {port!r} after host")
-        host = _unescaped_host(host, wrong)
+                raise ValueError(f"invalid port {port!r} after host")
+        host = _unescaped_host(host)
     if not at:
         return "", host
     if not _USERINFO.fullmatch(userinfo) or not _escapes_are_whole(userinfo):
-        raise wrong("invalid userinfo")
+        raise ValueError("invalid userinfo")
     parts = [_escaped(_unescaped(part), _IN_USER) for part in userinfo.split(":", 1)]
     return ":".join(parts) + "@", host
 
 
-def _bracketed(host: str, wrong: Callable[[str], ValueError]) -> str:
+def _bracketed(host: str) -> str:
     literal, closed, port = host[1:].rpartition("]")
     if not closed:
-        raise wrong("missing ']' in host")
+        raise ValueError("missing ']' in host")
     if not _PORT.fullmatch(port):
-        raise wrong(f"invalid port {port!r} after host")
+        raise ValueError(f"invalid port {port!r} after host")
     plain, zoned, zone = literal.partition("%25")
-    plain = _unescaped_host(plain, wrong)
+    plain = _unescaped_host(plain)
     if zoned:
         if not _escapes_are_whole(zone) or not zone:
-            raise wrong("invalid URL escape")
+            raise ValueError("invalid URL escape")
         zone = "%" + _unescaped(zone)
         if any(ord(each) < 0x80 and each != " " and not _IN_HOST.fullmatch(each) for each in zone[1:]):
-            raise wrong("invalid character in host name")
+            raise ValueError("invalid character in host name")
     try:
         ipaddress.IPv6Address(plain)
     except ValueError as error:
-        raise wrong("invalid host") from error
+        raise ValueError("invalid host") from error
     return f"[{plain}{zone}]{port}"
 
 
-def _unescaped_host(host: str, wrong: Callable[[str], ValueError]) -> str:
+def _unescaped_host(host: str) -> str:
     """In a host only what is not ASCII may be escaped, and only some characters may stand there."""
     if not _escapes_are_whole(host) or any(
         int(code, 16) < 0x80 and code != "25" for code in re.findall(r"%(..)", host)
     ):
-        raise wrong("invalid URL escape")
+        raise ValueError("invalid URL escape")
     plain = re.sub(r"%..", "", host)
     if any(ord(each) < 0x80 and not _IN_HOST.fullmatch(each) for each in plain):
-        raise wrong("invalid character in host name")
+        raise ValueError("invalid character in host name")
     return _unescaped(host)
 
 
