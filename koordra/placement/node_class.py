@@ -199,22 +199,13 @@ def positions_in(pool: Pool) -> Mapping[DeviceID, int]:
 
 
 def _taken_of(pools: Sequence[Pool], taken: Usage) -> Hashable:
-    found = []
+    found: list[tuple[int, Any]] = []
     offset = 0
     for pool in pools:
         in_use = taken.of_pool.get(pool.id)
         if in_use:
             positions = positions_in(pool)
-            found += [
-                (
-                    offset + positions[device],
-                    device in taken.dedicated,
-                    taken.shares.get(device, 0),
-                    tuple(sorted(taken.consumed[device].items())) if device in taken.consumed else (),
-                )
-                for device in in_use
-                if device in positions
-            ]
+            found += [(offset + positions[one], taken.of_device(one)) for one in in_use if one in positions]
         offset += len(pool.devices)
     found.sort()
     return tuple(found)

@@ -49,6 +49,7 @@ class Usage:
     """Of shared devices: the claims that have shares, each with the capacities that it takes something of."""
     pools: set[PoolID] = field(default_factory=set)
     of_pool: dict[PoolID, set[DeviceID]] = field(default_factory=dict)
+    _of_device: dict[DeviceID, Hashable] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         for device in (*self.dedicated, *self.shares):
@@ -65,6 +66,7 @@ class Usage:
             if result.admin_access:
                 continue
             self._uses(result.device)
+            self._of_device.pop(result.device, None)
             if result.share_id is None:
                 self.dedicated.setdefault(result.device, holder)
                 continue
@@ -83,10 +85,19 @@ class Usage:
             self.shares.pop(device, None)
             self.consumed.pop(device, None)
             self.sharers.pop(device, None)
+            self._of_device.pop(device, None)
         self.pools.discard(pool)
 
     def in_use(self, device: DeviceID) -> bool:
         return device in self.dedicated or device in self.shares
+
+    def of_device(self, device: DeviceID) -> Hashable:
+        """What is in use of the device, whoever holds it."""
+        found = self._of_device.get(device)
+        if found is None:
+            amounts = tuple(sorted(self.consumed.get(device, {}).items()))
+            found = self._of_device[device] = device in self.dedicated, self.shares.get(device, 0), amounts
+        return found
 
 
 @dataclass(slots=True)

@@ -177,13 +177,6 @@ class Fleet:
         slot, number = int(self.slot_of_node[node]), self._class(request)
         return INFEASIBLE if slot < 0 else int(self._keys[number, slot])
 
-    def ranked(self, request: Request, most: int | None = None) -> list[tuple[int, int]]:
-        """Nodes that can serve the request with their keys, best first, ties in the fixed order."""
-        keys = self.keys_of_nodes(request)
-        feasible = (keys < INFEASIBLE).nonzero()[0]
-        order = feasible[np.argsort(keys[feasible], kind="stable")][:most]
-        return [(int(node), int(keys[node])) for node in order]
-
     def keys_of_nodes(self, request: Request) -> Keys:
         """The request's key on every node, by number."""
         number = self._class(request)

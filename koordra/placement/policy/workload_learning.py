@@ -41,6 +41,9 @@ _HORIZON = 1 << 15
 """Arrivals after which old ones count half; a workload that changes is followed within one or two of these."""
 
 
+_Holes = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
 def expected(workload: Workload, capacity: Mapping[str, int]) -> Table:
     """The table at once. `capacity` is GPUs by model."""
     return Table(
@@ -63,16 +66,18 @@ def _recursion(workload: Workload) -> tuple[int, ...]:
     if not shares.any():
         return Table().holes
     shares /= shares.sum()
-    hole = np.arange(STEPS + 1, dtype=np.float64) * STEP
+    steps = np.arange(STEPS + 1)
+    smaller = steps[:, None] - steps
+    # Row r: what fits leaves less, by its share; what does not fit leaves r.
+    passed = np.where(smaller >= 0, shares[np.maximum(smaller, 0)], 0.0)
+    passed[steps, steps] += [shares[free + 1 :].sum() for free in steps]
+    hole: _Holes = np.arange(STEPS + 1, dtype=np.float64) * STEP
     for _ in range(_ROUNDS_AT_ONCE):
-        new = np.empty_like(hole)
-        for free in range(STEPS + 1):
-            new[free] = shares[: free + 1] @ hole[free::-1] + shares[free + 1 :].sum() * hole[free]
-        hole = new
+        hole = passed @ hole
     return _whole_numbers(hole)
 
 
-def _whole_numbers(hole: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, ...]:
+def _whole_numbers(hole: _Holes) -> tuple[int, ...]:
     """Rounded to what survives differences of the last bits between platforms."""
     return tuple(int(round(float(value), 3) * 1000) for value in hole)
 

@@ -108,20 +108,18 @@ def test_ties_go_to_the_first_node_in_order() -> None:
     assert found.node == 0
 
 
-def test_the_key_of_every_node_is_the_rank_order() -> None:
+def test_the_best_node_has_the_least_key() -> None:
     requests = fleets.stream(60)
     fleet = _fleet("koordra", requests)
     for request in requests:
         fleet.place(request)
     for request in set(requests):
         keys = fleet.keys_of_nodes(request)
-        ranked = fleet.ranked(request)
-        assert [node for node, _ in ranked] == sorted(
-            (node for node in range(len(fleet.nodes)) if keys[node] < INFEASIBLE),
-            key=lambda node: (keys[node], node),
-        )
+        fitting = [node for node in range(len(fleet.nodes)) if keys[node] < INFEASIBLE]
         best = fleet.find(request)
-        assert (best.node if best else None) == (ranked[0][0] if ranked else None)
+        first = min(fitting, key=lambda node: (keys[node], node), default=None)
+        assert (best.node if best else None) == first
+        assert [fleet.key_on(node, request) for node in range(len(fleet.nodes))] == keys.tolist()
 
 
 def test_a_state_that_nobody_is_in_is_not_chosen() -> None:
