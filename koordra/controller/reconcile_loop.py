@@ -30,7 +30,7 @@ FIRST_BACKOFF: Final = 0.2
 
 def start_reconcile_loop(
     client: KubeClient,
-    reconcile: Callable[[Caches], object],
+    reconcile: Callable[[Caches], float | None],
     *,
     name: str,
     kinds: Sequence[Kind],
@@ -46,7 +46,7 @@ def start_reconcile_loop(
 
 def run_reconcile_loop(
     client: KubeClient,
-    reconcile: Callable[[Caches], object],
+    reconcile: Callable[[Caches], float | None],
     *,
     name: str,
     kinds: Sequence[Kind],
@@ -55,7 +55,8 @@ def run_reconcile_loop(
     changed: threading.Event,
     stop: threading.Event,
 ) -> None:
-    """Until `stop`. `changed` is also set by others who want a pass; changes of `gather` seconds share one."""
+    """Until `stop`. `changed` is also set by others who want a pass; changes of `gather` seconds share one. A pass may return the
+    seconds until the next one, if nothing changes."""
     if not _wait_for_crds(client, crds, name=name, stop=stop):
         return
 
@@ -73,14 +74,14 @@ def run_reconcile_loop(
     while not stop.is_set():
         changed.clear()
         try:
-            reconcile(caches)
+            pause = reconcile(caches)
         except ApiError as error:
             log.warning("reconcile_interrupted", reconciler=name, error=str(error), again_in=backoff)
         except Exception:  # a defect in one pass must not end what users of these kinds rely on
             log.exception("reconcile_failed", reconciler=name, again_in=backoff)
         else:
             backoff = FIRST_BACKOFF
-            wait_for_change(changed, stop, PERIOD)
+            wait_for_change(changed, stop, PERIOD if pause is None else pause)
             stop.wait(gather)
             continue
         stop.wait(backoff)

@@ -20,8 +20,9 @@ from koordra.controller.legacy.quota import PodCharges, beyond, bounded
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_templates
+from koordra.controller.reconcile_loop import run_reconcile_loop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
-from koordra.errors import ApiError, Conflict, NotFound
+from koordra.errors import Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
@@ -72,6 +73,7 @@ class LegacyController:
         self._observe: Callable[[Kind], list[Object]] | None = None
         self._observed_pods = 0
         self._is_counted = False
+        self._was_read = False
         self._unread_since: float | None = None
         self._may_write = may_write
         self._changed = threading.Event()
@@ -96,21 +98,16 @@ class LegacyController:
         while not self._templates.wait_synced(0.2):
             if stop.is_set():
                 return
-        was_read = False
-        while not stop.is_set():
-            self._changed.clear()
-            pause = PERIOD
-            try:
-                pause = self._pass(observe)
-            except ApiError as error:
-                log.warning("legacy_pass_interrupted", error=str(error))
-            except Exception:  # a pod that nobody thought of must not end the upkeep of all others
-                log.exception("legacy_pass_failed")
-            if not was_read and self._is_read():
-                was_read = True
-                self._wake()  # nothing has changed where there are no quotas
-            _wait(self._changed, stop, pause if was_read else GATHER)
-            stop.wait(GATHER)
+        run_reconcile_loop(
+            self._client,
+            lambda _: self._pass(observe),
+            name="legacy-pods",
+            kinds=(),
+            crds=(),
+            gather=GATHER,
+            changed=self._changed,
+            stop=stop,
+        )
 
     def held(
         self, members: Sequence[PodClaims], gangs: Mapping[str, tuple[str, int]] | None = None
@@ -185,7 +182,10 @@ class LegacyController:
         return pod is None or is_bound(pod) or not is_living(pod)
 
     def _pass(self, observe: Callable[[Kind], list[Object]]) -> float:
-        """Seconds until it is worth looking again, if nothing changes."""
+        """Seconds until the next pass, if nothing changes."""
+        if not self._was_read and self._is_read():
+            self._was_read = True
+            self._wake()  # nothing has changed where there are no quotas
         pods = [pod for pod in observe(PODS) if any(legacy_templates(pod))]
         templates = self._templates.objects()
         classes = {objects.name(one): one for one in observe(DEVICE_CLASSES)}
@@ -194,6 +194,8 @@ class LegacyController:
         for template in template_gc.unused(pods, templates, now=time.time(), grace=grace):
             self._delete(template)
         self._report_quotas()
+        if not self._was_read:
+            return GATHER
         return 0.5 if self._missed else min(PERIOD, max(grace / 4, 0.5))
 
     def _report_quotas(self) -> None:
@@ -262,9 +264,3 @@ class LegacyController:
     def _on_template(self, event: str, template: Object, /) -> None:
         self._usage.on_template(event, template)
         self._changed.set()
-
-
-def _wait(changed: threading.Event, stop: threading.Event, pause: float) -> None:
-    ends = time.monotonic() + pause
-    while not stop.is_set() and not changed.is_set() and (rest := ends - time.monotonic()) > 0:
-        changed.wait(min(rest, 0.5))

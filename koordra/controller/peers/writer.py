@@ -21,7 +21,7 @@ from koordra.controller.cache.changes import Source
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.peers.annotations import DIALECT, Devices, devices_of, wanted
-from koordra.controller.reconcile_loop import start_reconcile_loop
+from koordra.controller.reconcile_loop import Caches, start_reconcile_loop
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -104,9 +104,13 @@ def start_peer_annotations(
     client: KubeClient, writer: PeerAnnotations, *, changed: threading.Event, stop: threading.Event
 ) -> threading.Thread:
     """Passes until `stop`, in a thread of its own: after any change, and every half minute."""
+
+    def reconcile(_caches: Caches) -> None:
+        writer.sync()
+
     return start_reconcile_loop(
         client,
-        lambda _: writer.sync(),
+        reconcile,
         name="peer-annotations",
         kinds=(),
         crds=(),

@@ -31,8 +31,11 @@ class Lookups:
         self._client = client
         self._lock = threading.Lock()
         self._classes: Mapping[str, Object] | None = None
-        self._heard: list[Listener] = []
-        listeners: dict[Kind, Listener] = {DEVICE_CLASSES: self._forget, RESOURCE_CLAIM_TEMPLATES: self._tell}
+        self._template_listeners: list[Listener] = []
+        listeners: dict[Kind, Listener] = {
+            DEVICE_CLASSES: self._forget,
+            RESOURCE_CLAIM_TEMPLATES: self._notify,
+        }
         self._caches = {kind: WatchCache(client, kind, on_change=listeners.get(kind)) for kind in _KINDS}
 
     def start(self, stop: threading.Event) -> None:
@@ -53,8 +56,8 @@ class Lookups:
         return self._caches[RESOURCE_CLAIM_TEMPLATES].get(f"{namespace}/{name}")
 
     def listen(self, listener: Listener) -> None:
-        """Hear of templates too. Before `start`."""
-        self._heard.append(listener)
+        """Add a listener of templates. Before `start`."""
+        self._template_listeners.append(listener)
 
     def classes(self) -> Mapping[str, Object]:
         with self._lock:
@@ -62,8 +65,8 @@ class Lookups:
                 self._classes = {objects.name(obj): obj for obj in self._caches[DEVICE_CLASSES].objects()}
             return self._classes
 
-    def _tell(self, event: str, template: Object, /) -> None:
-        for listener in self._heard:
+    def _notify(self, event: str, template: Object, /) -> None:
+        for listener in self._template_listeners:
             listener(event, template)
 
     def _forget(self, _event: str, _obj: Object, /) -> None:
