@@ -54,18 +54,12 @@ class Vocabulary:
     dialect: str
     title: str
     names: tuple[Name, ...]
-    _at: dict[tuple[Place, ...], tuple[Name, ...]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
     _covering: dict[tuple[Place, str], tuple[Name, ...]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
 
     def of(self, *places: Place) -> tuple[Name, ...]:
-        found = self._at.get(places)
-        if found is None:
-            found = self._at[places] = tuple(name for name in self.names if name.place in places)
-        return found
+        return tuple(name for name in self.names if name.place in places)
 
     def covering(self, key: str, place: Place) -> tuple[Name, ...]:
         """The names that mean this one. Users choose what they ask about, so a bounded number of answers is kept."""
