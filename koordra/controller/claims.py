@@ -176,8 +176,7 @@ class ClaimEntry:
     @classmethod
     def of(cls, claim: Object, before: ClaimEntry | None) -> ClaimEntry:
         """`before`: an earlier version; the spec of a claim never changes."""
-        uid, metadata = objects.uid(claim), objects.metadata(claim)
-        references = metadata.get("ownerReferences") or ()
+        uid, references = objects.uid(claim), _mappings(objects.metadata(claim).get("ownerReferences"))
         named = tuple(class_names(claim)) if before is None or before.uid != uid else before.class_names
         found = allocation(claim)
         devices = tuple(sorted(map(_device, results(claim)))) if found is not None else ()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from koordra.api import names, objects
+from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
@@ -268,3 +269,16 @@ def test_dropped_fields_are_named_by_path() -> None:
     assert dropped_fields(sent, {"devices": {"results": []}, "nodeSelector": {"a": 1}}) == [
         "allocation.devices.results"
     ]
+
+
+def test_the_echo_of_our_own_write_wakes_nobody() -> None:
+    cache = ClusterCache.of(Cluster(claims=[version("a", 5)]))
+    touched = cache.follow(RESOURCE_CLAIMS)
+    cache.assume(version("a", 7, allocation={"devices": {}}))
+    assert touched == {"default/a"}
+    touched.clear()
+    cache.adopt(Cluster(claims=[version("a", 7, allocation={"devices": {}})]))
+    assert touched == set()
+    cache.adopt(Cluster(claims=[version("a", 8)]))
+    assert touched == {"default/a"}
+    assert cache.claims["default/a"] == version("a", 8)

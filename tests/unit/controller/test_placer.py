@@ -10,8 +10,10 @@ import pytest
 from koordra.allocator.placement import Placement
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
+from koordra.api.allocation import Allocation
+from koordra.api.kinds import RESOURCE_CLAIMS
 from koordra.api.objects import Object
-from koordra.controller.cache.changes import Cluster
+from koordra.controller.cache.changes import Change, Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.placer import Placer
@@ -196,3 +198,27 @@ def test_a_class_of_requests_does_not_depend_on_names() -> None:
     a, b, c = (book.placer._question(book.group(name)).request_class for name in "abc")
     assert a is b
     assert a is not c
+
+
+@pytest.mark.parametrize(("kept", "parsed"), [(True, 0), (False, 1)])
+def test_an_allocation_is_parsed_only_if_the_server_stored_another(
+    kept: bool, parsed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, read = Book(nodes=1), list[str]()
+    book.add("a")
+    cache = book.seen()
+    book.placer.sync(cache)
+    written = book.placer.place(book.group("a"), {}).allocations["default/a"]
+    stored = {**written, "allocationTimestamp": "2026-11-21T00:00:00Z", **({} if kept else {"defaulted": 1})}
+    of_claim = Allocation.of_claim
+
+    def counted(claim: Object) -> Allocation | None:
+        read.append(objects.key(claim))
+        return of_claim(claim)
+
+    monkeypatch.setattr(Allocation, "of_claim", counted)
+    claim = {**cache.claims["default/a"], "status": {"allocation": stored}}
+    cache.apply([Change(RESOURCE_CLAIMS, "default/a", claim)])
+    assert len(read) == parsed
+    book.placer.sync(cache)
+    assert [objects.key(held) for held in book.placer.nodes["n0"].holders] == ["default/a"]
