@@ -19,6 +19,9 @@ from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
 from koordra.placement.request.request_class import Question, RequestClass
 
+Requests = list[tuple[int, int, str]]
+"""Of a claim, in order: 0, how many devices and of which class; a last entry that is more than any request."""
+
 _NUMBERS: Final = re.compile(r"([0-9]+)")
 
 
@@ -71,11 +74,17 @@ def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
     return classes
 
 
-def _asks(question: Question) -> tuple[str, str]:
-    """What is asked, as a text without names: the claims' configuration first."""
-    claims = question.group.claims
-    config = [[entry.raw for entry in claim.config] for claim in claims]
-    return json.dumps(config, sort_keys=True, default=str), repr(question.key)
+def _asks(question: Question) -> tuple[bool, list[tuple[bool, str, Requests]], str]:
+    """What is asked, without names. Who asks for no devices comes first; claims with a configuration, which are bound to more, come
+    before those without, and claims for several kinds of devices before those for one."""
+    found = []
+    for asked in question.asked:
+        config = [entry.raw for entry in asked.claim.config]
+        first = [request.alternatives[0] for request in asked.requests]
+        requests: Requests = [(0, wanted.spec.count, wanted.device_class.name) for wanted in first]
+        text = json.dumps(config, sort_keys=True, default=str)
+        found.append((not config, text, [*requests, (1, 0, "")]))
+    return bool(found), found, repr(question.key)
 
 
 def _order(member: Member) -> tuple[object, ...]:
