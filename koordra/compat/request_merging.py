@@ -5,7 +5,7 @@ container gets no request of its own where the pod's containers have what it nee
 
 1. the request with the same number of cards that has to grow least (under MAX; under IGNORED nothing grows);
 2. of whole cards: as many requests as make up the number;
-3. a request with more cards than it asked for (it sees them all, which is told);
+3. a request with more cards than it asked for (it sees them all, which is a warning);
 4. the largest request, plus one of its own for the cards that are missing.
 
 Where one amount is bytes and the other a percentage, neither is known to be the larger: the init container has a request of its

@@ -16,7 +16,7 @@ Three forms are read, alone or inside the data of a ConfigMap:
        hami: {...}  volcano: {...}                     the fields of `nvidia` in form 2
 
 2. HAMi's device-config.yaml, whose section `nvidia` carries resource names, defaults and scaling factors. Volcano's file
-   has the same form; it is told by its names, which begin with `volcano.sh/`. Other vendors' sections are skipped.
+   has the same form; it is recognised by its names, which begin with `volcano.sh/`. Other vendors' sections are skipped.
 3. A ConfigMap with one of these under any key of `data` (the file's parser is given by the caller: this package does no I/O).
 """
 
@@ -39,7 +39,7 @@ SHARED_NAME: Final = "nvidia.com/gpu"
 
 
 def default_dialects() -> tuple[str, ...]:
-    """Those that nvidia.com/gpu may be of where nothing else tells."""
+    """Those that nvidia.com/gpu may be of where nothing else decides."""
     return tuple(
         dialect.name for dialect in DIALECTS if dialect.vocabulary.covering(SHARED_NAME, Place.RESOURCE)
     )

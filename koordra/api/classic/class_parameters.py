@@ -6,9 +6,9 @@
     any other object          (a vendor's CRD)  the fields of the table below become standard fields; the whole object
                                                 becomes the opaque configuration of the claim's driver
 
-The table has only fields whose meaning does not depend on the vendor: a count of devices, a quantity with a unit, the name
-of a scope. `spec` is looked into first, then the object itself. For koordra's driver the object cannot ride along, since
-koordra decodes its parameters strictly: a field that the table lacks is refused there.
+The table has only fields whose meaning does not depend on the vendor: a count of devices, a quantity with a unit, the name of a
+scope. `spec` is read first, then the object itself. For koordra's driver the object cannot be carried, since koordra decodes its
+parameters strictly: a field that the table lacks is refused there.
 
 A classic selector reads `attributes.<type>["<name>"]`, where the name is a DNS subdomain of the driver's own choice. In v1 a device
 has typed attributes and capacities under a domain, so the type goes and the name finds a domain:
@@ -60,12 +60,7 @@ _UNITS: Final = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E
 
 _PLACES: Final = {
     "quantity": "capacity",
-    "bool": "attributes",
-    "int": "attributes",
-    "string": "attributes",
-    "version": "attributes",
-    "intslice": "attributes",
-    "stringslice": "attributes",
+    **dict.fromkeys(("bool", "int", "string", "version", "intslice", "stringslice"), "attributes"),
 }
 _LISTS: Final = frozenset({"intslice", "stringslice"})
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")

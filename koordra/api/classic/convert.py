@@ -23,7 +23,7 @@ stays, since pods may read it too.
 
 `convert(objects, translators=[...])` asks each translator in turn about every object that came out of the table; the first
 that handles the object takes it, and what it returns is final (a second dialect in the same pod is that
-translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem, remedy)` tells of
+translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem, remedy)` reports
 anything lost. Objects that two pods bring forth alike (same kind, namespace, name and content, as content-addressed
 templates are) appear once; alike in name only is refused. koordra/compat makes translators without importing anything but
 this module; koordra/cli/convert.py lists them in TRANSLATORS.
@@ -63,7 +63,7 @@ class Translator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The converted objects in the order of the input, and what there is to tell about them."""
+    """The converted objects in the order of the input, and the notes about them."""
 
     objects: tuple[Object, ...]
     notes: tuple[Note, ...]
@@ -117,14 +117,14 @@ def convert(found: Sequence[Object], *, translators: Sequence[Translator] = ()) 
         notes = Notes.about(obj)
         made.append((obj, _one(obj, sources, notes, translators), notes))
     results: dict[Reference, Object] = {}
-    told: list[Note] = []
+    reported: list[Note] = []
     for obj, parts, notes in made:
         if reference_to(obj) in sources.used and group_of(obj):  # a ConfigMap may have other readers
             continue
-        told += notes.found
+        reported += notes.found
         for part in parts:
-            _put(part, results, told)
-    return Conversion(tuple(results.values()), tuple(told))
+            _put(part, results, reported)
+    return Conversion(tuple(results.values()), tuple(reported))
 
 
 def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Translator]) -> list[Object]:
@@ -188,13 +188,13 @@ def _check_name(obj: Object, notes: Notes) -> None:
         )
 
 
-def _put(part: Object, results: dict[Reference, Object], told: list[Note]) -> None:
+def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -> None:
     """Adds an object; one that is there already is added once, one that differs from its namesake is refused."""
     who = reference_to(part)
     if not objects.name(part):
         who = (*who[:3], f"{objects.metadata(part).get('generateName')}{len(results)}")
     if results.setdefault(who, part) != part:
-        told.append(
+        reported.append(
             Note(
                 objects.describe(part),
                 "metadata.name",

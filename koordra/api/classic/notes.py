@@ -1,4 +1,4 @@
-"""What the converter tells about an object: warnings and refusals, each with object, field, problem and remedy.
+"""What the converter reports about an object: warnings and refusals, each with object, field, problem and remedy.
 
 A warning stands beside a converted object; a refusal stands in place of one. Both read like the errors of errors.py, so
 that a person finds object and field the same way everywhere.
@@ -26,8 +26,8 @@ class Note:
 
     def __str__(self) -> str:
         where = ": ".join(part for part in (self.object, self.field) if part)
-        told = f"{where}: {self.problem}"
-        return f"{told}; {self.remedy}" if self.remedy else told
+        text = f"{where}: {self.problem}"
+        return f"{text}; {self.remedy}" if self.remedy else text
 
 
 @dataclass(slots=True)

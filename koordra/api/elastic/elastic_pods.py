@@ -6,7 +6,7 @@
 
 The ResourceClaim has the ElasticGPUClaim's name and namespace, so nothing has to be looked up, and the claim may come later
 than the pod. Two containers that name one claim share its devices. A lone annotation whose suffix matches no container of a
-pod with one container is meant for that one (so it stands in Elastic GPU's README), which is told. The annotations stay; a pod
+pod with one container is meant for that one (so it stands in Elastic GPU's README), which is a warning. The annotations stay; a pod
 that has it all already is the very same object, so that a second pass changes nothing.
 """
 

@@ -166,7 +166,7 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "coresPolicy": "has no effect: cores are reserved and counted, and nothing enforces them",
     "priority": "has no effect: nothing schedules the kernels of a card's claims by it",
 }
-"""Fields of GpuConfig that are accepted although no isolation backend reads them, and what is told where they are written."""
+"""Fields of GpuConfig that are accepted although no isolation backend reads them, and the warning where they are written."""
 
 NO_ISOLATION: Final = "none"
 ISOLATIONS: Final = (NO_ISOLATION, "limiter", "mps", "timeslicing", "mig", "hami-core")

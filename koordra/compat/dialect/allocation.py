@@ -1,4 +1,4 @@
-"""What a pod was given, as dialects tell it: in variables of a container, in annotations of the pod."""
+"""What a pod was given, as dialects write it: in variables of a container, in annotations of the pod."""
 
 from __future__ import annotations
 

@@ -115,16 +115,16 @@ _ATTRIBUTES: Final = f'device.attributes["{names.DRIVER}"]'
 def model_in(entries: Sequence[str], *, deny: bool = False) -> str:
     """Any of the entries is part of the card's name; `deny`: none is."""
     product = names.ATTR_PRODUCT_NAME.removeprefix(names.DOMAIN)
-    told = f'"{product}" in {_ATTRIBUTES}'
+    published = f'"{product}" in {_ATTRIBUTES}'
     found = f'("NVIDIA-" + {_ATTRIBUTES}.{product}).lowerAscii()'
     parts = " || ".join(f"{found}.contains({cel_text(entry.lower())})" for entry in entries)
-    return f"!({told}) || !({parts})" if deny else f"{told} && ({parts})"
+    return f"!({published}) || !({parts})" if deny else f"{published} && ({parts})"
 
 
 def uuid_in(entries: Sequence[str], *, deny: bool = False) -> str:
-    told = f'"uuid" in {_ATTRIBUTES}'
+    published = f'"uuid" in {_ATTRIBUTES}'
     listed = f"{_ATTRIBUTES}.uuid in [{', '.join(cel_text(entry) for entry in entries)}]"
-    return f"!({told}) || !({listed})" if deny else f"{told} && {listed}"
+    return f"!({published}) || !({listed})" if deny else f"{published} && {listed}"
 
 
 def cel_text(value: str) -> str:

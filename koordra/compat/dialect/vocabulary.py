@@ -1,6 +1,6 @@
 """The names of a dialect and what becomes of each: the table that code, documentation and messages share.
 
-A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign` tells whether
+A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign`: whether
 it shows which dialect a pod speaks; `result` marks what only the dialect's own scheduler may write: such annotations are
 never believed, and are taken out. docs/migrate/<peer>.md prints these tables.
 """

@@ -4,7 +4,7 @@
     there, spec or marks differ  update
     there, status differs        update the status
     there, not wanted            finalizer off, delete
-    there, not made by koordra   left alone, whatever its name; told
+    there, not made by koordra   left alone, whatever its name; reported
 
 A wanted object that is being deleted comes back when it is gone. One object's refusal does not stop the others.
 """

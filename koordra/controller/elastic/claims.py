@@ -79,7 +79,7 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
         wanted = resource_claim(claim, cls, claim_spec(amount, cls))
     except ClassRefused as refused:
         if ours and current is not None and claims_of.is_allocated(current):
-            return _bound(current, published, told=(str(refused),))
+            return _bound(current, published, warnings=(str(refused),))
         return Verdict(PENDING, False, refused.reason, str(refused))
     if current is None and (named := objects.spec_of(claim).get("elasticGPUName")):
         text = f"there is no ElasticGPU {named} that a claim of this name left; leave spec.elasticGPUName out for new devices"
@@ -92,11 +92,13 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
         text = "its ResourceClaim was deleted; another is made once no pod uses it"
         return Verdict(PENDING, False, "BeingDeleted", text)
     ignored = f"parameters {', '.join(cls.ignored)} of the class mean nothing to koordra"
-    told = (*amount.lost, *((ignored,) if cls.ignored else ()))
+    warnings = (*amount.lost, *((ignored,) if cls.ignored else ()))
     if objects.annotations_of(current).get(labels.SPEC) != objects.annotations_of(wanted)[labels.SPEC]:
         return _changed(current, published)
     correct = corrected(current, wanted)
-    found = _bound(current, published, told) if claims_of.is_allocated(current) else _waiting(cls, told)
+    found = (
+        _bound(current, published, warnings) if claims_of.is_allocated(current) else _waiting(cls, warnings)
+    )
     if correct is None:
         return found
     return Verdict(found.phase, found.ready, found.reason, found.message, Act.CORRECT, correct)
@@ -256,22 +258,22 @@ def _changed(current: Object, published: Set[Place]) -> Verdict:
     return Verdict(PENDING, False, "BeingMade", text, Act.REMOVE)
 
 
-def _bound(current: Object, published: Set[Place], told: tuple[str, ...] = ()) -> Verdict:
+def _bound(current: Object, published: Set[Place], warnings: tuple[str, ...] = ()) -> Verdict:
     gone = lost(current, published)
     if gone:
         text = f"{', '.join(gone)} is not published any more; the claim waits for it to come back"
-        return Verdict(LOST, False, "DeviceGone", _with(text, told))
+        return Verdict(LOST, False, "DeviceGone", _with(text, warnings))
     devices = ", ".join(str(result.get("device")) for result in claims_of.results(current))
     text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {labels.binding_name(current)}"
-    return Verdict(BOUND, True, "Bound", _with(text, told))
+    return Verdict(BOUND, True, "Bound", _with(text, warnings))
 
 
-def _waiting(cls: ElasticClass, told: tuple[str, ...]) -> Verdict:
+def _waiting(cls: ElasticClass, warnings: tuple[str, ...]) -> Verdict:
     if cls.immediate:
         text = "waits for devices; why, is told in the Events of the ResourceClaim of this name"
-        return Verdict(PENDING, False, "WaitForDevices", _with(text, told))
-    return Verdict(PENDING, False, "WaitForFirstConsumer", _with("waits for a pod that uses it", told))
+        return Verdict(PENDING, False, "WaitForDevices", _with(text, warnings))
+    return Verdict(PENDING, False, "WaitForFirstConsumer", _with("waits for a pod that uses it", warnings))
 
 
-def _with(text: str, told: tuple[str, ...]) -> str:
-    return "; ".join((text, *told))
+def _with(text: str, warnings: tuple[str, ...]) -> str:
+    return "; ".join((text, *warnings))

@@ -98,12 +98,12 @@ class ElasticReconciler:
                 wanted = elastic_gpu.device_class(obj)
                 if self.may_write():
                     apply_device_class(self.client, wanted, current.get(read.name), obj)
-                told = (
+                ignored = (
                     f"; parameters that mean nothing to koordra: {', '.join(read.ignored)}"
                     if read.ignored
                     else ""
                 )
-                text = f"DeviceClass {read.name} is as this class says{told}"
+                text = f"DeviceClass {read.name} is as this class says{ignored}"
                 condition = ready("True", "Reconciled", cut(text))
             except ClassRefused as refused:
                 found[objects.name(obj)] = refused
@@ -266,7 +266,7 @@ def _owner(current: Object, living: Mapping[str, Object]) -> Object | None:
 _TRANSIENT_REASONS: Final = frozenset(
     {"BeingMade", "BeingDeleted", "EarlierClaim", "WaitForFirstConsumer", "WaitForDevices"}
 )
-"""Reasons that pass by themselves; everything else is told in an Event."""
+"""Reasons that pass by themselves; everything else becomes an Event."""
 
 
 GATHER: Final = 0.25

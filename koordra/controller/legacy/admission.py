@@ -45,7 +45,7 @@ PATHS: Final[Mapping[str, bool]] = {"/mutate/legacy": False, "/native/mutate/leg
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """`quotas` gives the ResourceQuotas of a namespace. `count` hears (dialect, outcome)."""
+    """`quotas` gives the ResourceQuotas of a namespace. `count` gets (dialect, outcome)."""
 
     settings: Settings
     lookups: Lookups

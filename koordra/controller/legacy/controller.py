@@ -53,7 +53,7 @@ def _find_nothing(_kind: Kind, _key: str) -> Object | None:
 
 
 class LegacyController:
-    """Makes templates again, deletes unused ones, counts quotas. Pods and classes are those of the term's caches: `on_pod` hears
+    """Makes templates again, deletes unused ones, counts quotas. Pods and classes are those of the term's caches: `on_pod` follows
     their watch, `run` gets them as they are. `wake` is called when a quota has changed."""
 
     def __init__(

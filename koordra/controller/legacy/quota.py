@@ -13,7 +13,7 @@ Pods beyond a quota get no devices, which makes the bound exact although the web
     two replicas admit the last card to a pod each, because neither's watch shows the other's pod yet
         ──> both pods are stored, held by their gate
         ──> the leader, which alone gives out devices, counts the namespace's pods: those that have devices first, then by age;
-            whoever no longer fits gets none, and is told why (QuotaExceeded, on claim and pod)
+            whoever no longer fits gets none, with the reason (QuotaExceeded, on claim and pod)
         ──> members of a gang are counted next to each other, and where too few of them fit none takes anything: two gangs that
             have half of the bound each would wait for each other for ever
         ──> a pod ends or the bound is raised: the next one gets its devices
@@ -23,7 +23,7 @@ the second pod waits instead; no admission waits for a write, and nobody needs t
 however late a watch is: the leader gives a pod devices only after it has counted it, and counts all that have some.
 
 Nothing is taken from a pod that has its devices, also where a bound was lowered or came later. On native nodes
-kube-scheduler gives out devices and knows nothing of these quotas: there the count only tells (QuotaExceeded).
+kube-scheduler gives out devices and knows nothing of these quotas: there the count only reports (QuotaExceeded).
 """
 
 from __future__ import annotations

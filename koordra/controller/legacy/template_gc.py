@@ -1,10 +1,10 @@
 """What a leader does about templates and quotas, decided from what it sees. Pure.
 
 again      a pod that has not finished, of which a claim is still to be made, refers to a template of ours that is not there
-planted    ... that is there and has other content: nothing is made; told on the pod
+planted    ... that is there and has other content: nothing is made; reported on the pod
 delete     a template that the webhook made, that no unfinished pod refers to, unused for the whole grace
 over       lines of ResourceQuotas that the namespace's pods go beyond: two replicas of the webhook may have let in one too
-           many, or the bound was lowered. Told on the ResourceQuota; nothing is taken from anybody, nothing more is let in, and
+           many, or the bound was lowered. Reported on the ResourceQuota; nothing is taken from anybody, nothing more is let in, and
            who has no devices yet gets none (holds)
 """
 

@@ -133,7 +133,7 @@ class Usage:
         return bool(missing)
 
     def recall(self, namespace: str, *, template: Find, claim: Find) -> None:
-        """Templates that the watch has not told of yet; those that are gone, from the claims that were made of them."""
+        """Templates that the watch has not shown yet; those that are gone, from the claims that were made of them."""
         with self._lock:
             pods = [
                 self._unknown[missing[0]][key] for key, missing in self._waiting.get(namespace, {}).items()
@@ -196,13 +196,13 @@ class Usage:
             )
 
     def has_observed(self, pod: Mapping[str, Any]) -> bool:
-        """Whether the watch has told of the pod."""
+        """Whether the watch has shown the pod."""
         place = self._places.get(objects.namespace(pod))
         waiting = self._waiting.get(objects.namespace(pod), {})
         return (place is not None and objects.name(pod) in place.pods) or objects.key(pod) in waiting
 
     def charges(self, namespace: str) -> dict[str, tuple[Charge, ...]]:
-        """Of the pods that the watch has told of, by name."""
+        """Of the pods that the watch has shown, by name."""
         with self._lock:
             place = self._places.get(namespace)
             return dict(place.pods) if place else {}

@@ -2,7 +2,7 @@
 
 A pod that came through the shim (annotation koordra.io/dialect), that is bound, and whose claims are all allocated. What
 stands there and differs is replaced: a user's forgery too. A pod is looked at again when it, one of its claims or the
-published devices have changed. One patch for a pod, conditional on its uid; what the API server refuses is told once and not
+published devices have changed. One patch for a pod, conditional on its uid; what the API server refuses is logged once and not
 tried again for that pod (a policy may reserve Koordinator's annotation for its scheduler).
 """
 

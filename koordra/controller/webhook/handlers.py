@@ -4,7 +4,7 @@ The mode of an object is given by the path for namespaces labelled native; else 
 koordra.io/allocation-mode, for a pod by its node selector too; else it is joint.
 
 A pod is held by the gate until its claims are written, and kept to suitable nodes. It is koordra's business when one of its claims
-is: the claim or template is looked up, its classes tell. Then, in joint mode, the gate koordra.io/joint-allocation is added, so that
+is: the claim or template is looked up, its classes say so. Then, in joint mode, the gate koordra.io/joint-allocation is added, so that
 kube-scheduler does not try before there is something to find, and any later "Unschedulable" is an answer to the allocation. A pod
 whose claim or template is not known yet is left ungated: that works too, only with one futile scheduling cycle. In native mode there
 is no gate. Members of gangs are always held. Nothing is gated that is bound already, or that koordra could not let go again.
@@ -53,13 +53,13 @@ def validate(asked: AdmissionRequest, lookups: Lookups, in_native: bool) -> Answ
         return Answer()
     obj = _typed(asked)
     found = claims.problems(obj)
-    told = list(claims.warnings(obj))
+    warnings = list(claims.warnings(obj))
     if asked.kind in _CLAIMS:
         refused, overruled = claims.isolation_answers(obj, lookups.classes())
-        found, told = [*found, *refused], [*told, *overruled]
+        found, warnings = [*found, *refused], [*warnings, *overruled]
     if not found and asked.kind in _CLAIMS and is_native(obj, in_native):
         found = list(native.translate(obj, lookups.classes()).problems)
-    return Answer(tuple(found), warnings=tuple(told))
+    return Answer(tuple(found), warnings=tuple(warnings))
 
 
 PATHS: Final[Mapping[str, tuple[Handler, bool]]] = {

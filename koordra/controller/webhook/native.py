@@ -76,7 +76,7 @@ class _Work:
 
 
 def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
-    """A claim or template for native nodes. `classes`: DeviceClasses by name, to tell GPUs from NICs."""
+    """A claim or template for native nodes. `classes`: DeviceClasses by name, to distinguish GPUs from NICs."""
     path, devices = devices_of(obj)
     entries = entries_of(obj)
     if not entries or obj.get("kind") == "DeviceClass":

@@ -2,7 +2,7 @@
 
     round: keys brought up to date ──> server uses them ──> caBundle injected (self-signed only)
 
-A round that fails is told and repeated; the server goes on with the keys it has. It is ready once it serves with a
+A round that fails is logged and repeated; the server goes on with the keys it has. It is ready once it serves with a
 certificate and its look-ups are listed.
 """
 

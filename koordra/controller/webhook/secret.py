@@ -1,4 +1,4 @@
-"""Where the webhook's keys are kept, and who is told to trust them.
+"""Where the webhook's keys are kept, and the webhook configurations that trust them.
 
     self-signed    a Secret that the replicas share is read, brought up to date (keys.wanted) and written back conditionally;
                    `caBundle` in the webhook configurations is the bundle of it, without which the API server trusts nobody

@@ -201,12 +201,12 @@ def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
             return super().parse_request()
 
         def do_POST(self) -> None:
-            told = self.headers.get("Content-Length") or ""
-            if not (told.isascii() and told.isdigit()):  # -1 would be read until the memory is full
+            declared = self.headers.get("Content-Length") or ""
+            if not (declared.isascii() and declared.isdigit()):  # -1 would be read until the memory is full
                 self.close_connection = True
                 self._send(411, b"say the length of the body\n")
                 return
-            length = int(told)
+            length = int(declared)
             if length > MOST_BODY:
                 self.close_connection = True
                 self._send(413, b"too large\n")

@@ -9,7 +9,7 @@ With SamePCIe the roots have to be covered, without it that is tried first. Wher
 has one of its own.
 
 exclusivePolicy is kept, which Koordinator itself does not do outside RequestsAsCount: the devices are nobody else's. PCIeLevel
-would keep the rest of the root free as well; that is told.
+would keep the rest of the root free as well; that is a warning.
 """
 
 from __future__ import annotations
