@@ -40,8 +40,7 @@ from koordra.api.kinds import (
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.groups import Group
-from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.groups import Group, groups_in_use
 from koordra.controller.cache.slice_index import joint_slice
 from koordra.errors import InvalidInput, InvalidManifest, KoordraError, SelectorError
 from koordra.logs import get_logger
@@ -132,7 +131,7 @@ class Placer:
                 cache.listen(kind, partial(self._on_change, kind))
         self.engine.settle()
         if self.order.begins:
-            groups = _in_use(cache.claims.values(), cache.pods.values())
+            groups = groups_in_use(cache.claims.values(), cache.pods.values())
             if self.order.begin(self._questions(groups)):
                 log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
 
@@ -295,23 +294,6 @@ def _log_defect(event: str, node: str) -> None:
 
 def _uids(group: Group) -> frozenset[str]:
     return frozenset([objects.uid(claim) or objects.key(claim) for claim in group.pending])
-
-
-def _in_use(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[Group]:
-    """The claims that have their devices, by pod, as they were when they waited; those without a pod one by one."""
-    held = {
-        objects.key(claim): {**claim, "status": {}}
-        for claim in claims
-        if claims_of.holds_koordra_devices(claim)
-    }
-    for pod in pods:
-        keys = [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values()]
-        own = [held.pop(key) for key in keys if key in held]
-        if own:
-            spec = {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}
-            yield Group((PodClaims({**pod, "spec": spec}, tuple(own)),))
-    for claim in held.values():
-        yield Group((), claim)
 
 
 def _names_of(group: Group) -> tuple[str, ...]:

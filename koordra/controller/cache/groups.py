@@ -12,7 +12,7 @@ Immediate claims that no pod waits for are groups of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,23 @@ def _each(several: Iterable[Sequence[Object]]) -> list[Object]:
     """Each claim once, by key."""
     found = {objects.key(claim): claim for claims in several for claim in claims}
     return [found[key] for key in sorted(found)]
+
+
+def groups_in_use(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[Group]:
+    """The claims that have their devices, by pod, as they were when they waited; those without a pod one by one."""
+    held = {
+        objects.key(claim): {**claim, "status": {}}
+        for claim in claims
+        if claims_of.holds_koordra_devices(claim)
+    }
+    for pod in pods:
+        keys = [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values()]
+        own = [held.pop(key) for key in keys if key in held]
+        if own:
+            spec = {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}
+            yield Group((PodClaims({**pod, "spec": spec}, tuple(own)),))
+    for claim in held.values():
+        yield Group((), claim)
 
 
 class GroupIndex:
