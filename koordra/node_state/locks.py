@@ -60,12 +60,10 @@ class StateLock:
         *,
         timeout: float = 20.0,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = path
         self._timeout = timeout
         self._clock = clock
-        self._sleep = sleep
         self._threads = threading.Lock()
 
     @contextmanager
@@ -95,7 +93,7 @@ class StateLock:
             if self._clock() >= deadline:
                 os.close(descriptor)
                 raise self._busy("another instance of the plugin")
-            self._sleep(_STATE_RETRY_S)
+            time.sleep(_STATE_RETRY_S)
         return descriptor
 
     def _busy(self, holder: str) -> CheckpointError:

@@ -13,7 +13,7 @@ again.
 
 The node reads each of its own claims by name (it has up to a hundred; a watch of all claims would deliver the
 changes of the whole cluster to every node): at start, after a refused claim, since that is how a held device
-shows, and every `interval` seconds.
+shows, and every INTERVAL seconds.
 
 An **orphan** is a held claim that the kubelet does not know either: its own state file, `<kubelet
 root>/dra_manager_state`, does not name the uid. The kubelet records a claim there before it calls Prepare and
@@ -123,18 +123,14 @@ class ClaimAudit:
         *,
         kubelet_claims: Path,
         on_change: Callable[[tuple[ClaimRecord, ...]], None],
-        interval: float = INTERVAL,
         patience: float = PATIENCE,
-        between: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._state = state
         self._claims = claims
         self._kubelet_claims = kubelet_claims
         self._on_change = on_change
-        self._interval = interval
         self._patience = patience
-        self._between = _BETWEEN if between is None else between
         self._clock = clock
         self._wanted = threading.Event()
         self._findings = Findings()
@@ -157,8 +153,8 @@ class ClaimAudit:
             except KoordraError as error:
                 log.warning("claims_not_audited", error=str(error))
             # Held claims are audited more often: their devices are waited for.
-            pause = min(self._interval, self._patience / 2) if self._findings.held else self._interval
-            stop.wait(self._between)
+            pause = min(INTERVAL, self._patience / 2) if self._findings.held else INTERVAL
+            stop.wait(_BETWEEN)
             if not stop.is_set():
                 self._wanted.wait(pause)
 

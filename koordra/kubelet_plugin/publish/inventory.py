@@ -34,6 +34,7 @@ log = get_logger(__name__)
 NodeDevice = topology.Device | MigDevice
 """Everything that can be given to a claim."""
 
+_DRIVER_FILES_AGE_S: Final = 5.0
 _GONE: Final = "is gone from this node; the claim needs another device"
 
 
@@ -172,7 +173,7 @@ class InventorySource:
     another name on the host than here (`driver_root_on_host`).
 
     No event announces the driver's user-space files (a driver container installs them some time after the
-    module was loaded), so they are searched again if the last search is `files_age` seconds old.
+    module was loaded), so they are searched again if the last search is _DRIVER_FILES_AGE_S seconds old.
     """
 
     def __init__(
@@ -180,7 +181,6 @@ class InventorySource:
         root: Path,
         *,
         offering: Offering | None = None,
-        files_age: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         driver_root: Path | None = None,
         driver_root_on_host: Path | None = None,
@@ -188,7 +188,6 @@ class InventorySource:
         self._driver_root = driver_root or root
         self._driver_root_on_host = driver_root_on_host or self._driver_root
         self._offering = offering or Offering()
-        self._files_age = files_age
         self._clock = clock
         self._lock = threading.Lock()
         self._current: Inventory | None = None
@@ -213,7 +212,7 @@ class InventorySource:
         with self._lock:
             if self._current is None:
                 raise NodeError("this node's machine has not been read yet; try again in a moment")
-            if self._clock() - self._files_at >= self._files_age:
+            if self._clock() - self._files_at >= _DRIVER_FILES_AGE_S:
                 files = self._driver_files(self._current.machine)
                 self._current = replace(self._current, driver_files=files)
                 self._files_at = self._clock()

@@ -43,6 +43,7 @@ GATES: Final[Mapping[str, str]] = {
 }
 """Field of a slice -> the feature gate without which the API server drops it."""
 
+INTERVAL: Final = 60.0
 BuildSlices = Callable[[Object, int], Sequence[Object]]
 """The wanted slices, from the Node object and a generation."""
 
@@ -54,7 +55,7 @@ def own_slices_selector(node: str) -> str:
 class Publisher:
     """Publishes for one node. `wake` may be called from any thread; `run` does all the work in its own.
 
-    `written` is called after each publication. In seconds: `retry` after an error, `interval` without an
+    `written` is called after each publication. In seconds: `retry` after an error, INTERVAL without an
     event, `settle` after a write.
     """
 
@@ -65,7 +66,6 @@ class Publisher:
         node: str,
         build: BuildSlices,
         retry: float = 2.0,
-        interval: float = 60.0,
         settle: float = 1.0,
         written: Callable[[], None] = lambda: None,
         mode_change: AllocationModeChange | None = None,
@@ -74,7 +74,6 @@ class Publisher:
         self._node = node
         self._build = build
         self._retry = retry
-        self._interval = interval
         self._settle = settle
         self._when_written = written
         self._mode_change = mode_change
@@ -109,10 +108,10 @@ class Publisher:
 
     def run(self, stop: threading.Event) -> None:
         """Publish until `stop`, which is to be followed by a `wake`: at every wake, and at least every
-        `interval`."""
+        INTERVAL."""
         while not stop.is_set():
             self._wanted.clear()
-            pause = self._interval
+            pause = INTERVAL
             try:
                 if self.sync():
                     self._when_written()

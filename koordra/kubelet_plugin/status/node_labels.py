@@ -35,6 +35,7 @@ log = get_logger(__name__)
 OURS: Final = names.DOMAIN + "legacy-node-labels"
 """Annotation on the Node: JSON, the labels that koordra wrote and their values."""
 MIB: Final = 1 << 20
+INTERVAL: Final = 300.0
 
 KEYS: Final = (
     "nvidia.com/gpu.product",
@@ -146,13 +147,11 @@ class NodeLabels:
         node: str,
         machine: Callable[[], Machine],
         retry: float = 5.0,
-        interval: float = 300.0,
     ) -> None:
         self._client = client
         self._node = node
         self._machine = machine
         self._retry = retry
-        self._interval = interval
         self._wanted = threading.Event()
         self._foreign: tuple[str, ...] = ()
 
@@ -163,7 +162,7 @@ class NodeLabels:
         """Until `stop`, which is to be followed by a `wake`."""
         while not stop.is_set():
             self._wanted.clear()
-            pause = self._interval
+            pause = INTERVAL
             try:
                 self.sync()
             except Conflict:

@@ -39,11 +39,9 @@ Faults = Mapping[str, Fault]
 """Bus id -> the card's last fault."""
 
 
-def with_xid(
-    faults: Faults, bus_id: str, xid: int, *, now: float, ignored: frozenset[int] = APPLICATION_XIDS
-) -> Faults:
+def with_xid(faults: Faults, bus_id: str, xid: int, *, now: float) -> Faults:
     """The faults after an Xid."""
-    if xid in ignored:
+    if xid in APPLICATION_XIDS:
         return faults
     return {**faults, bus_id: Fault(xid=xid, observed_at=now)}
 

@@ -69,14 +69,12 @@ class MachineWatcher:
         probe: Callable[[], Hashable],
         sources: Sequence[EventSource] = (),
         rhythm: WatchTiming | None = None,
-        ignored_xids: frozenset[int] = gpu_health.APPLICATION_XIDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
         self._probe = probe
         self._sources = sources
         self._rhythm = rhythm or WatchTiming()
-        self._ignored = ignored_xids
         self._clock = clock
         self._faults: gpu_health.Faults = {}
         self._seen: Hashable = None
@@ -173,9 +171,7 @@ class MachineWatcher:
                     self._probe_at = min(self._probe_at, soon)
                 case XidReported():
                     log.warning("xid", gpu=event.bus_id, xid=event.number)
-                    self._faults = gpu_health.with_xid(
-                        self._faults, event.bus_id, event.number, now=now, ignored=self._ignored
-                    )
+                    self._faults = gpu_health.with_xid(self._faults, event.bus_id, event.number, now=now)
                     self._expect_change(now)
 
     def _expect_change(self, now: float) -> None:
