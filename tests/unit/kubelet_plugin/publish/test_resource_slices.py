@@ -19,7 +19,7 @@ from koordra.quantity import parse
 from koordra.topology.machine import DeviceNode, Machine, Nic, RdmaPort
 from koordra.topology.presets.facts import preset
 from tests.machines import catalogue
-from tests.unit.topology.test_products_versions import SEMVER
+from tests.unit.topology.test_product_names import SEMVER
 
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
