@@ -5,7 +5,7 @@ nodes than before, when its pause is over, and, if its predicates read other pod
 again only if its *basis* changed: the capacity epoch (something that could make room), its own pods and claims, or the nodes it
 is kept off.
 
-Not planned for are pods beyond a quota of legacy names (legacy/quota_enforcement), members of gangs, pods with a claim that nobody
+Not planned for are pods beyond a quota of legacy names (legacy/quota), members of gangs, pods with a claim that nobody
 can allocate, and consumers of a shared claim beyond the 256 that it can be reserved for (ReservedForFull). They are told so.
 """
 

@@ -1,6 +1,6 @@
 """Nodes on which somebody else gives out the same GPUs: nothing is placed there, and the reason is reported.
 
-    ForeignPlugin   status.allocatable has GPUs of another device plugin (koordra.compat.foreign_plugins)
+    ForeignPlugin   status.allocatable has GPUs of another device plugin (koordra.compat.foreign_names)
     TwoDrivers      another driver publishes a GPU with the same PCI address or UUID (conflict_rules.contests)
 
 Such a node is left out for claims that may take GPUs, with the reason ForeignDriver; claims for NICs alone go there. What is

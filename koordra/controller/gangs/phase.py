@@ -24,7 +24,7 @@ together one is whole and the other has nothing. What is left is a gang that los
 on a lost node, deleted. It is BelowMinMember, comes before everything of its priority, and after its timeout gives up all it has
 (policy Restart). So nobody waits for ever for somebody who waits.
 
-Members beyond a quota (legacy/quota_enforcement) are not planned; where too few are left, the gang waits as a whole.
+Members beyond a quota (legacy/quota) are not planned; where too few are left, the gang waits as a whole.
 """
 
 from __future__ import annotations
