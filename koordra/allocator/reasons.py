@@ -29,7 +29,7 @@ from koordra.quantity import canonical
 
 
 class Cause(StrEnum):
-    """The words of DESIGN.md section 6, in the order in which they are told when several hold."""
+    """The words for why, in the order in which they are told when several hold."""
 
     SELECTOR_ERROR = "SelectorError"
     FEATURE_DISABLED = "FeatureDisabled"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from koordra.api import names
+from koordra.allocator.features import Features
+from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.pod_terms import host_ports, label_selector_matches
@@ -15,7 +16,7 @@ from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
 from koordra.controller.cache.pod_claims import PodClaims
-from koordra.placement.index import NodeInfo
+from koordra.placement.index import ClusterIndex
 from tests.fakes.joint_cluster import claim, node, pod
 
 HOST = "kubernetes.io/hostname"
@@ -29,26 +30,28 @@ def labelled(name: str, labels: dict[str, str], **spec: Any) -> Object:
     return made
 
 
-def kept_off(waits: Object, running: dict[str, list[Object]], **more: Any) -> dict[str, str]:
+def excluded(waits: Object, running: dict[str, list[Object]], **more: Any) -> dict[str, str]:
     """Node -> why; nodes n0, n1 in zone a, n2 in zone b."""
-    sites = {}
+    nodes = []
     for index, zone in enumerate("aab"):
-        made = node(f"n{index}")
-        made["metadata"]["labels"][ZONE] = zone
-        sites[f"n{index}"] = NodeInfo(f"n{index}", made, guests=tuple(running.get(f"n{index}", ())))
+        nodes.append(node(f"n{index}"))
+        nodes[-1]["metadata"]["labels"][ZONE] = zone
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
-    found = InterPodPredicates(seen(sites, **more), sites).of(group)
+    found = predicates(nodes, running, **more).of(group)
     return {name: reason.detail for name, reason in found.items()}
 
 
-def seen(sites: dict[str, NodeInfo], **more: Any) -> ClusterCache:
-    """With the guests of the sites as pods that are bound there."""
+def predicates(nodes: list[Object], running: dict[str, list[Object]], **more: Any) -> InterPodPredicates:
+    """With the running pods bound to their nodes."""
     pods = [
         {**guest, "spec": {**guest["spec"], "nodeName": name}}
-        for name, site in sites.items()
-        for guest in site.guests
+        for name, guests in running.items()
+        for guest in guests
     ]
-    return ClusterCache.of(Cluster(nodes=[site.node for site in sites.values()], pods=pods, **more))
+    index = ClusterIndex(Features.of(None))
+    of_node = {objects.name(one): one for one in nodes}
+    index.sync({"Node": of_node, "Pod": {objects.key(one): one for one in pods}})
+    return InterPodPredicates(ClusterCache.of(Cluster(nodes=nodes, pods=pods, **more)), index.nodes)
 
 
 def with_port(name: str, **port: Any) -> Object:
@@ -66,13 +69,13 @@ def with_port(name: str, **port: Any) -> Object:
     ],
 )
 def test_host_ports(wanted: dict[str, Any], clash: bool) -> None:
-    found = kept_off(with_port("p", **wanted), {"n0": [with_port("q", hostPort=80)]})
+    found = excluded(with_port("p", **wanted), {"n0": [with_port("q", hostPort=80)]})
     assert list(found) == (["n0"] if clash else [])
 
 
 def test_two_addresses_share_a_port_and_the_host_network_takes_container_ports() -> None:
     running = {"n0": [with_port("q", hostPort=80, hostIP="10.0.0.2")]}
-    assert kept_off(with_port("p", hostPort=80, hostIP="10.0.0.1"), running) == {}
+    assert excluded(with_port("p", hostPort=80, hostIP="10.0.0.1"), running) == {}
     assert host_ports({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 9}]}]}) == [
         ("0.0.0.0", "TCP", 9)
     ]
@@ -84,8 +87,8 @@ def affinity(kind: str, key: str, labels: dict[str, str], **term: Any) -> dict[s
 
 def test_required_affinity_wants_a_matching_pod_in_the_domain() -> None:
     waits = labelled("p", {}, affinity=affinity("podAffinity", ZONE, {"app": "db"}))
-    assert sorted(kept_off(waits, {"n0": [labelled("q", {"app": "db"})]})) == ["n2"]
-    assert sorted(kept_off(waits, {})) == ["n0", "n1", "n2"]
+    assert sorted(excluded(waits, {"n0": [labelled("q", {"app": "db"})]})) == ["n2"]
+    assert sorted(excluded(waits, {})) == ["n0", "n1", "n2"]
 
 
 def test_a_companion_is_a_pod_that_all_terms_mean() -> None:
@@ -94,22 +97,22 @@ def test_a_companion_is_a_pod_that_all_terms_mean() -> None:
     both["podAffinity"][REQUIRED] += affinity("podAffinity", HOST, {"tier": "hot"})["podAffinity"][REQUIRED]
     waits = labelled("p", {}, affinity=both)
     halves = {"n0": [labelled("q", {"app": "db"}), labelled("r", {"tier": "hot"})]}
-    assert sorted(kept_off(waits, halves)) == ["n0", "n1", "n2"]
-    assert sorted(kept_off(waits, {"n0": [labelled("q", {"app": "db", "tier": "hot"})]})) == ["n1", "n2"]
+    assert sorted(excluded(waits, halves)) == ["n0", "n1", "n2"]
+    assert sorted(excluded(waits, {"n0": [labelled("q", {"app": "db", "tier": "hot"})]})) == ["n1", "n2"]
 
 
 def test_the_first_of_a_series_may_start_anywhere() -> None:
     waits = labelled("p", {"app": "db"}, affinity=affinity("podAffinity", ZONE, {"app": "db"}))
-    assert kept_off(waits, {}) == {}
+    assert excluded(waits, {}) == {}
 
 
 def test_anti_affinity_works_both_ways() -> None:
     apart = affinity("podAntiAffinity", HOST, {"app": "db"})
     running = {"n1": [labelled("q", {"app": "db"})]}
-    assert list(kept_off(labelled("p", {}, affinity=apart), running)) == ["n1"]
+    assert list(excluded(labelled("p", {}, affinity=apart), running)) == ["n1"]
     loner = {"n0": [labelled("q", {}, affinity=affinity("podAntiAffinity", ZONE, {"app": "web"}))]}
-    assert sorted(kept_off(labelled("p", {"app": "web"}), loner)) == ["n0", "n1"]
-    assert kept_off(labelled("p", {"app": "db"}), loner) == {}
+    assert sorted(excluded(labelled("p", {"app": "web"}), loner)) == ["n0", "n1"]
+    assert excluded(labelled("p", {"app": "db"}), loner) == {}
 
 
 def test_terms_reach_other_namespaces_only_when_they_say_so() -> None:
@@ -121,11 +124,11 @@ def test_terms_reach_other_namespaces_only_when_they_say_so() -> None:
     def waits(**term: Any) -> Object:
         return labelled("p", {}, affinity=affinity("podAntiAffinity", HOST, {"app": "db"}, **term))
 
-    assert kept_off(waits(), running) == {}
-    assert list(kept_off(waits(namespaces=["other"]), running)) == ["n1"]
+    assert excluded(waits(), running) == {}
+    assert list(excluded(waits(namespaces=["other"]), running)) == ["n1"]
     by_label = waits(namespaceSelector={"matchLabels": {"team": "a"}})
-    assert list(kept_off(by_label, running, namespaces=[team])) == ["n1"]
-    assert list(kept_off(waits(namespaceSelector={}), running)) == ["n1"]
+    assert list(excluded(by_label, running, namespaces=[team])) == ["n1"]
+    assert list(excluded(waits(namespaceSelector={}), running)) == ["n1"]
 
 
 def spread(**more: Any) -> list[dict[str, Any]]:
@@ -142,21 +145,21 @@ def spread(**more: Any) -> list[dict[str, Any]]:
 def test_spread_counts_the_domains_and_the_pod_itself() -> None:
     running = {"n0": [labelled("a", {"app": "web"})]}
     waits = labelled("p", {"app": "web"}, topologySpreadConstraints=spread())
-    assert sorted(kept_off(waits, running)) == ["n0", "n1"]
-    assert kept_off(labelled("p", {}, topologySpreadConstraints=spread()), running) == {}
+    assert sorted(excluded(waits, running)) == ["n0", "n1"]
+    assert excluded(labelled("p", {}, topologySpreadConstraints=spread()), running) == {}
     soft = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(whenUnsatisfiable="ScheduleAnyway"))
-    assert kept_off(soft, running) == {}
+    assert excluded(soft, running) == {}
     loose = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(maxSkew=2))
-    assert kept_off(loose, running) == {}
+    assert excluded(loose, running) == {}
 
 
 def test_spread_leaves_out_domains_that_the_pod_cannot_use_and_obeys_min_domains() -> None:
     running = {"n0": [labelled("a", {"app": "web"})]}
     only_a = {"nodeSelector": {ZONE: "a"}}
     waits = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(), **only_a)
-    assert kept_off(waits, running).keys() & {"n0", "n1"} == set()
+    assert excluded(waits, running).keys() & {"n0", "n1"} == set()
     few = labelled("p", {"app": "web"}, topologySpreadConstraints=spread(minDomains=3))
-    assert sorted(kept_off(few, {"n0": running["n0"], "n2": [labelled("b", {"app": "web"})]})) == [
+    assert sorted(excluded(few, {"n0": running["n0"], "n2": [labelled("b", {"app": "web"})]})) == [
         "n0",
         "n1",
         "n2",
@@ -171,24 +174,19 @@ def test_a_node_without_the_label_of_one_constraint_counts_for_none() -> None:
         "labelSelector": {"matchLabels": {"app": "x"}},
     }
     spread = [{"topologyKey": key, **common} for key in (HOST, "rack")]
-    sites = {}
-    for name in ("n0", "n1"):
-        made = node(name)
-        running = [labelled("q", {"app": "x"})] if name == "n0" else []
-        if name == "n0":
-            made["metadata"]["labels"]["rack"] = "r"
-        sites[name] = NodeInfo(name, made, guests=tuple(running))
+    racked, loose = node("n0"), node("n1")
+    racked["metadata"]["labels"]["rack"] = "r"
     waits = labelled("p", {}, topologySpreadConstraints=spread)
     group = Group((PodClaims(waits, (claim("c", uid="c"),)),))
     waits["metadata"]["labels"] = {"app": "x"}
-    assert sorted(InterPodPredicates(seen(sites), sites).of(group)) == ["n1"]
+    assert sorted(predicates([racked, loose], {"n0": [labelled("q", {"app": "x"})]}).of(group)) == ["n1"]
 
 
 def test_matchLabelKeys_narrow_the_selector() -> None:
     running = {"n0": [labelled("a", {"app": "web", "rev": "1"})]}
     constraint = spread(matchLabelKeys=["rev"])
     newer = labelled("p", {"app": "web", "rev": "2"}, topologySpreadConstraints=constraint)
-    assert kept_off(newer, running) == {}
+    assert excluded(newer, running) == {}
 
 
 def test_a_volume_pins_its_pod() -> None:
@@ -199,13 +197,13 @@ def test_a_volume_pins_its_pod() -> None:
         "metadata": {"name": "pv"},
         "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}},
     }
-    assert sorted(kept_off(waits, {}, volume_claims=[bound], volumes=[volume])) == ["n0", "n1"]
+    assert sorted(excluded(waits, {}, volume_claims=[bound], volumes=[volume])) == ["n0", "n1"]
     zoned = {"metadata": {"name": "pv", "labels": {ZONE: "b"}}, "spec": {}}
-    assert sorted(kept_off(waits, {}, volume_claims=[bound], volumes=[zoned])) == ["n0", "n1"]
+    assert sorted(excluded(waits, {}, volume_claims=[bound], volumes=[zoned])) == ["n0", "n1"]
     alone = {"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOncePod"]}}
     user = labelled("q", {}, volumes=waits["spec"]["volumes"])
-    assert len(kept_off(waits, {"n1": [user]}, volume_claims=[bound], volumes=[alone])) == 3
-    assert kept_off(waits, {}, volume_claims=[], volumes=[volume]) == {}
+    assert len(excluded(waits, {"n1": [user]}, volume_claims=[bound], volumes=[alone])) == 3
+    assert excluded(waits, {}, volume_claims=[], volumes=[volume]) == {}
 
 
 def test_suitable_nodes_of_a_converted_class_are_obeyed() -> None:
@@ -216,7 +214,7 @@ def test_suitable_nodes_of_a_converted_class_are_obeyed() -> None:
             "annotations": {"koordra.io/suitable-nodes": json.dumps(terms)},
         }
     }
-    assert sorted(kept_off(labelled("p", {}), {}, classes=[found])) == ["n0", "n1"]
+    assert sorted(excluded(labelled("p", {}), {}, classes=[found])) == ["n0", "n1"]
 
 
 @pytest.mark.parametrize(
