@@ -11,8 +11,10 @@ Not evicted: pods older than koordra's first hook on the node, which could not b
 daemons among them), and more than 5 pods in 10 minutes: the cause of so many is the node or the operator, and
 would hit their successors too. The rest is evicted later.
 
-A pod that is already gone is no error. Writing status.devices needs, since Kubernetes 1.36, the verb
-`associated-node:update` on `resourceclaims/driver` of koordra.io, with a token bound to a pod of this node.
+A pod that is already gone is no error. The condition is written by a conditional merge patch of
+status.devices alone, as the kubelet plugin does (status/claim_status.py says why). That needs, since
+Kubernetes 1.36, the verb `associated-node:patch` on `resourceclaims/driver` of koordra.io, with a token bound
+to a pod of this node.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from koordra.api import kinds, names
+from koordra.api import kinds, names, objects
 from koordra.api.objects import Object
 from koordra.errors import ApiUnreachable, Conflict, Invalid, NotFound
 from koordra.kube import KubeClient
@@ -119,7 +121,7 @@ class ApiReporter(Reporter):
                 claim = self._client.get(
                     kinds.RESOURCE_CLAIMS, device.claim_name, namespace=device.claim_namespace
                 )
-                changed = with_condition(
+                devices = with_condition(
                     claim,
                     device,
                     pool=self._node,
@@ -131,8 +133,17 @@ class ApiReporter(Reporter):
                         "lastTransitionTime": self._now(),
                     },
                 )
-                if changed is not None:
-                    self._client.update(kinds.RESOURCE_CLAIMS, changed, subresource="status")
+                if devices is not None:
+                    self._client.patch(
+                        kinds.RESOURCE_CLAIMS,
+                        device.claim_name,
+                        {
+                            "metadata": {"resourceVersion": objects.resource_version(claim)},
+                            "status": {"devices": devices},
+                        },
+                        namespace=device.claim_namespace,
+                        subresource="status",
+                    )
             except Conflict:
                 if attempt + 1 < _ATTEMPTS:
                     continue
@@ -174,8 +185,8 @@ class ApiReporter(Reporter):
 
 def with_condition(
     claim: Object, device: GrantedDevice, *, pool: str, condition: dict[str, Any]
-) -> Object | None:
-    """The claim with the condition on its device; None if it has it already or is no longer that claim."""
+) -> list[dict[str, Any]] | None:
+    """`status.devices` with the condition on the device; None if it has it already or this is another claim."""
     metadata, status = claim.get("metadata") or {}, claim.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     key = {"driver": names.DRIVER, "pool": pool, "device": device.device}
@@ -195,7 +206,7 @@ def with_condition(
     if before and before.get("status") == condition["status"]:
         condition = {**condition, "lastTransitionTime": before.get("lastTransitionTime")}
     entry["conditions"] = [*(each for each in conditions if each is not before), condition]
-    return {**claim, "status": {**status, "devices": entries}}
+    return entries
 
 
 def _same(entry: Any, key: dict[str, str]) -> bool:

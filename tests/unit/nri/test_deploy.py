@@ -65,8 +65,8 @@ def test_the_role_is_what_the_hook_calls() -> None:
     assert verbs == {
         ("events", "create"),
         ("resourceclaims", "get"),
-        ("resourceclaims/status", "update"),
-        ("resourceclaims/driver", "associated-node:update"),
+        ("resourceclaims/status", "patch"),
+        ("resourceclaims/driver", "associated-node:patch"),
         ("pods", "get"),
         ("pods/eviction", "create"),
         ("validatingadmissionpolicies", "get"),

@@ -165,7 +165,7 @@ def claim_object() -> dict[str, Any]:
     }
     other = {"driver": "koordra.io", "pool": NODE, "device": "other", "conditions": [{"type": "Ready"}]}
     return {
-        "metadata": {"name": "train", "namespace": "team", "uid": UID},
+        "metadata": {"name": "train", "namespace": "team", "uid": UID, "resourceVersion": "7"},
         "status": {"allocation": {"devices": {"results": [result]}}, "devices": [other]},
     }
 
@@ -187,13 +187,17 @@ class Api:
             raise NotFound("gone")
         return self.claim
 
-    def update(self, _kind: Any, body: Any, *, subresource: str) -> None:
-        assert subresource == "status"
+    def patch(self, kind: Any, name: str, body: Any, **place: Any) -> None:
+        """A merge patch that may change status.devices alone: the opaque parameters of an allocation are compared byte for byte."""
+        assert (kind, name) == (kinds.RESOURCE_CLAIMS, "train")
+        assert place == {"namespace": "team", "subresource": "status"}
+        assert (body["metadata"], body["status"].keys()) == ({"resourceVersion": "7"}, {"devices"})
         if self.conflicts:
             self.conflicts -= 1
             raise Conflict("again")
-        self.updated.append(body)
-        self.claim = body
+        assert self.claim is not None
+        self.claim = {**self.claim, "status": {**self.claim["status"], **body["status"]}}
+        self.updated.append(self.claim)
 
 
 def reporter(api: Api, *, evict: bool = False) -> ApiReporter:
