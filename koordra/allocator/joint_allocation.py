@@ -17,7 +17,8 @@ branches early. A GPU without a key (no switch above it, NUMA node unknown) is t
 If only one kind is asked for, there is nothing to pair and every pairing means Together. A JointAllocation in a claim that
 has only GPUs or only NICs reaches the other claims of the pod for the kind it lacks.
 
-Preferred climbs: the scope as written, then each wider one up to Node, then none. The first rung with a solution is taken.
+Preferred is relaxed level by level: the scope as written, then each wider one up to Node, then none. The first level with a
+solution is taken.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing, Scope
 from koordra.topology.scopes import scope_key
 
-_LADDER: Final = tuple(Scope)
+_SCOPES: Final = tuple(Scope)
 
 Member = tuple[int, int]
 """A request by its claim's and its own position in the group."""
@@ -39,7 +40,7 @@ Member = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One JointAllocation on one rung. `scope` None is the rung past Node, where nothing is asked any more."""
+    """One JointAllocation at one relaxation level. `scope` None is the level past Node, where nothing is asked any more."""
 
     members: frozenset[Member]
     scope: Scope | None
@@ -152,11 +153,11 @@ class ScopeTracker:
         return int(gpus > 0 and nics == 0)
 
 
-def rungs(joint: JointAllocation) -> tuple[Scope | None, ...]:
+def relaxation_levels(joint: JointAllocation) -> tuple[Scope | None, ...]:
     """The scopes to try, narrow to wide; a Required scope is the only one."""
     if joint.enforcement is Enforcement.REQUIRED:
         return (joint.scope,)
-    return (*_LADDER[_LADDER.index(joint.scope) :], None)
+    return (*_SCOPES[_SCOPES.index(joint.scope) :], None)
 
 
 def members_of(
@@ -186,7 +187,7 @@ def members_of(
 def rule_for(
     joint: JointAllocation, members: frozenset[Member], scope: Scope | None, kinds: Mapping[Member, set[str]]
 ) -> Rule:
-    """The rule on one rung; with one kind of device there is nothing to pair."""
+    """The rule at one relaxation level; with one kind of device there is nothing to pair."""
     both = _kinds_among(members, kinds) == {GPU, NIC}
     return Rule(members, scope, joint.pairing if both else Pairing.TOGETHER)
 

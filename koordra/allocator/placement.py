@@ -1,14 +1,14 @@
-"""One group on one node after the other: rungs, bounds, search; and what need not be searched again.
+"""One group on one node after the other: relaxation levels, bounds, search; and what need not be searched again.
 
-A Preferred JointAllocation has rungs. On each node the combinations of rungs are tried from the lowest total upwards and the
-first that fits is taken; climbing costs more than anything else in the objective, so nodes compare rightly.
+A Preferred JointAllocation has relaxation levels. On each node the combinations of levels are tried from the lowest total
+upwards and the first that fits is taken; relaxing costs more than anything else in the objective, so nodes compare rightly.
 
 Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by device (`alike`): only the
 first of those is looked at. If that fitted, the others cost the same and come after it by name, so they need not be solved at all; if it
 did not, only the reasons are told anew, and those that are about all requests together once per canonical form (`symmetry.py`).
 
-Where something is known of the workload, a guide (`placement.policy.device_selection`) names the devices that leave most to who comes next; they are taken
-if the claims are served as well by them as by the search's own choice.
+Where something is known of the workload, a device preference (`placement.policy.device_selection`) names the devices that
+leave most to who comes next; they are taken if the claims are served as well by them as by the search's own choice.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from koordra.allocator.devices.inventory import GPU, NIC, Pool, Usage
 from koordra.allocator.explain.diagnosis import reasons_on_node
 from koordra.allocator.explain.nearest_fit import Told
 from koordra.allocator.features import Features
-from koordra.allocator.joint_allocation import Member, Rule, members_of, rule_for, rungs
+from koordra.allocator.joint_allocation import Member, Rule, members_of, relaxation_levels, rule_for
 from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import RUNG, WORTH, Cost, policy_of
+from koordra.allocator.score import RELAXATION, WORTH, Cost, policy_of
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.search import BUDGET, Search
@@ -57,7 +57,7 @@ class NodeAnswer:
 _DEFAULT: Final = policy_of("koordra")
 
 _Tried = list[Rule]
-"""The rules of the last rung that was tried on a node that did not fit, where only what is Required is left."""
+"""The rules of the last relaxation that was tried on a node that did not fit, where only what is Required is left."""
 
 _MOST_KEPT: Final = 128
 """Nodes whose search is kept for a second question; others are looked into again."""
@@ -70,7 +70,7 @@ Candidates = Mapping[RequestAlternative, Sequence[int]]
 """Devices by request, as positions on the node."""
 
 
-class Guide(Protocol):
+class DevicePreference(Protocol):
     """Who knows better than best fit which devices to take, among those that are eligible (`placement.policy.device_selection`)."""
 
     def __call__(
@@ -84,7 +84,7 @@ class Placement:
     """A group of claims that is to be placed under one policy (None is first fit).
 
     `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each.
-    `guide`: asked where the policy is the default one; what it says counts where the claim is served as well by it.
+    `preference`: asked where the policy is the default one; what it says counts where the claim is served as well by it.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class Placement:
         policy: PlacementPolicy | None,
         features: Features,
         budget: int = BUDGET,
-        guide: Guide | None = None,
+        preference: DevicePreference | None = None,
     ) -> None:
         self.asked = asked
         self.siblings = siblings
         self.policy = None if policy is None else _said(asked, policy)
-        self.guide = guide if self.policy == _DEFAULT else None
+        self.preference = preference if self.policy == _DEFAULT else None
         self.features = features
         self.budget = self.left = budget
         self.answered: dict[Hashable, _Tried | int | None] = {}
@@ -185,30 +185,34 @@ class Placement:
     ) -> NodeAnswer:
         kinds = _kinds(self.asked, state)
         joints = members_of(self.asked, kinds, self.siblings)
-        ladders = [rungs(joint) for joint, _ in joints]
-        climbs = sorted(
-            itertools.product(*(range(len(ladder)) for ladder in ladders)),
+        levels = [relaxation_levels(joint) for joint, _ in joints]
+        relaxations = sorted(
+            itertools.product(*(range(len(scopes)) for scopes in levels)),
             key=lambda steps: (sum(steps), steps),
         )
         exhausted, error = False, None
-        for at, climb in enumerate(climbs):
-            left = None if ceiling is None else ceiling - RUNG * sum(climb)
+        for at, relaxation in enumerate(relaxations):
+            left = None if ceiling is None else ceiling - RELAXATION * sum(relaxation)
             if left is not None and left < 0 and at:
-                return NodeAnswer(bound=RUNG * sum(climb))
+                return NodeAnswer(bound=RELAXATION * sum(relaxation))
             joint_rules = [
-                rule_for(joint, members, ladder[step], kinds)
-                for (joint, members), ladder, step in zip(joints, ladders, climb, strict=True)
+                rule_for(joint, members, scopes[step], kinds)
+                for (joint, members), scopes, step in zip(joints, levels, relaxation, strict=True)
             ]
             search = begun if begun is not None and not at else self._new_search(state, joint_rules)
-            outcome = self._rung(name, search, joint_rules, climb, left)
+            outcome = self._at_relaxation(name, search, joint_rules, relaxation, left)
             if outcome is not None and outcome.bound is not None:
-                if at + 1 == len(climbs) or ceiling is None or RUNG * sum(climbs[at + 1]) > ceiling:
-                    return NodeAnswer(bound=outcome.bound + RUNG * sum(climb))
-                # Only where this rung does not fit, a wider one counts.
+                if (
+                    at + 1 == len(relaxations)
+                    or ceiling is None
+                    or RELAXATION * sum(relaxations[at + 1]) > ceiling
+                ):
+                    return NodeAnswer(bound=outcome.bound + RELAXATION * sum(relaxation))
+                # Only where this relaxation does not fit, a wider one counts.
                 search = self._new_search(state, joint_rules)
-                outcome = self._rung(name, search, joint_rules, climb, None)
+                outcome = self._at_relaxation(name, search, joint_rules, relaxation, None)
             if outcome is not None and outcome.solution is not None:
-                cost = outcome.cost + RUNG * sum(climb) if self.policy is not None else 0
+                cost = outcome.cost + RELAXATION * sum(relaxation) if self.policy is not None else 0
                 return NodeAnswer(
                     offer=Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True
                 )
@@ -219,7 +223,7 @@ class Placement:
     def _nothing(
         self, name: str, state: NodeState, tried: _Tried, *, exhausted: bool, error: ClaimRefused | None
     ) -> NodeAnswer:
-        """No rung fitted: undecided, an error that upstream would have ended with, or the reasons."""
+        """No relaxation level fitted: undecided, an error that upstream would have ended with, or the reasons."""
         everyone = range(len(self.asked))
         if exhausted:
             limit = "the search ran out of budget before it found or excluded a placement; it is repeated with more"
@@ -237,12 +241,12 @@ class Placement:
         error = refusal(self.asked[0].claim.key, Cause.POOL_INCOMPLETE, detail, node=name)
         return NodeAnswer(reasons=reasons, error=error)
 
-    def _rung(
+    def _at_relaxation(
         self,
         name: str,
         search: Search,
         joint_rules: Sequence[Rule],
-        climb: tuple[int, ...],
+        relaxation: tuple[int, ...],
         ceiling: int | None,
     ) -> Outcome | None:
         """Bounds, then the walk; None where counting leaves no chance."""
@@ -253,15 +257,15 @@ class Placement:
                 search.counted = self._count(search, state, joint_rules)
             counted = search.counted
             if counted and ceiling is not None and (least := search.least(0)) is not None and least > ceiling:
-                if not sum(climb) and len(self._kept) < _MOST_KEPT:
+                if not sum(relaxation) and len(self._kept) < _MOST_KEPT:
                     self._kept[name] = state, search
                 return Outcome(None, bound=least)
             outcome = self._run(search, joint_rules) if counted else None
         finally:
             search.unwind()
             self.left -= search.tried
-        if self.guide is not None and outcome is not None and outcome.solution and not search.settled:
-            outcome = self._guided(search, outcome, joint_rules)
+        if self.preference is not None and outcome is not None and outcome.solution and not search.settled:
+            outcome = self._preferred(search, outcome, joint_rules)
         return outcome
 
     def _run(self, search: Search, joint_rules: Sequence[Rule]) -> Outcome | None:
@@ -306,10 +310,10 @@ class Placement:
             codes=self.codes,
         )
 
-    def _guided(self, search: Search, best: Outcome, joint_rules: Sequence[Rule]) -> Outcome:
-        """The choice by the written cost, or the guide's where that is worth as much to the claims."""
-        assert self.guide is not None
-        chosen = self.guide(self.asked, search.state, search.candidates) if search.candidates else None
+    def _preferred(self, search: Search, best: Outcome, joint_rules: Sequence[Rule]) -> Outcome:
+        """The choice by the written cost, or the preference's where that is worth as much to the claims."""
+        assert self.preference is not None
+        chosen = self.preference(self.asked, search.state, search.candidates) if search.candidates else None
         if chosen is None or chosen == search.candidates:
             return best
         again = self._new_search(search.state, joint_rules)

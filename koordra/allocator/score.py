@@ -4,7 +4,7 @@ A cost is the sum of the following; the smallest wins, and among equals the firs
 order). `Plan.scores` publishes minus the cost, so that higher is better. Every term depends only on the final state up to
 symmetry (`symmetry.py` relies on it).
 
-    10^11   per rung that a Preferred JointAllocation had to climb (added by the caller)
+    10^11   per level by which a Preferred JointAllocation is relaxed (added by the caller)
     10^9    per step down in a firstAvailable list
     10^6    nearness: for each GPU, the level of the NIC paired with it (PIX 1, PXB 2, PHB 3, NODE 4, SYS 5; best pairing; a
             device counts once, however many shares of it there are);
@@ -18,7 +18,7 @@ symmetry (`symmetry.py` relies on it).
             taken (`partitionable_gpu`); so that a small MIG slice goes where no large one can
     1       leftover: what stays free of shared devices in use, in thousandths (best fit), and of the node's GPUs
 
-Each term has an exact face and one for a choice to which devices are still added, which no completion undercuts. What they read says
+Each term has an exact form and one for a choice to which devices are still added, which no completion undercuts. What they read says
 who else may call them: what reads the selection alone is tabulated (`device_table`), for gangs and for the columns.
 
     term                     reads                       exact                      at least
@@ -43,16 +43,16 @@ from typing import Final
 from koordra.allocator.devices.gpu_nic_distance import least_sum
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.nvlink_fabric import Fabric
-from koordra.allocator.devices.partitionable_gpu import CutCards
+from koordra.allocator.devices.partitionable_gpu import PartitionableGpus
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.search.partial_choice import PartialChoice
-from koordra.allocator.search.remaining_supply import Side, Tail
+from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
 from koordra.topology.levels import Level, level_between
 
-RUNG: Final = 10**11
+RELAXATION: Final = 10**11
 
 WORTH: Final = 10**4
 """What is below this in a cost is about the cluster, not about the claim."""
@@ -105,7 +105,7 @@ WholeGroups = list[tuple[int, frozenset[int]]]
 class SelectionTerms:
     """The terms that read which devices are chosen, whatever else is free: nearness, NVLink, compactness.
 
-    Each has an exact face, for a complete choice, and a least one, for a choice to which devices are still added. Devices are
+    Each has an exact form, for a complete choice, and a least one, for a choice to which devices are still added. Devices are
     positions; `level` is that of a GPU and a NIC. `aware`: these terms are about the claim, not a tie-break.
     """
 
@@ -282,7 +282,7 @@ class Cost:
             aware=self.device is DevicePolicy.TOPOLOGY_AWARE,
         )
         self._keeps = self.device is not DevicePolicy.SPREAD
-        self._cut = CutCards(state)
+        self._partitionable = PartitionableGpus(state)
         self._least_further_of: dict[tuple[object, ...], int] = {}
         self._overdrawn = sum(min(0, self._left(device)) for device in range(len(state.devices)))
 
@@ -301,7 +301,7 @@ class Cost:
         gpus: Sequence[int],
         others: Sequence[int],
         *,
-        tail: Tail,
+        tail: OpenRequests,
         more_gpus: int,
         more_others: int,
     ) -> int:
@@ -335,7 +335,7 @@ class Cost:
         chosen = {(entry.wanted.claim, entry.wanted.request): entry.wanted.index for entry in search.placed}
         return sum(chosen.values()) * ALTERNATIVE
 
-    def _nics_to_be_near(self, others: Sequence[int], tail: Tail) -> frozenset[int]:
+    def _nics_to_be_near(self, others: Sequence[int], tail: OpenRequests) -> frozenset[int]:
         """The NICs of which every GPU has one, in any completion; empty where there may be none at all."""
         if tail.brings_nic and tail.nics:
             return tail.may_get
@@ -352,7 +352,7 @@ class Cost:
         )
 
     def _destroyed(self, gpus: Sequence[int]) -> int:
-        return self._cut.destroyed(gpus) if self._keeps else 0
+        return self._partitionable.destroyed(gpus) if self._keeps else 0
 
     def _cards(self, search: PartialChoice) -> int:
         """Thousandths left of each shared device that the group uses; spreading, what each share finds used, its own included."""
@@ -362,7 +362,7 @@ class Cost:
         return sum([self._left(device) for device in set(shared)])
 
     def _least_cards(
-        self, search: PartialChoice, chosen: Sequence[int], side: Side, more: int, penalty: int
+        self, search: PartialChoice, chosen: Sequence[int], side: DeviceTypeDemand, more: int, penalty: int
     ) -> int:
         """The same at least: what the chosen devices leave less all that may still be taken, and the fullest of those to come."""
         if self.device is DevicePolicy.SPREAD:
@@ -374,7 +374,7 @@ class Cost:
             left += self._least_further(side, shared, more - side.unshared, penalty)
         return max(0, left - side.thousandths)
 
-    def _least_further(self, side: Side, chosen: Sequence[int], more: int, penalty: int) -> int:
+    def _least_further(self, side: DeviceTypeDemand, chosen: Sequence[int], more: int, penalty: int) -> int:
         """What further devices leave at least before anything is taken of them: so many, with the room that is lacking.
 
         `penalty`: what each device beyond that number costs.

@@ -4,7 +4,7 @@
                                             ▲              │ result cache, by DeviceState
                           nodes that changed┘              └ ceiling: the best cost so far
 
-A cost is an ordered pair: what the claim pays (rungs, alternatives, nearness, NVLink, compactness: `score.WORTH` and above), then
+A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink, compactness: `score.WORTH` and above), then
 what the cluster pays. That is what is below `score.WORTH` in the written cost, or, where the workload is known and claim and
 policy leave the choice to it, the expected waste (`learned_order`). Equal costs: the node whose name is first. Under FirstFit all
 costs are equal.
@@ -40,7 +40,7 @@ from koordra.placement.candidates.result_cache import Result, offer_of, result_o
 from koordra.placement.index import ClusterIndex, NodeInfo, identity, pinned_node
 from koordra.placement.node_class import DeviceState
 from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
-from koordra.placement.policy.device_selection import Guide
+from koordra.placement.policy.device_selection import DevicePreference
 from koordra.placement.request.groups import Group
 from koordra.placement.request.request_class import Question, RequestClass, question_of, spec_key
 
@@ -398,7 +398,7 @@ class Engine:
             question.siblings,
             policy=self.policy,
             features=self.features,
-            guide=None if cards is None else Guide(cards),
+            preference=None if cards is None else DevicePreference(cards),
         )
 
     def _offer(self, question: Question, info: NodeInfo) -> Offer:

@@ -93,7 +93,7 @@ def cost(objects: list[Dict], allocations: dict[str, Dict]) -> int:
     taken = parts | {name for name in machine.touched if machine.takes(name)}
     shares = [Fraction(1) if name in taken else share(machine, name, used[name]) for name in every]
     part = sum(shares, Fraction(0)) / max(len(every), 1)
-    return total + int(1000 * (1 - part)) + 10**11 * rungs(machine, allocations)
+    return total + int(1000 * (1 - part)) + 10**11 * relaxation_levels(machine, allocations)
 
 
 def share(machine: Machine, name: str, used: dict[str, Fraction]) -> Fraction:
@@ -217,20 +217,20 @@ def partitions(machine: Machine) -> list[set[str]]:
     )
 
 
-def rungs(machine: Machine, allocations: dict[str, Dict]) -> int:
-    """How far each Preferred JointAllocation had to climb, in all."""
+def relaxation_levels(machine: Machine, allocations: dict[str, Dict]) -> int:
+    """By how many levels the Preferred JointAllocations are relaxed, in all."""
     total = 0
     for claim in machine.claims:
         for entry in claim["spec"]["devices"].get("config", []):
             parameters = entry["opaque"]["parameters"]
             if parameters["kind"] == "JointAllocation" and parameters["enforcement"] == "Preferred":
                 key = checker._key(claim)
-                ladder = SCOPES[SCOPES.index(parameters["scope"]) :]
+                scopes = SCOPES[SCOPES.index(parameters["scope"]) :]
                 held = [
                     holds(machine, key, allocations, scope=scope, pairing=parameters["pairing"])
-                    for scope in ladder
+                    for scope in scopes
                 ]
-                total += held.index(True) if True in held else len(ladder)
+                total += held.index(True) if True in held else len(scopes)
     return total
 
 

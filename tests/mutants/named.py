@@ -97,7 +97,7 @@ TEXTS: Final = (
 )
 
 WEIGHTS: Final = (
-    "RUNG",
+    "RELAXATION",
     "ALTERNATIVE",
     "NEARNESS",
     "NVLINK",

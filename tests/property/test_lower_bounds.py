@@ -17,7 +17,7 @@ import pytest
 from koordra.allocator.score import POLICIES, Cost
 from koordra.allocator.search import search as search_module
 from koordra.allocator.search.lower_bound import LowerBound
-from koordra.allocator.search.packing import Item, Packing, Sums
+from koordra.allocator.search.packing import Item, Packing, SubsetSums
 from koordra.allocator.search.search import Search
 from koordra.allocator.search.solution import Outcome
 from koordra.placement import Plan, plan
@@ -255,7 +255,7 @@ def test_usable_room_is_what_a_subset_can_fill(hundred: int) -> None:
             (tuple(sorted({draw.randint(1, 30) for _ in range(draw.randint(1, 2))})),)
             for _ in range(draw.randint(1, 6))
         )
-        suffixes = Sums.suffixes(items)
+        suffixes = SubsetSums.suffixes(items)
         for at, sums in enumerate(suffixes):
             made = {0}
             for (options,) in items[at:]:
@@ -268,7 +268,7 @@ def test_sums_in_coarse_units_are_never_too_small() -> None:
     draw = random.Random(1)
     for _ in range(100):
         items = tuple(((draw.randint(1, 10**9),),) for _ in range(6))
-        (sums, *_) = Sums.suffixes(items)
+        (sums, *_) = SubsetSums.suffixes(items)
         made = {0}
         for ((amount,),) in items:
             made |= {total + amount for total in made}

@@ -3,7 +3,7 @@
 A card that is cut publishes its possible parts (MIG instances) and counters that keep them apart. Nothing here knows what NVIDIA
 sells: how large a part is follows from what is published, in thousandths of the card, as the mean of
 
-    its part of each ruler     counters that are numbered: memory-slice-0, memory-slice-1, ... are one ruler
+    its part of each series    counters that are numbered: memory-slice-0, memory-slice-1, ... are one series
     its `cores`                percent of the card's compute
 
 and, where neither is published, its largest part of any counter.
@@ -37,7 +37,7 @@ Amounts = Mapping[str, int]
 
 def size_of(device: Device, takes: Counters, has: Counters) -> int:
     """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of the card's set."""
-    parts = [_ruled(takes, ruler) for ruler in rulers_of(has)]
+    parts = [_fraction_of(takes, counters) for counters in numbered_counters(has)]
     cores = next((entry.value for name, entry in device.capacity.items() if _is_cores(name)), None)
     if cores is not None:
         parts.append(Fraction(cores) / 100)
@@ -51,7 +51,7 @@ def size_of(device: Device, takes: Counters, has: Counters) -> int:
     return max(1, min(CARD, int(CARD * sum(parts, Fraction(0)) / len(parts))))
 
 
-def rulers_of(has: Counters) -> list[dict[str, Decimal]]:
+def numbered_counters(has: Counters) -> list[dict[str, Decimal]]:
     """The numbered counters, by what stands before the number; of one alone nothing can be measured."""
     stems: dict[str, dict[str, Decimal]] = {}
     for name, amount in has.items():
@@ -61,9 +61,9 @@ def rulers_of(has: Counters) -> list[dict[str, Decimal]]:
     return [found for _, found in sorted(stems.items()) if len(found) > 1]
 
 
-def _ruled(takes: Counters, ruler: Counters) -> Fraction:
-    taken = sum((takes.get(name, Decimal(0)) for name in ruler), Decimal(0))
-    return Fraction(taken) / Fraction(sum(ruler.values(), Decimal(0)))
+def _fraction_of(takes: Counters, counters: Counters) -> Fraction:
+    taken = sum((takes.get(name, Decimal(0)) for name in counters), Decimal(0))
+    return Fraction(taken) / Fraction(sum(counters.values(), Decimal(0)))
 
 
 def _is_cores(name: str) -> bool:
@@ -88,7 +88,7 @@ _CardID = tuple[int, str]
 """Number of the pool on the node, name of the counter set."""
 
 
-class CutCards:
+class PartitionableGpus:
     """The cards of one node that have parts, as they were before anything was chosen."""
 
     def __init__(self, state: NodeState) -> None:

@@ -201,8 +201,8 @@ class Together:
     def _relaxed(self, rule: Rule, joints: tuple[Rule, ...], left: Left) -> str:
         """The narrowest wider scope of this one rule with which the group fits, or that it fits without the rule."""
         assert rule.scope is not None
-        ladder = list(Scope)
-        wider: list[Scope | None] = [*ladder[ladder.index(rule.scope) + 1 :], None]
+        scopes = list(Scope)
+        wider: list[Scope | None] = [*scopes[scopes.index(rule.scope) + 1 :], None]
         for scope in wider:
             changed = tuple(replace(other, scope=scope) if other is rule else other for other in joints)
             if self._fits(replace(left, joint_rules=changed)):

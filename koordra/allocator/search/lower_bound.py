@@ -1,7 +1,7 @@
 """What a partial choice costs at least, whatever serves the requests that are still open.
 
 Asked at request boundaries only: there it is known what is chosen and what remains. What remains is summed up once per
-position in the search order (`remaining_supply.Tail`), separately for GPUs and for everything else:
+position in the search order (`remaining_supply.OpenRequests`), separately for GPUs and for everything else:
 
     how many devices at least       rooms and amounts: subset sums of what remains (`packing.py`) against what is free
     how much at most                so that what the chosen devices leave free is not counted too high
@@ -21,9 +21,9 @@ from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.joint_allocation import ScopeTracker
 from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.score import Cost
-from koordra.allocator.search.packing import Sums
+from koordra.allocator.search.packing import SubsetSums
 from koordra.allocator.search.partial_choice import PartialChoice
-from koordra.allocator.search.remaining_supply import Side, Tail
+from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
 from koordra.api.opaque.parameters import Pairing
 
 
@@ -106,7 +106,7 @@ class LowerBound:
             more_others=max(lacking, more_others),
         )
 
-    def _missing(self, tally: ScopeTracker, tail: Tail, others: list[int]) -> int | None:
+    def _missing(self, tally: ScopeTracker, tail: OpenRequests, others: list[int]) -> int | None:
         """How many NICs a JointAllocation still lacks, at least; None where it cannot get them.
 
         Where a class has no more NICs than it lacks, these are as good as chosen: they are put to `others`.
@@ -130,7 +130,7 @@ class LowerBound:
         offered = self._search.state.devices[device]
         return offered not in tally.shares and tally.key(offered) == key
 
-    def _further(self, side: Side, chosen: Sequence[int]) -> int | None:
+    def _further(self, side: DeviceTypeDemand, chosen: Sequence[int]) -> int | None:
         """How many devices beside the chosen ones are needed at least."""
         needed = 0
         if side.sums:
@@ -159,10 +159,10 @@ class LowerBound:
                 takes[device] = verdict.demand.nano if shares else None
         return _Option(wanted.spec.count, takes, wanted.spec.admin_access)
 
-    def _tails_of(self, requests: Sequence[Sequence[_Option]]) -> list[Tail]:
+    def _tails_of(self, requests: Sequence[Sequence[_Option]]) -> list[OpenRequests]:
         """What remains from each request on; nothing at last."""
         gpus, others = self._sides(requests, gpus=True), self._sides(requests, gpus=False)
-        found = [Tail(gpus[-1], others[-1], False, frozenset(), self._nics)]
+        found = [OpenRequests(gpus[-1], others[-1], False, frozenset(), self._nics)]
         for at, options in reversed(list(enumerate(requests))):
             taken = {device for option in options for device in option.takes}
             surely = all(
@@ -171,7 +171,7 @@ class LowerBound:
             )
             after = found[-1]
             found.append(
-                Tail(
+                OpenRequests(
                     gpus[at],
                     others[at],
                     after.brings_nic or surely,
@@ -181,18 +181,18 @@ class LowerBound:
             )
         return found[::-1]
 
-    def _sides(self, requests: Sequence[Sequence[_Option]], *, gpus: bool) -> list[Side]:
+    def _sides(self, requests: Sequence[Sequence[_Option]], *, gpus: bool) -> list[DeviceTypeDemand]:
         """What each request and all that follow it take of GPUs, or of everything else; of none at last."""
         own = [self._share(options, gpus=gpus) for options in requests]
         sums = {
-            name: Sums.suffixes(tuple([share.items.get(name, ()) for share in own]))
+            name: SubsetSums.suffixes(tuple([share.items.get(name, ()) for share in own]))
             for name in sorted({name for share in own for name in share.items})
         }
-        found = [Side()]
+        found = [DeviceTypeDemand()]
         for at, share in reversed(list(enumerate(own))):
             after = found[-1]
             found.append(
-                Side(
+                DeviceTypeDemand(
                     most=after.most + share.most,
                     unshared=after.unshared + share.unshared,
                     distinct=max(after.distinct, share.surely),
@@ -239,7 +239,7 @@ class LowerBound:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """As Side, of one request; `items` by capacity."""
+    """As DeviceTypeDemand, of one request; `items` by capacity."""
 
     most: int = 0
     surely: int = 0

@@ -44,7 +44,7 @@ PACKING_BUDGET: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class SubsetSums:
     """The sums that can be made of some items; an item is one of several amounts (0: possibly nothing).
 
     `least` and `most` are what all items together take with their smallest and largest amounts. Bit n of `bits` says that n
@@ -60,7 +60,7 @@ class Sums:
 
     @classmethod
     @lru_cache(maxsize=16)
-    def suffixes(cls, items: tuple[tuple[tuple[int, ...], ...], ...]) -> list[Sums]:
+    def suffixes(cls, items: tuple[tuple[tuple[int, ...], ...], ...]) -> list[SubsetSums]:
         """The sums of each list of items with all that follow it, and of none at last. Nodes of a kind share the answer."""
         most = sum(max(options) for found in items for options in found)
         unit = gcd(*[amount for found in items for options in found for amount in options]) or 1
@@ -135,7 +135,7 @@ class Packing:
         # Devices that serve the same items with the same amounts can be exchanged.
         kinds = {device: tuple(item.takes.get(device) for item in items) for device in rooms}
         self._sums = [
-            Sums.suffixes(
+            SubsetSums.suffixes(
                 tuple(
                     [
                         (tuple(sorted({amounts[capacity] for amounts in item.takes.values()})),)

@@ -10,7 +10,7 @@ from koordra.allocator.devices.inventory import GPU
 from koordra.allocator.joint_allocation import ScopeTracker
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.search.packing import Sums
+from koordra.allocator.search.packing import SubsetSums
 from koordra.allocator.search.partial_choice import Entry
 from koordra.api.claims import MAX_RESULTS
 
@@ -76,7 +76,7 @@ def _may_have(
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class DeviceTypeDemand:
     """What the open requests take of GPUs, or of all other devices.
 
     `most`: devices given to them at most, each share counted. `unshared`: the least number of those that nobody else can have.
@@ -92,7 +92,7 @@ class Side:
     shared: frozenset[int] = frozenset()
     thousandths: int = 0
     parts: int = 0
-    sums: tuple[tuple[str, Sums], ...] = ()
+    sums: tuple[tuple[str, SubsetSums], ...] = ()
 
     def least_cover(
         self,
@@ -129,11 +129,11 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class OpenRequests:
     """The open requests. `brings_nic`: they surely get a NIC; `nics`: NICs that they may get; `may_get`: that any request may."""
 
-    gpus: Side
-    others: Side
+    gpus: DeviceTypeDemand
+    others: DeviceTypeDemand
     brings_nic: bool
     nics: frozenset[int]
     may_get: frozenset[int]

@@ -27,7 +27,14 @@ import numpy as np
 
 from koordra.allocator.device_table import DeviceTable, MachineTerms, Masks
 from koordra.allocator.devices.inventory import GPU, NIC
-from koordra.allocator.joint_allocation import Member, Rule, ScopeTracker, members_of, rule_for, rungs
+from koordra.allocator.joint_allocation import (
+    Member,
+    Rule,
+    ScopeTracker,
+    members_of,
+    relaxation_levels,
+    rule_for,
+)
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import ALTERNATIVE, Cost
@@ -53,7 +60,7 @@ class Table:
     `apart`      a member's steps above PXB, by its set
     `blocks`     by a device's position: whom nobody may take while that device is in use
     `whole`      of each device that a member may take: the capacity that it takes all of (None: the device is not shared at all)
-    `preferred`  some scope may be climbed, so that only what fits is known here
+    `preferred`  some scope may be relaxed, so that only what fits is known here
     """
 
     devices: tuple[int, ...]
@@ -143,7 +150,7 @@ def table_of(
         },
         blocks={device: sum(bit[other] for other in hit) for device, hit in blocks.items()},
         whole=whole,
-        preferred=any(len(rungs(joint)) > 1 for claim in asked for joint in claim.joints),
+        preferred=any(len(relaxation_levels(joint)) > 1 for claim in asked for joint in claim.joints),
         sets=tables,
     )
 
@@ -215,7 +222,7 @@ def _ways(
                 state.devices[at].kind for at, one in enumerate(verdicts) if one.demand is not None
             }
     rules: list[Rule] = [
-        rule_for(joint, members, rungs(joint)[0], kinds)
+        rule_for(joint, members, relaxation_levels(joint)[0], kinds)
         for joint, members in members_of(asked, kinds, siblings)
     ]
     tallies = [ScopeTracker(rule) for rule in rules if rule.scope is not None]

@@ -19,7 +19,7 @@ from typing import Any, Final
 from koordra.allocator.devices.gpu_nic_distance import worst_pair
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.offer import Offer
-from koordra.allocator.score import ALTERNATIVE, RUNG
+from koordra.allocator.score import ALTERNATIVE, RELAXATION
 from koordra.allocator.search.solution import Placed
 from koordra.api import names
 from koordra.placement.candidates.result_cache import Given, Result, offer_of
@@ -162,7 +162,7 @@ def _nics(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _charged(offer: Offer) -> int:
     """What the node's own score charges for steps down in firstAvailable lists and for wider scopes."""
-    levels, rest = divmod(offer.cost, RUNG)
+    levels, rest = divmod(offer.cost, RELAXATION)
     return WIDENED_APART * levels + ALTERNATIVE_APART * (rest // ALTERNATIVE)
 
 

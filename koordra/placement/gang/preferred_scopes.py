@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from koordra.allocator.joint_allocation import rungs
+from koordra.allocator.joint_allocation import relaxation_levels
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.request.requests import ResolvedClaim
@@ -58,19 +58,19 @@ def widening(
                 return None, 0, anyhow.exhausted
     if anyhow is None or anyhow.offer is None:
         return None, 0, True
-    most = sum(len(rungs(joint)) - 1 for claim in asked for joint in claim.joints)
+    most = sum(len(relaxation_levels(joint)) - 1 for claim in asked for joint in claim.joints)
     return anyhow.offer, most, True
 
 
 def _ways(asked: Sequence[ResolvedClaim], alike: Alike) -> Iterator[list[tuple[int, ...]]]:
     """Levels wider per claim and joint, the fewest in sum first; members of a class in order of their steps."""
-    of_claim = [[range(len(rungs(joint))) for joint in claim.joints] for claim in asked]
+    of_claim = [[range(len(relaxation_levels(joint))) for joint in claim.joints] for claim in asked]
     at = 0
     choices: list[list[tuple[tuple[tuple[int, ...], ...], ...]]] = []
     for _, own in alike:
         size = len(own[0].asked)
         per_member = list(
-            itertools.product(*(itertools.product(*ladders) for ladders in of_claim[at : at + size]))
+            itertools.product(*(itertools.product(*levels) for levels in of_claim[at : at + size]))
         )
         choices.append(list(itertools.combinations_with_replacement(per_member, len(own))))
         at += size * len(own)
@@ -91,7 +91,7 @@ def _widened(asked: Sequence[ResolvedClaim], steps: Sequence[tuple[int, ...]]) -
         kept = [
             (replace(joint, scope=scope, enforcement=Enforcement.REQUIRED), covered)
             for joint, covered, level in zip(claim.joints, claim.joint_requests, wider, strict=True)
-            if (scope := rungs(joint)[level]) is not None
+            if (scope := relaxation_levels(joint)[level]) is not None
         ]
         found.append(
             replace(

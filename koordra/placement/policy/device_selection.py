@@ -98,7 +98,7 @@ class Cards:
         return Choice(gpus, nics, found.choice.level, cuts)
 
 
-class Guide:
+class DevicePreference:
     """From the search's candidates to those that the policy would take."""
 
     def __init__(self, cards: Cards) -> None:

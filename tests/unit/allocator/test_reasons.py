@@ -214,7 +214,7 @@ def test_reasons_are_told_once_and_in_order() -> None:
 
 
 def test_what_is_only_preferred_is_never_at_fault() -> None:
-    """The NIC is under another root: without the constraint the JointAllocation would simply climb."""
+    """The NIC is under another root: without the constraint the JointAllocation would simply be relaxed."""
     devices = [gpu(0, place=place(0)), nic(0, place=place(1))]
     wanted = claim(
         "a",

@@ -1,4 +1,4 @@
-"""Preferred JointAllocations climb one scope after the other; Required ones hold at exactly the scopes they name."""
+"""Preferred JointAllocations are relaxed one scope after the other; Required ones hold at exactly the scopes they name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordra.allocator.score import RUNG
+from koordra.allocator.score import RELAXATION
 from koordra.placement import plan
 from tests.unit.allocator.machines import (
     claim,
@@ -77,21 +77,21 @@ def test_required_holds_exactly_where_the_scope_does(asked: str, there: str) -> 
 @pytest.mark.parametrize("asked", SCOPES)
 @pytest.mark.parametrize("nearest", range(len(SCOPES)))
 def test_preferred_takes_the_nearest_there_is(asked: str, nearest: int) -> None:
-    """Each scope that had to be climbed costs a rung; the NIC is of the nearest level all the same."""
+    """Each scope that had to be given up costs a level; the NIC is of the nearest level all the same."""
     there = SCOPES[nearest:]
     found = plan([*machine(*there), pair(asked, "Preferred")])
-    climbed = max(0, nearest - SCOPES.index(asked))
+    relaxed = max(0, nearest - SCOPES.index(asked))
     assert found.levels["default/a"] == LEVELS[there[0]]
     as_near = [scope for scope in there if LEVELS[scope] == LEVELS[there[0]]]
-    rung = SCOPES[max(nearest, SCOPES.index(asked))]
-    allowed = [scope for scope in as_near if SCOPES.index(scope) <= SCOPES.index(rung)]
+    widest = SCOPES[max(nearest, SCOPES.index(asked))]
+    allowed = [scope for scope in as_near if SCOPES.index(scope) <= SCOPES.index(widest)]
     numbers = {f"nic-{len(there) - 1 - there.index(scope)}" for scope in allowed}
     assert devices_of(found.allocations["default/a"])[1] in numbers
-    assert -found.scores["default/a"] // RUNG == climbed
+    assert -found.scores["default/a"] // RELAXATION == relaxed
 
 
 def test_past_the_last_scope_nothing_is_asked_any_more() -> None:
-    """More GPUs than NICs can never be paired one to one, on no rung."""
+    """More GPUs than NICs can never be paired one to one, at no level."""
     two = [gpu(0, place=HERE), gpu(1, place=HERE), nic(0, place=HERE)]
     wanted = claim(
         "a",
@@ -100,10 +100,10 @@ def test_past_the_last_scope_nothing_is_asked_any_more() -> None:
         configs=[joint("PCIeRoot", enforcement="Preferred")],
     )
     found = plan([*device_classes(), node(), slice_of(two), wanted])
-    assert -found.scores["default/a"] // RUNG == 5 - SCOPES.index("PCIeRoot")
+    assert -found.scores["default/a"] // RELAXATION == 5 - SCOPES.index("PCIeRoot")
 
 
-def test_two_wishes_climb_as_little_as_possible_together() -> None:
+def test_two_wishes_are_relaxed_as_little_as_possible_together() -> None:
     """GPU and NIC wish for one switch, which there is; the two GPUs for one root, which there is not."""
     far = [
         gpu(0, place=HERE),
@@ -121,7 +121,7 @@ def test_two_wishes_climb_as_little_as_possible_together() -> None:
         ],
     )
     found = plan([*device_classes(), node(), slice_of(far), wanted])
-    assert -found.scores["default/a"] // RUNG == 1
+    assert -found.scores["default/a"] // RELAXATION == 1
     assert found.levels["default/a"] == "PIX"
 
 
