@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks._results import data, table, write
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Request
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation import dlrm
@@ -90,7 +90,7 @@ def _run(shape: MachineShape, mix: tuple[tuple[Request, int], ...], name: str, s
 def _policy(name: str, workload: Workload, cluster: Cluster) -> Any:
     if name == BLIND:
         return FirstFit()
-    return ExpectedLeftover(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
+    return ExpectedWaste(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
 
 
 def _dlrm(shape: MachineShape, trace: dlrm.Trace) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.defragment.emptying import Pod, Shape
 from koordra.placement.defragment.moves import defragment
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.dlrm import nodes_of
@@ -57,7 +57,7 @@ def cluster_at_90(machine: str, count: int, seed: int) -> tuple[tuple[Kind, ...]
     generator = np.random.default_rng(seed)
     cluster = nodes_of(shape, count)
     workload = Workload(MIX)
-    policy = ExpectedLeftover(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
+    policy = ExpectedWaste(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
     fleet = Fleet(cluster.kinds, cluster.nodes, policy)
     weights = np.array([weight for _, weight in MIX], dtype=float)
     held, refused = [], 0

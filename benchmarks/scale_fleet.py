@@ -21,7 +21,7 @@ from benchmarks._plain_fgd import PlainFgd
 from benchmarks._results import data, table, write
 from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import Request
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import capacity_of, expected
 from koordra.simulation.dlrm import nodes_of
@@ -111,7 +111,7 @@ def _openb(folder: Path, scale: int) -> dict[str, Any]:
     generator = np.random.default_rng(42)
     requests = arrivals(pods, cluster.capacity, generator=generator, scale=scale)
     learned = expected(workload, capacity_of(cluster.kinds, cluster.nodes))
-    fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), ExpectedLeftover(learned))
+    fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), ExpectedWaste(learned))
     fleet.expect(request for request, _ in workload.ordered())
     done = run(fleet, requests, cluster.capacity, clock=time.thread_time_ns)
     return {
@@ -151,7 +151,7 @@ def _joint(count: int = 10_000) -> dict[str, Any]:
     workload = Workload(MIX)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.thread_time()
-    policy = ExpectedLeftover(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
+    policy = ExpectedWaste(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
     fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
     started = time.thread_time() - began
     parts = np.array([weight for _, weight in MIX], dtype=float)

@@ -31,7 +31,7 @@ from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import node_devices
 from koordra.placement.columns.state import Kind, Request, Slice, State
 from koordra.placement.mig.layout import Layout
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, capacity_of, expected
 from koordra.topology import presets
@@ -125,7 +125,7 @@ class Koordra:
         state = State(0, 1 << 20, 1 << 24, (0,) * kind.gpus, (100,) * (kind.shape.nics if kind.shape else 0))
         states = [state._replace(cuts=(0,) * kind.gpus)] * nodes
         capacity = capacity_of((kind,), states)
-        policy = ExpectedLeftover(expected(known, capacity) if known is not None else None)
+        policy = ExpectedWaste(expected(known, capacity) if known is not None else None)
         self._fleet = Fleet((kind,), states, policy)
         self._requests = requests
         self._online = Online(policy, capacity) if known is None else None

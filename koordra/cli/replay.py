@@ -17,7 +17,7 @@ from koordra.cli.machine.machine_view import of_kind
 from koordra.cli.output import as_text, show_table
 from koordra.errors import InvalidManifest
 from koordra.placement.columns.fleet import Fleet
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, capacity_of, expected, replayed
 from koordra.placement.policy.workload_table import Table
@@ -235,7 +235,7 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
         for seed in seeds_of(options["seeds"]):
             generator = np.random.default_rng(seed)
             unknown = options["start"] == "unknown"
-            policy = ExpectedLeftover(None if unknown else expected(workload, capacity))
+            policy = ExpectedWaste(None if unknown else expected(workload, capacity))
             fleet = Fleet(
                 cluster.kinds,
                 shuffled(cluster.nodes, generator),

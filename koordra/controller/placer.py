@@ -48,7 +48,7 @@ from koordra.placement.decide import Engine, Excluded, Undecided
 from koordra.placement.index import Change, NodeInfo
 from koordra.placement.order.learned_order import Learned, LearnedOrder
 from koordra.placement.request import groups as placement_groups
-from koordra.placement.request.request_class import Question
+from koordra.placement.request.request_class import ResolvedGroup
 
 log = get_logger(__name__)
 
@@ -93,9 +93,9 @@ class Placer:
             policy_of(POLICIES[0]), Features.of(None), learned=learned or Learned(), contained=_log_defect
         )
         self._cache: ClusterCache | None = None
-        self._learned: dict[str, tuple[Group, Question]] = {}
+        self._learned: dict[str, tuple[Group, ResolvedGroup]] = {}
         """Groups by key that were counted in this pass and not placed yet."""
-        self._last: tuple[Group, Question] | None = None
+        self._last: tuple[Group, ResolvedGroup] | None = None
         self._offered: dict[str, tuple[Mapping[str, Any], Allocation]] = {}
         """By claim key: what was offered last, as it is written and as the engine reads it."""
         self._explained: dict[object, tuple[int, tuple[Reasons, ...], tuple[str, ...]]] = {}
@@ -132,7 +132,7 @@ class Placer:
         self.engine.settle()
         if self.order.begins:
             groups = groups_in_use(cache.claims.values(), cache.pods.values())
-            if self.order.begin(self._questions(groups)):
+            if self.order.begin(self._resolved_groups(groups)):
                 log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
 
     def _on_change(self, kind: Kind, key: str, _before: Object | None, obj: Object | None) -> None:
@@ -174,14 +174,14 @@ class Placer:
         for group in groups:
             if not group.placed and self.order.is_new(_uids(group)):
                 try:
-                    question = self._question(group)
+                    resolved = self._resolved(group)
                 except KoordraError:
                     continue  # told when it is placed
-                self._learned[group.key] = group, question
-                self._learn(group, question)
+                self._learned[group.key] = group, resolved
+                self._learn(group, resolved)
 
-    def _learn(self, group: Group, question: Question) -> None:
-        if self.order.heard(question, _uids(group)):
+    def _learn(self, group: Group, resolved: ResolvedGroup) -> None:
+        if self.order.heard(resolved, _uids(group)):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods)
 
     # questions
@@ -190,17 +190,17 @@ class Placer:
         """The group as a whole on the best node, or nowhere."""
         keys = [objects.key(claim) for claim in group.pending]
         try:
-            question = self._question(group)
+            resolved = self._resolved(group)
             if not group.placed:
-                self._learn(group, question)
-            decision = self.engine.decide(question, excluded=excluded)
+                self._learn(group, resolved)
+            decision = self.engine.decide(resolved, excluded=excluded)
             if isinstance(decision, Offer):
                 allocations = decision.allocations(pin_to_node=True)
                 written = {key: one.to_dict() for key, one in zip(keys, allocations, strict=True)}
                 self._offered = {key: (written[key], one) for key, one in zip(keys, allocations, strict=True)}
                 levels = {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)}
                 return GroupPlacement(decision.node, written, levels)
-            reasons = self._reasons(group, question, excluded)
+            reasons = self._reasons(group, resolved, excluded)
             return GroupPlacement(
                 reasons=waits_for_others(dict(zip(keys, reasons, strict=True))),
                 undecided=isinstance(decision, Undecided),
@@ -223,11 +223,11 @@ class Placer:
     def fits(self, group: Group, info: NodeInfo, without: frozenset[str]) -> bool:
         """Whether the group has a place on the node, with these claims and pods (by uid) gone."""
         try:
-            return self.engine.fits(self._question(group), info.name, without=without)
+            return self.engine.fits(self._resolved(group), info.name, without=without)
         except KoordraError:
             return False
 
-    def _question(self, group: Group) -> Question:
+    def _resolved(self, group: Group) -> ResolvedGroup:
         """The group as the engine reads it. Raises ClaimRefused for a claim that cannot be read or placed by anybody."""
         for known in (self._last, self._learned.pop(group.key, None)):
             if known is not None and known[0] is group:
@@ -251,11 +251,11 @@ class Placer:
 
     # why a group fits nowhere
 
-    def _reasons(self, group: Group, question: Question, excluded: Excluded) -> tuple[Reasons, ...]:
+    def _reasons(self, group: Group, resolved: ResolvedGroup, excluded: Excluded) -> tuple[Reasons, ...]:
         """Of each claim; worked out once for a class while nothing changes."""
-        index, names_now, asked = self.engine.index, _names_of(group), question.group
+        index, names_now, asked = self.engine.index, _names_of(group), resolved.group
         version = index.base + len(index.changes)
-        known = self._explained.get(question.request_class)
+        known = self._explained.get(resolved.request_class)
         if known is not None and known[0] == version and not excluded and not group.placed:
             return _renamed(known[1], known[2], names_now)
         nodes = self.engine.nodes_to_tell(asked, excluded=excluded, most=MOST_EXPLAINED)
@@ -268,7 +268,7 @@ class Placer:
         if not excluded and not group.placed:
             if len(self._explained) > 1024:
                 self._explained.clear()
-            self._explained[question.request_class] = version, found, names_now
+            self._explained[resolved.request_class] = version, found, names_now
         return found
 
     def _gone(self, asked: placement_groups.Group) -> list[Reason]:
@@ -280,10 +280,10 @@ class Placer:
         text = f"ResourceClaim {keys} of the pod is allocated on node {pinned[0]}, which is gone"
         return [Reason(pinned[0], None, None, Cause.SHARED_CLAIM_PINNED.value, text)]
 
-    def _questions(self, groups: Iterable[Group]) -> Iterator[tuple[Question, frozenset[str]]]:
+    def _resolved_groups(self, groups: Iterable[Group]) -> Iterator[tuple[ResolvedGroup, frozenset[str]]]:
         for group in groups:
             try:
-                yield self._question(group), _uids(group)
+                yield self._resolved(group), _uids(group)
             except KoordraError:
                 continue
 

@@ -42,7 +42,7 @@ from koordra.placement.node_class import DeviceState
 from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
 from koordra.placement.policy.device_selection import DevicePreference
 from koordra.placement.request.groups import Group
-from koordra.placement.request.request_class import Question, RequestClass, question_of, spec_key
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered; the one that was not asked for the longest goes first."""
@@ -102,35 +102,35 @@ class Engine:
         self._contained = contained is not None
         self._classes: dict[Hashable, RequestClass] = {}
         self._class_version = -1
-        self._resolved: Question | None = None
+        self._resolved: ResolvedGroup | None = None
         self._claims: dict[Hashable, ResolvedClaim] = {}
         """By position and spec: claims of one template are resolved once."""
 
     # --- deciding ---------------------------------------------------------------------------------------------------
 
-    def decide(self, group: Group | Question, *, excluded: Excluded = NOTHING) -> Decision:
+    def decide(self, group: Group | ResolvedGroup, *, excluded: Excluded = NOTHING) -> Decision:
         """The best place for the group as a whole. Raises ClaimRefused for a claim that can be placed nowhere by anybody, and
         PlanError where a taint rule cannot be read."""
-        question = self.resolve(group)
+        resolved = self.resolve(group)
         self.settle()
-        if question.group.allocated:
-            return self._beside(question, excluded)
-        return self._choose(question, excluded)
+        if resolved.group.allocated:
+            return self._beside(resolved, excluded)
+        return self._choose(resolved, excluded)
 
-    def fits(self, group: Group | Question, node: str, *, without: frozenset[str] = _FREE) -> bool:
+    def fits(self, group: Group | ResolvedGroup, node: str, *, without: frozenset[str] = _FREE) -> bool:
         """Whether the group fits on the node, as if these claims and pods (by uid) were gone."""
-        question = self.resolve(group)
+        resolved = self.resolve(group)
         self.settle()
         info = self.index.nodes.get(node)
-        if info is None or self._unsuited(question, info, without):
+        if info is None or self._unsuited(resolved, info, without):
             return False
         if not without:
-            return self._result(question, info, None).cost is not None
+            return self._result(resolved, info, None).cost is not None
         taken = self.index.taken_without(info, without)
-        return self.search(question, info, taken).offer is not None
+        return self.search(resolved, info, taken).offer is not None
 
-    def resolve(self, group: Group | Question) -> Question:
-        """The group as a question; a question is resolved again only if a DeviceClass has changed since. Raises ClaimRefused."""
+    def resolve(self, group: Group | ResolvedGroup) -> ResolvedGroup:
+        """The group with its claims resolved; they are resolved again only if a DeviceClass has changed since. Raises ClaimRefused."""
         index = self.index
         if index.trouble:
             raise PlanError(index.trouble[min(index.trouble)])
@@ -139,20 +139,20 @@ class Engine:
             self._claims.clear()
             self._resolved = None
             self._class_version = index.class_version
-            group = group.group if isinstance(group, Question) else group
-        if isinstance(group, Question):
+            group = group.group if isinstance(group, ResolvedGroup) else group
+        if isinstance(group, ResolvedGroup):
             return group
         known = self._resolved
         if known is not None and known.group is group:
             return known
         asked = tuple([self.resolve_claim(claim, at) for at, claim in enumerate(group.claims)])
-        question = question_of(group, asked, self._classes, policy=self.policy, features=self.features)
-        self._classes.pop(question.key, None)
+        resolved = resolved_group_of(group, asked, self._classes, policy=self.policy, features=self.features)
+        self._classes.pop(resolved.key, None)
         if len(self._classes) >= MOST_CLASSES:
             del self._classes[next(iter(self._classes))]
-        self._classes[question.key] = question.request_class
-        self._resolved = question
-        return question
+        self._classes[resolved.key] = resolved.request_class
+        self._resolved = resolved
+        return resolved
 
     def resolve_claim(self, claim: ResourceClaim, position: int) -> ResolvedClaim:
         """The claim as the one at this position of its group. Raises ClaimRefused."""
@@ -173,65 +173,65 @@ class Engine:
         self.index.settle()
         self.order.follow()
 
-    def _choose(self, question: Question, excluded: Excluded) -> Decision:
+    def _choose(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
         """The best of all nodes, by the class's candidates."""
-        candidates = question.request_class.candidates
-        self._read_changes(question)
+        candidates = resolved.request_class.candidates
+        self._read_changes(resolved)
         placement: Placement | None = None
         late: list[Candidate] = []
 
         def search(name: str, candidate: Candidate, best: Any) -> Candidate | None:
             nonlocal placement
-            placement = placement or self._placement(question)
+            placement = placement or self._placement(resolved)
             info = self.index.nodes[name]
-            ceiling = None if best is None else self._ceiling(question, name, candidate, best)
-            result = self._result(question, info, ceiling, placement)
+            ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
+            result = self._result(resolved, info, ceiling, placement)
             if result.bound is not None:
-                return Candidate(candidate.unit, self._value(question, name, result.bound), known=False)
+                return Candidate(candidate.unit, self._value(resolved, name, result.bound), known=False)
             if result.cost is None:
                 if result.undecided:
                     late.append(candidate)
                 return None
-            return Candidate(candidate.unit, self._value(question, name, result.cost), known=True)
+            return Candidate(candidate.unit, self._value(resolved, name, result.cost), known=True)
 
         found = candidates.best(excluded, search)
         for candidate in late:
             # Earlier nodes had used the budget up: with the next question the node has its own chance.
             candidates.put(candidate.unit, candidate)
         if found is not None:
-            return self._offer(question, self.index.nodes[found[0]])
-        return self._nowhere(question, excluded, undecided=bool(late))
+            return self._offer(resolved, self.index.nodes[found[0]])
+        return self._nowhere(resolved, excluded, undecided=bool(late))
 
-    def _nowhere(self, question: Question, excluded: Excluded, *, undecided: bool) -> Decision:
+    def _nowhere(self, resolved: ResolvedGroup, excluded: Excluded, *, undecided: bool) -> Decision:
         """Not one: whether that is known for sure."""
         defect = ""
-        entries = question.request_class.candidates.entries
+        entries = resolved.request_class.candidates.entries
         for unit, candidate in entries.items():
             name = first_of(unit)
             if candidate is None and name is not None and name not in excluded:
                 info = self.index.nodes[name]
-                known = question.request_class.results.get(
-                    self._where(question, info), self._version(question, info), None
+                known = resolved.request_class.results.get(
+                    self._where(resolved, info), self._version(resolved, info), None
                 )
                 if known is not None:
                     undecided, defect = undecided or known.undecided, defect or known.defect
         return Undecided(defect) if undecided else Unsatisfiable(defect)
 
-    def _beside(self, question: Question, excluded: Excluded) -> Decision:
+    def _beside(self, resolved: ResolvedGroup, excluded: Excluded) -> Decision:
         """Claims of the pods have their devices: only nodes that those allow come into question."""
         best: tuple[Value, str] | None = None
         undecided, defect = False, ""
-        for name in self.pinned(question.group):
+        for name in self.pinned(resolved.group):
             info = self.index.nodes.get(name)
-            if info is None or name in excluded or self.refusals(question.group, info):
+            if info is None or name in excluded or self.refusals(resolved.group, info):
                 continue
-            result = self._result(question, info, None)
+            result = self._result(resolved, info, None)
             undecided, defect = undecided or result.undecided, defect or result.defect
             if result.cost is not None:
-                value = self._value(question, name, result.cost)
+                value = self._value(resolved, name, result.cost)
                 best = min(best or (value, name), (value, name))
         if best is not None:
-            return self._offer(question, self.index.nodes[best[1]])
+            return self._offer(resolved, self.index.nodes[best[1]])
         return Undecided(defect) if undecided else Unsatisfiable(defect)
 
     def pinned(self, group: Group) -> list[str]:
@@ -242,9 +242,9 @@ class Engine:
 
     # --- candidates -------------------------------------------------------------------------------------------------
 
-    def _read_changes(self, question: Question) -> None:
+    def _read_changes(self, resolved: ResolvedGroup) -> None:
         """The class's candidates, with what changed since they were read last."""
-        of, index = question.request_class, self.index
+        of, index = resolved.request_class, self.index
         candidates = of.candidates
         by_node = of.names_nodes or of.reads_any_of(index.known.identities)
         if by_node != candidates.by_node or candidates.read < index.base:
@@ -271,63 +271,63 @@ class Engine:
                 )
         candidates.read = end
         for unit in units:
-            self._refresh(question, candidates, unit)
+            self._refresh(resolved, candidates, unit)
         candidates.retain(len(index.nodes))
 
-    def _refresh(self, question: Question, candidates: CandidateList, unit: Unit | str) -> None:
+    def _refresh(self, resolved: ResolvedGroup, candidates: CandidateList, unit: Unit | str) -> None:
         if isinstance(unit, str):
             info = self.index.nodes.get(unit)
             candidates.follow(unit, info)
             if info is not None:
-                candidates.put(info, self._first_look(question, info, info))
+                candidates.put(info, self._first_look(resolved, info, info))
             return
         name = first_of(unit)
         if name is None:
             return
         if unit not in candidates.entries:
-            candidates.put(unit, self._first_look(question, unit, self.index.nodes[name]))
+            candidates.put(unit, self._first_look(resolved, unit, self.index.nodes[name]))
             return
         known = candidates.entries[unit]
         if known is not None:
             candidates.push(known)
 
-    def _first_look(self, question: Question, unit: Unit, info: NodeInfo) -> Candidate | None:
+    def _first_look(self, resolved: ResolvedGroup, unit: Unit, info: NodeInfo) -> Candidate | None:
         """What can be said without a search."""
-        if self._unsuited(question, info):
+        if self._unsuited(resolved, info):
             return None
-        known = question.request_class.results.get(
-            self._where(question, info), self._version(question, info), None
+        known = resolved.request_class.results.get(
+            self._where(resolved, info), self._version(resolved, info), None
         )
         if known is None:
             least = 0
-            if self._where(question, info) is not info:
-                found = question.request_class.bound.least(info, self.index.taken)
+            if self._where(resolved, info) is not info:
+                found = resolved.request_class.bound.least(info, self.index.taken)
                 if found is None:
                     return None
                 least = found
-            return Candidate(unit, self._value(question, info.name, least), known=False)
+            return Candidate(unit, self._value(resolved, info.name, least), known=False)
         if known.cost is None:
             return None
-        return Candidate(unit, self._value(question, info.name, known.cost), known=True)
+        return Candidate(unit, self._value(resolved, info.name, known.cost), known=True)
 
-    def _value(self, question: Question, name: str, cost: int) -> Value:
+    def _value(self, resolved: ResolvedGroup, name: str, cost: int) -> Value:
         if self.policy is None:
             return Value(0, 0)
-        key = self._learned(question, name)
+        key = self._learned(resolved, name)
         return Value(cost // WORTH, cost % WORTH if key is None else key)
 
-    def _learned(self, question: Question, name: str) -> int | None:
+    def _learned(self, resolved: ResolvedGroup, name: str) -> int | None:
         """What the placement costs the cluster by what was learned; None where the rest of the written cost decides."""
         if self.policy is None or self.policy.node is not NodePolicy.FRAGMENTATION_AWARE:
             return None
-        return self.order.key(question, self.index.nodes[name].state)
+        return self.order.key(resolved, self.index.nodes[name].state)
 
-    def _ceiling(self, question: Question, name: str, candidate: Candidate, best: Any) -> int:
+    def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Any) -> int:
         """The most that a placement on the node may cost to be better than the best so far."""
         claim: int = best[0]
         cluster: int = best[1]
         node: str = best[2]
-        key = self._learned(question, name)
+        key = self._learned(resolved, name)
         if key is None:
             total = claim * WORTH + cluster
             return total if name < node else total - 1
@@ -335,24 +335,24 @@ class Engine:
 
     # --- one node ---------------------------------------------------------------------------------------------------
 
-    def _where(self, question: Question, info: NodeInfo) -> DeviceState | NodeInfo:
-        reads = question.request_class.reads_any_of(self.index.known.identities)
+    def _where(self, resolved: ResolvedGroup, info: NodeInfo) -> DeviceState | NodeInfo:
+        reads = resolved.request_class.reads_any_of(self.index.known.identities)
         return info if reads else info.devices
 
-    def _version(self, question: Question, info: NodeInfo) -> int:
-        return info.generation if self._where(question, info) is info else 0
+    def _version(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
+        return info.generation if self._where(resolved, info) is info else 0
 
     def _result(
-        self, question: Question, info: NodeInfo, ceiling: int | None, placement: Placement | None = None
+        self, resolved: ResolvedGroup, info: NodeInfo, ceiling: int | None, placement: Placement | None = None
     ) -> Result:
-        results = question.request_class.results
-        where, version = self._where(question, info), self._version(question, info)
+        results = resolved.request_class.results
+        where, version = self._where(resolved, info), self._version(resolved, info)
         known = results.get(where, version, ceiling)
         if known is not None:
             return known
         short = False
         try:
-            answer = self.search(question, info, self.index.taken, placement=placement, ceiling=ceiling)
+            answer = self.search(resolved, info, self.index.taken, placement=placement, ceiling=ceiling)
             short = answer.short
         except KoordraError:
             raise
@@ -368,7 +368,7 @@ class Engine:
 
     def search(
         self,
-        question: Question,
+        resolved: ResolvedGroup,
         info: NodeInfo,
         taken: Usage,
         *,
@@ -377,10 +377,10 @@ class Engine:
         ceiling: int | None = None,
         pools: Sequence[Pool] | None = None,
     ) -> NodeAnswer:
-        """What the node says to the question. `pools`: as if the node had these, and no others."""
-        asking = placement or self._placement(question)
+        """What the node says to the group. `pools`: as if the node had these, and no others."""
+        asking = placement or self._placement(resolved)
         of = info.devices.node_class
-        alone = self._where(question, info) is info or pools is not None
+        alone = self._where(resolved, info) is info or pools is not None
         return asking.on_node(
             info.name,
             info.pools if pools is None else pools,
@@ -388,33 +388,33 @@ class Engine:
             honors_partitions=info.devices.honors_partitions,
             alike=alike,
             ceiling=ceiling,
-            verdicts=None if of is None or alone else question.request_class.verdicts_of(of),
+            verdicts=None if of is None or alone else resolved.request_class.verdicts_of(of),
         )
 
-    def _placement(self, question: Question) -> Placement:
+    def _placement(self, resolved: ResolvedGroup) -> Placement:
         cards = self.order.cards
         return Placement(
-            question.asked,
-            question.siblings,
+            resolved.asked,
+            resolved.siblings,
             policy=self.policy,
             features=self.features,
             preference=None if cards is None else DevicePreference(cards),
         )
 
-    def _offer(self, question: Question, info: NodeInfo) -> Offer:
+    def _offer(self, resolved: ResolvedGroup, info: NodeInfo) -> Offer:
         """The node's result written for this group; searched again where it was chosen by an older table."""
-        result = self._result(question, info, None)
+        result = self._result(resolved, info, None)
         if result.epoch != self.order.epoch:
-            found = self.search(question, info, self.index.taken)
+            found = self.search(resolved, info, self.index.taken)
             if found.offer is not None:
-                result = result_of(found, generation=self._version(question, info), epoch=self.order.epoch)
-                question.request_class.results.keep(self._where(question, info), result)
-        return offer_of(result, info, question.asked)
+                result = result_of(found, generation=self._version(resolved, info), epoch=self.order.epoch)
+                resolved.request_class.results.keep(self._where(resolved, info), result)
+        return offer_of(result, info, resolved.asked)
 
     # --- predicates -------------------------------------------------------------------------------------------------
 
-    def _unsuited(self, question: Question, info: NodeInfo, without: frozenset[str] = _FREE) -> bool:
-        return bool(self.refusals(question.group, info, without=without))
+    def _unsuited(self, resolved: ResolvedGroup, info: NodeInfo, without: frozenset[str] = _FREE) -> bool:
+        return bool(self.refusals(resolved.group, info, without=without))
 
     def refusals(self, group: Group, info: NodeInfo, *, without: frozenset[str] = _FREE) -> list[Reason]:
         """Why the node itself is none for the group's pods, all of them at the same time."""
@@ -448,9 +448,9 @@ class Engine:
         self, group: Group, *, excluded: Excluded = NOTHING, nodes: Sequence[str] | None = None
     ) -> Explanation:
         """Why the group is on none of these nodes (all): every reason, with the position of the claim that it concerns."""
-        question = self.resolve(group)
+        resolved = self.resolve(group)
         self.settle()
-        placement = self._placement(question)
+        placement = self._placement(resolved)
         told: list[Told] = []
         undecided, error = False, None
         everyone = range(len(group.claims))
@@ -462,15 +462,15 @@ class Engine:
                 told += [(position, reason) for position in everyone for reason in refused]
                 continue
             told += [(position, reason) for position in everyone for reason in self._unreadable(info)]
-            alike = self._where(question, info) if info.devices.node_class is not None else None
-            answer = self.search(question, info, self.index.taken, placement=placement, alike=alike)
+            alike = self._where(resolved, info) if info.devices.node_class is not None else None
+            answer = self.search(resolved, info, self.index.taken, placement=placement, alike=alike)
             told += answer.reasons()
             undecided, error = undecided or answer.exhausted, error or answer.error
         return Explanation(tuple(told), undecided, error)
 
     def nodes_to_tell(self, group: Group, *, excluded: Excluded = NOTHING, most: int) -> list[str]:
         """Nodes of which no two tell the same, by name: one of every state, and all that are excluded."""
-        question = self.resolve(group)
+        resolved = self.resolve(group)
         found: list[str] = []
         seen: set[object] = set()
         names_ = self.pinned(group) if group.allocated else self.index.nodes
@@ -481,7 +481,7 @@ class Engine:
                 break
             if info is None or name in excluded:
                 continue
-            what = name if self._unsuited(question, info) else id(self._where(question, info))
+            what = name if self._unsuited(resolved, info) else id(self._where(resolved, info))
             if what not in seen:
                 seen.add(what)
                 found.append(name)

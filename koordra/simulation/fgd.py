@@ -26,7 +26,7 @@ import numpy.typing as npt
 from koordra.placement.columns.arrays import INFEASIBLE, Bools, Classes, Ints, Keys, Slots
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import WHOLE, Choice, Kind, Request, State
-from koordra.placement.policy.workload import Popular
+from koordra.placement.policy.workload import WorkloadShare
 from koordra.simulation.baseline_policies import BaselinePolicy, View, no_preference
 
 _Floats = npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ _Floats = npt.NDArray[np.float64]
 class Target:
     """The target workload as arrays over its classes that want GPUs; all free GPU is lost to the others."""
 
-    def __init__(self, target: Sequence[Popular]) -> None:
+    def __init__(self, target: Sequence[WorkloadShare]) -> None:
         with_gpus = [one for one in target if one.request.gpus]
         self.requests = [one.request for one in with_gpus]
         self.part = np.array([one.part for one in with_gpus])
@@ -83,7 +83,7 @@ def fragmented(fleet: Fleet, target: Target) -> float:
 class Fgd(BaselinePolicy):
     """Keys are minus the best score over the GPUs of the node that a share may take."""
 
-    def __init__(self, target: Sequence[Popular]) -> None:
+    def __init__(self, target: Sequence[WorkloadShare]) -> None:
         super().__init__("fgd", no_preference)
         self._target = Target(target)
 

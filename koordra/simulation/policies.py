@@ -6,7 +6,7 @@ from typing import Final
 
 from koordra.errors import PlanError
 from koordra.placement.columns.fleet import Policy
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
 from koordra.simulation.baseline_policies import SCORES, BaselinePolicy
@@ -22,4 +22,4 @@ def policy_named(name: str, workload: Workload, table: Table | None = None) -> P
         return BaselinePolicy(name, SCORES[name])
     if name not in NAMES:
         raise PlanError(f"{name!r} is not a policy; policies are {', '.join(NAMES)}")
-    return Fgd(workload.popular()) if name == "fgd" else ExpectedLeftover(table)
+    return Fgd(workload.popular()) if name == "fgd" else ExpectedWaste(table)

@@ -16,7 +16,7 @@ import numpy as np
 
 from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import WHOLE, Kind, Request, State
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, capacity_of
 from koordra.placement.policy.workload_table import Table
@@ -218,7 +218,7 @@ class Experiment:
         policy = fleet.policy
         if policy.name == "random":
             return lambda request: place_randomly(fleet, request, generator)
-        if not isinstance(policy, ExpectedLeftover) or not self.unknown:
+        if not isinstance(policy, ExpectedWaste) or not self.unknown:
             return None
         online = Online(policy, capacity_of(self.cluster.kinds, self.cluster.nodes))
 

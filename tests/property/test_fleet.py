@@ -20,7 +20,7 @@ import pytest
 
 from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import Kind, Request, Slice, State
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, capacity_of
 from koordra.simulation.policies import policy_named
@@ -105,7 +105,7 @@ def test_a_long_life_leaves_no_drift(chapter: int) -> None:
     fleet = Fleet(cluster.kinds, cluster.nodes, policy, most_classes=most)
     online = (
         Online(policy, capacity_of(cluster.kinds, cluster.nodes))
-        if isinstance(policy, ExpectedLeftover)
+        if isinstance(policy, ExpectedWaste)
         else None
     )
     story = _Story(fleet, online, generator, wild=wild)

@@ -20,7 +20,7 @@ from koordra.placement.node_class import DeviceState
 _MOST: Final = 1 << 14
 
 
-class Given(NamedTuple):
+class DeviceAssignment(NamedTuple):
     """One device, by position, given to one request, by position."""
 
     claim: int
@@ -36,7 +36,7 @@ class Result(NamedTuple):
     holds for one node; `epoch` that of the table by which devices were chosen."""
 
     cost: int | None = None
-    given: tuple[Given, ...] = ()
+    given: tuple[DeviceAssignment, ...] = ()
     bound: int | None = None
     undecided: bool = False
     defect: str = ""
@@ -65,10 +65,12 @@ class ResultCache:
         self._known[where] = result
 
 
-def given_of(offer: Offer) -> tuple[Given, ...]:
+def assignments_of(offer: Offer) -> tuple[DeviceAssignment, ...]:
     return tuple(
         [
-            Given(one.wanted.claim, one.wanted.request, one.wanted.index, one.device, one.demand, one.shared)
+            DeviceAssignment(
+                one.wanted.claim, one.wanted.request, one.wanted.index, one.device, one.demand, one.shared
+            )
             for one in offer.placed
         ]
     )
@@ -76,7 +78,7 @@ def given_of(offer: Offer) -> tuple[Given, ...]:
 
 def result_of(answer: NodeAnswer, *, generation: int, epoch: int) -> Result:
     if answer.offer is not None:
-        return Result(answer.offer.cost, given_of(answer.offer), generation=generation, epoch=epoch)
+        return Result(answer.offer.cost, assignments_of(answer.offer), generation=generation, epoch=epoch)
     return Result(bound=answer.bound, undecided=answer.exhausted, generation=generation)
 
 

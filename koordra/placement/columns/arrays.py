@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.state import Form, Kind, Request, Slice, State
+from koordra.placement.columns.state import DeviceRequestShape, Kind, Request, Slice, State
 
 Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.int64]
@@ -83,9 +83,9 @@ class Classes:
         self.kinds = kinds
         self.cuts = cuts
         self.requests: list[Request] = []
-        self.forms: list[Form] = []
+        self.forms: list[DeviceRequestShape] = []
         self.index: dict[Request, int] = {}
-        self._form_index: dict[Form, int] = {}
+        self._form_index: dict[DeviceRequestShape, int] = {}
         self.cpu = np.zeros(64, dtype=np.int64)
         self.memory = np.zeros(64, dtype=np.int64)
         self.gpus = np.zeros(64, dtype=np.int64)

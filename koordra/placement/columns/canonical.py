@@ -26,7 +26,7 @@ class Order(NamedTuple):
     nics: tuple[int, ...]
 
 
-class Likeness:
+class CanonicalOrder:
     """The order for one shape; answers are kept, since states come again and again.
 
     `layouts`: how each GPU may be cut. Codes of cut cards are put in place of those that have the same future.

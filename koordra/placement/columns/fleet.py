@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from koordra.placement.columns.arrays import INFEASIBLE, NOBODY, Classes, Ints, Keys, Slots, grown
-from koordra.placement.columns.canonical import Likeness
+from koordra.placement.columns.canonical import CanonicalOrder
 from koordra.placement.columns.state import Choice, Kind, Request, State, after
 
 _KEPT_BYTES: Final = 64 << 20
@@ -101,8 +101,8 @@ class Fleet:
         self.classes = Classes(self.kinds, cuts=policy.cuts)
         self.slot_of_node = np.zeros(0, dtype=np.int64)
         self._sorted = [policy.sorts and kind.shape is None for kind in self.kinds]
-        self._likeness = [
-            Likeness(kind.shape, kind.layouts) if policy.sorts and kind.shape is not None else None
+        self._canonical_order = [
+            CanonicalOrder(kind.shape, kind.layouts) if policy.sorts and kind.shape is not None else None
             for kind in self.kinds
         ]
         self._reset()
@@ -233,7 +233,7 @@ class Fleet:
 
     def _canonical(self, state: State) -> State:
         if not self._sorted[state.kind]:
-            likeness = self._likeness[state.kind]
+            likeness = self._canonical_order[state.kind]
             return state if likeness is None else likeness.ordered(state)[0]
         gpus = tuple(sorted(state.gpus))
         return state if gpus == state.gpus else State(*state[:3], gpus, *state[4:])
@@ -255,7 +255,7 @@ class Fleet:
 
     def _on_node(self, own: State, choice: Choice) -> Choice:
         """The choice for the state that stands for the node's, in positions on the node."""
-        likeness = self._likeness[own.kind]
+        likeness = self._canonical_order[own.kind]
         if likeness is None:
             by_free = sorted(range(len(own.gpus)), key=own.gpus.__getitem__)
             return choice._replace(gpus=tuple(sorted([by_free[at] for at in choice.gpus])))

@@ -23,7 +23,7 @@ from koordra.api import names, objects
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, DeviceID, Taint
 from koordra.errors import InvalidQuantity
 from koordra.placement.columns.state import FULL, WHOLE, Kind, Spread, State
-from koordra.placement.mig.profiles import NO_PROFILES, Cut, Profiles, cut_of
+from koordra.placement.mig.profiles import NO_PROFILES, MigCard, Profiles, mig_card_of
 from koordra.quantity import parse
 from koordra.topology.machine_shape import MachineShape, shape_of_devices
 
@@ -211,7 +211,7 @@ def _gpus(offered: Sequence[PublishedDevice]) -> list[PublishedDevice]:
 
 def _cuts(
     gpus: Sequence[PublishedDevice], slices: Sequence[PublishedDevice], pools: Sequence[Pool]
-) -> dict[int, Cut]:
+) -> dict[int, MigCard]:
     """By position: cards that are only given out in parts, where their counters tell how."""
     if not slices:
         return {}
@@ -220,7 +220,7 @@ def _cuts(
     for one in slices:
         by_card.setdefault(_card_of(one), []).append(one)
     found = {
-        at: cut_of(by_card[_card_of(one)], counters)
+        at: mig_card_of(by_card[_card_of(one)], counters)
         for at, one in enumerate(gpus)
         if one.plain.get(names.ATTR_TYPE) == names.TYPE_MIG
     }

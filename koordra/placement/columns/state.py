@@ -52,11 +52,11 @@ class Request(NamedTuple):
         return whole + sum([one.milli for one in self.slices]) if self.slices else whole
 
     @property
-    def form(self) -> Form:
-        return Form(self.gpus, self.milli, self.nics, self.percent, self.slices)
+    def form(self) -> DeviceRequestShape:
+        return DeviceRequestShape(self.gpus, self.milli, self.nics, self.percent, self.slices)
 
 
-class Form(NamedTuple):
+class DeviceRequestShape(NamedTuple):
     """The part of a request that concerns devices."""
 
     gpus: int

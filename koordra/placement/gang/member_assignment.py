@@ -22,11 +22,11 @@ from koordra.allocator.offer import Offer
 from koordra.allocator.score import ALTERNATIVE, RELAXATION
 from koordra.allocator.search.solution import Placed
 from koordra.api import names
-from koordra.placement.candidates.result_cache import Given, Result, offer_of
+from koordra.placement.candidates.result_cache import DeviceAssignment, Result, offer_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.member_classes import MemberClass
 from koordra.placement.gang.score import Count
-from koordra.placement.request.request_class import Question, RequestClass
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.topology.levels import Level
 
 WIDENED_APART: Final = 1024
@@ -39,7 +39,7 @@ _WHOLE: Final = 100
 
 Rails = frozenset[str]
 
-Alike = Sequence[tuple[RequestClass, Sequence[Question]]]
+Alike = Sequence[tuple[RequestClass, Sequence[ResolvedGroup]]]
 """By what members ask of devices: those members."""
 
 
@@ -47,7 +47,7 @@ Alike = Sequence[tuple[RequestClass, Sequence[Question]]]
 class Seat:
     """One member's part of an answer: its devices; rails and types of its NICs, and whether it has them whole; its steps above PXB."""
 
-    given: tuple[Given, ...]
+    given: tuple[DeviceAssignment, ...]
     rails: tuple[str, ...] = ()
     apart: int = 0
     types: frozenset[str] = frozenset()
@@ -118,7 +118,7 @@ def _seat(claims: Sequence[tuple[Offer, int]], positions: Sequence[int] | None) 
     ]
     return Seat(
         tuple(
-            Given(
+            DeviceAssignment(
                 claim,
                 one.wanted.request,
                 one.wanted.index,
@@ -176,6 +176,6 @@ def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:
     return replace(fit, seats=shared)
 
 
-def seated(seat: Seat, question: Question, node: str, engine: Engine) -> Offer:
+def seated(seat: Seat, resolved: ResolvedGroup, node: str, engine: Engine) -> Offer:
     """What the member is given in this seat on the node."""
-    return offer_of(Result(0, seat.given), engine.index.nodes[node], question.asked)
+    return offer_of(Result(0, seat.given), engine.index.nodes[node], resolved.asked)

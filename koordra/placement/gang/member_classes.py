@@ -17,7 +17,7 @@ from typing import Final
 from koordra.allocator.predicates import requests_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.types import Member
-from koordra.placement.request.request_class import Question, RequestClass
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 Requests = list[tuple[int, int, str]]
 """Of a claim, in order: 0, how many devices and of which class; a last entry that is more than any request."""
@@ -33,7 +33,7 @@ class MemberClass:
     """
 
     members: tuple[Member, ...]
-    questions: tuple[Question, ...]
+    resolved_groups: tuple[ResolvedGroup, ...]
     room: Mapping[str, Decimal]
     needed: int
     devices: RequestClass
@@ -47,44 +47,44 @@ def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
     """The classes, those with indispensable members first, then by what they ask (so that order of input does not matter).
 
     Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
-    found: dict[Hashable, list[tuple[Member, Question]]] = {}
+    found: dict[Hashable, list[tuple[Member, ResolvedGroup]]] = {}
     for member in sorted(members, key=_order):
-        question = engine.resolve(member.group)
-        key = (question.request_class, frozenset(member.excluded), member.group.allocated)
-        found.setdefault(key, []).append((member, question))
+        resolved = engine.resolve(member.group)
+        key = (resolved.request_class, frozenset(member.excluded), member.group.allocated)
+        found.setdefault(key, []).append((member, resolved))
     ordered = sorted(found.values(), key=lambda own: (not own[0][0].needed, _asks(own[0][1])))
     devices: dict[Hashable, RequestClass] = {}
     classes = []
     for own in ordered:
-        first, question = own[0]
+        first, resolved = own[0]
         room: dict[str, Decimal] = {}
         for pod in first.group.pods:
             for resource, amount in requests_of(pod).items():
                 room[resource] = room.get(resource, Decimal(0)) + amount
-        asks = (question.key[0], question.siblings)
+        asks = (resolved.key[0], resolved.siblings)
         classes.append(
             MemberClass(
                 tuple(member for member, _ in own),
-                tuple(question for _, question in own),
+                tuple(resolved for _, resolved in own),
                 room,
                 sum(member.needed for member, _ in own),
-                devices.setdefault(asks, question.request_class),
+                devices.setdefault(asks, resolved.request_class),
             )
         )
     return classes
 
 
-def _asks(question: Question) -> tuple[bool, list[tuple[bool, str, Requests]], str]:
+def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests]], str]:
     """What is asked, without names. Who asks for no devices comes first; claims with a configuration, which are bound to more, come
     before those without, and claims for several kinds of devices before those for one."""
     found = []
-    for asked in question.asked:
+    for asked in resolved.asked:
         config = [entry.raw for entry in asked.claim.config]
         first = [request.alternatives[0] for request in asked.requests]
         requests: Requests = [(0, wanted.spec.count, wanted.device_class.name) for wanted in first]
         text = json.dumps(config, sort_keys=True, default=str)
         found.append((not config, text, [*requests, (1, 0, "")]))
-    return bool(found), found, repr(question.key)
+    return bool(found), found, repr(resolved.key)
 
 
 def _order(member: Member) -> tuple[object, ...]:

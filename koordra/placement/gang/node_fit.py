@@ -22,7 +22,7 @@ from koordra.placement.gang.node_kinds import NodeKind, NodeKinds
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.gang.score import Count, NodeCounts
 from koordra.placement.gang.table_fit import TableFit
-from koordra.placement.request.request_class import Question, RequestClass
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _MOST_COUNTS: Final = 3_000
 """Counts that are tried on one kind of node (many classes that ask differently)."""
@@ -111,10 +111,10 @@ class NodeFit:
 
     def _alike(self, count: Count) -> Alike:
         """How many members ask the same of devices. Classes may differ in nothing but CPU or in the nodes that are excluded."""
-        found: dict[RequestClass, list[Question]] = {}
+        found: dict[RequestClass, list[ResolvedGroup]] = {}
         for one, number in zip(self.classes, count, strict=True):
             if one.claims and number:
-                found.setdefault(one.devices, []).extend(one.questions[:number])
+                found.setdefault(one.devices, []).extend(one.resolved_groups[:number])
         return list(found.items())
 
     def _answer(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> Fit | None:

@@ -114,7 +114,7 @@ class NodeKinds:
         return frozenset(identity(pod) for group in groups for pod in group.pods)
 
     def _suited(self, kind: NodeKind, info: NodeInfo, refusals: Refusals) -> NodeKind:
-        asking = [one.questions[0].request_class for one in self.classes if one.claims]
+        asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]
         where: Where | None = None
         if asking and not all(refusals):
             identities = self.engine.index.known.identities

@@ -22,7 +22,7 @@ from koordra.allocator.request.requests import ResolvedClaim
 from koordra.placement.decide import Engine
 from koordra.placement.gang.member_assignment import Alike, Fit, Rails, fit_of, rail_of
 from koordra.placement.gang.preferred_scopes import prefers, widening
-from koordra.placement.request.request_class import Question
+from koordra.placement.request.request_class import ResolvedGroup
 
 BUDGET: Final = 5_000
 """Placements that one node may try for one count."""
@@ -59,19 +59,19 @@ class NodeSearch:
         return self._one_by_one(name, alike, members, rails), True
 
     def ask(
-        self, name: str, question: Question, rails: Rails | None = None, taken: Usage | None = None
+        self, name: str, resolved: ResolvedGroup, rails: Rails | None = None, taken: Usage | None = None
     ) -> NodeAnswer:
         """The allocator's answer for these members on the node."""
         index = self.engine.index
         placement = Placement(
-            question.asked,
-            question.siblings,
+            resolved.asked,
+            resolved.siblings,
             policy=self.engine.policy,
             features=self.engine.features,
             budget=BUDGET * self.budget,
         )
         return self.engine.search(
-            question,
+            resolved,
             index.nodes[name],
             index.taken if taken is None else taken,
             placement=placement,
@@ -79,12 +79,12 @@ class NodeSearch:
         )
 
     def _one_by_one(
-        self, name: str, alike: Alike, members: Sequence[Question], rails: Rails | None
+        self, name: str, alike: Alike, members: Sequence[ResolvedGroup], rails: Rails | None
     ) -> Fit | None:
         taken = self.engine.index.taken_without(self.engine.index.nodes[name], frozenset())
         offers = []
-        for number, question in enumerate(members):
-            answer = self.ask(name, question, rails, taken)
+        for number, resolved in enumerate(members):
+            answer = self.ask(name, resolved, rails, taken)
             if answer.offer is None:
                 return None
             offers.append(answer.offer)
@@ -93,7 +93,7 @@ class NodeSearch:
         positions = self._on_rails(name, rails)[1] if rails is not None else None
         return fit_of(alike, offers, positions, taken=self.engine.index.taken)
 
-    def together(self, members: Sequence[Question]) -> Question:
+    def together(self, members: Sequence[ResolvedGroup]) -> ResolvedGroup:
         """The members' claims, one after the other, as one question."""
         if len(members) == 1:
             return members[0]

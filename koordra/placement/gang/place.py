@@ -111,7 +111,7 @@ class _Placing:
         return GangPlaced((), (), size, GangScore(size, 0, (), 0, nodes, len(self.rails.fixed()), 0))
 
     def _answer(self, found: Found) -> GangPlaced:
-        waiting = [iter(zip(one.members, one.questions, strict=True)) for one in self.fitting.classes]
+        waiting = [iter(zip(one.members, one.resolved_groups, strict=True)) for one in self.fitting.classes]
         engine, placed = self.fitting.engine, list[tuple[Member, PlacedMember]]()
         for node in sorted(
             found.counts, key=lambda name: (tuple(map(natural, self.scope.places[name])), natural(name))
@@ -120,8 +120,8 @@ class _Placing:
             domains = dict(zip(self.scope.levels, self.scope.places[node], strict=False))
             for members, seats in zip(waiting, fit.seats, strict=True):
                 for seat in seats:
-                    member, question = next(members)
-                    offer = seated(seat, question, node, engine)
+                    member, resolved = next(members)
+                    offer = seated(seat, resolved, node, engine)
                     keys = [claim.key for claim in member.group.claims]
                     given = offer.allocations(pin_to_node=True)
                     allocations = {key: one.to_dict() for key, one in zip(keys, given, strict=True)}
@@ -198,6 +198,6 @@ class _Placing:
             if refusals:
                 found += [replace(reason, node=name) for reason in refusals]
             elif one.claims and self.fitting.told(kind, lone) is None:
-                answer = self.fitting.searching.ask(name, one.questions[0])
+                answer = self.fitting.searching.ask(name, one.resolved_groups[0])
                 found += [reason for _, reason in answer.reasons()]
         return found

@@ -55,7 +55,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Digits:
+class ScoreWeights:
     """Weights of the score's parts in one whole number."""
 
     apart: int
@@ -66,7 +66,9 @@ class Digits:
     small: bool
 
     @classmethod
-    def of(cls, rules: Rules, kinds: Sequence[NodeCounts], domains: Mapping[int, int], nodes: int) -> Digits:
+    def of(
+        cls, rules: Rules, kinds: Sequence[NodeCounts], domains: Mapping[int, int], nodes: int
+    ) -> ScoreWeights:
         members = sum(rules.want)
         used = min(members, nodes)
         aparts = max((entry[0] for kind in kinds for entry in kind.takes.values()), default=0)

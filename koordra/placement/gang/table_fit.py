@@ -28,7 +28,7 @@ from koordra.placement.gang.member_assignment import Fit, Rails, fit_of, rail_of
 from koordra.placement.gang.node_kinds import Where
 from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.index import NodeInfo
-from koordra.placement.request.request_class import Question, RequestClass
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 Numbers = tuple[tuple[int, int], ...]
 """(apart, spare) for 1, 2, … members, as many as fit."""
@@ -64,7 +64,7 @@ class TableFit:
         name: str,
         where: Where | None,
         asks: RequestClass,
-        members: Sequence[Question],
+        members: Sequence[ResolvedGroup],
         rails: Rails | None,
     ) -> tuple[Numbers, bool] | None:
         """What the node says to 1, 2, … members, and whether more than that do not fit for sure."""
@@ -82,7 +82,7 @@ class TableFit:
         name: str,
         where: Where | None,
         asks: RequestClass,
-        members: Sequence[Question],
+        members: Sequence[ResolvedGroup],
         rails: Rails | None,
     ) -> Fit | None:
         """The seats of members that fit by the numbers; None where the table does not know."""
@@ -132,7 +132,7 @@ class TableFit:
         return tuple(numbers), not table.preferred
 
     def _table(
-        self, info: NodeInfo, where: Where | None, asks: RequestClass, member: Question
+        self, info: NodeInfo, where: Where | None, asks: RequestClass, member: ResolvedGroup
     ) -> _ClassTable | None:
         devices = info.devices
         if where is None or devices.node_class is None or self.engine.policy is None:
@@ -144,7 +144,7 @@ class TableFit:
         found: _ClassTable | None = tables[key]
         return found
 
-    def _made(self, info: NodeInfo, member: Question) -> _ClassTable | None:
+    def _made(self, info: NodeInfo, member: ResolvedGroup) -> _ClassTable | None:
         engine = self.engine
         policy = Placement(
             member.asked, member.siblings, policy=engine.policy, features=engine.features

@@ -105,9 +105,11 @@ class Layout:
 class States:
     """See the module; lists by number of the state. `codes` has one code for each."""
 
-    def __init__(self, layout: Layout, of_left: dict[Counts, int], futures: Sequence[Future]) -> None:
-        self.codes = [future.code for future in futures]
-        self.after = [dict(future.after) for future in futures]
+    def __init__(
+        self, layout: Layout, of_left: dict[Counts, int], reachable: Sequence[ReachableStates]
+    ) -> None:
+        self.codes = [states.code for states in reachable]
+        self.after = [dict(states.after) for states in reachable]
         self.possible = [sum(1 << at for at in after) for after in self.after]
         sizes = [place.milli for place in layout.places]
         self.free: list[int] = []
@@ -129,8 +131,8 @@ class States:
         return found
 
 
-class Future(NamedTuple):
-    """The state that follows from each place that can be taken, and the first code that was found to have this future."""
+class ReachableStates(NamedTuple):
+    """The state that follows from each place that can be taken, and the first code that was found to have these."""
 
     code: int
     after: tuple[tuple[int, int], ...]
@@ -172,7 +174,7 @@ def _states(layout: Layout) -> States:
     # The fullest first: what follows from a state is known before the state.
     of_left: dict[Counts, int] = {}
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    futures: list[Future] = []
+    reachable: list[ReachableStates] = []
     for left in sorted(reached, key=lambda one: (sum(one), one)):
         found = []
         for at, place in enumerate(layout.places):
@@ -181,10 +183,10 @@ def _states(layout: Layout) -> States:
                 found.append((at, of_left[then]))
         after = tuple(found)
         if after not in numbers:
-            numbers[after] = len(futures)
-            futures.append(Future(reached[left], after))
+            numbers[after] = len(reachable)
+            reachable.append(ReachableStates(reached[left], after))
         of_left[left] = numbers[after]
-    return States(layout, of_left, futures)
+    return States(layout, of_left, reachable)
 
 
 def _without(left: Counts, takes: Counts) -> Counts | None:

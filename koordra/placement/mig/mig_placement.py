@@ -60,7 +60,7 @@ class Taken(NamedTuple):
     after: int
 
 
-class Spread(NamedTuple):
+class MultiSlicePlacement(NamedTuple):
     """Places of several slices: (card, place) each, in the order of the slices, with what each takes.
 
     `apart` is what they cost who gets them by not being together.
@@ -80,7 +80,7 @@ class Card(NamedTuple):
     groups: int = 0
 
 
-class Apart:
+class GroupSpreadCost:
     """What it costs to be in several groups: of each level the masks of its groups, and the weight of a group more than one."""
 
     def __init__(self, levels: Sequence[tuple[int, int]] = ()) -> None:
@@ -100,7 +100,7 @@ _Found = tuple[int, int, tuple[tuple[int, int, Taken], ...]]
 """Cost, what is left on a card, and of each slice: its number, the card, what it takes."""
 
 
-class Cuts:
+class MigCardValues:
     """What cards are worth, for one mix of slices; an empty mix is what nobody knows."""
 
     def __init__(self, slices: Sequence[SliceDemand] = ()) -> None:
@@ -144,7 +144,9 @@ class Cuts:
             if open_places >> place & 1
         )
 
-    def spread(self, cards: Sequence[Card], asked: Sequence[Slice], apart: Apart) -> Spread | None:
+    def spread(
+        self, cards: Sequence[Card], asked: Sequence[Slice], apart: GroupSpreadCost
+    ) -> MultiSlicePlacement | None:
         """Places for several slices on the cards of one node; None where they do not fit together."""
         sorts = [card for card in cards if card.layout is not None]
         for one in dict.fromkeys(asked):
@@ -157,7 +159,7 @@ class Cuts:
             found = self._within(cards, asked, apart, room)
             if found is not None:
                 ordered = sorted(found[2])
-                return Spread(
+                return MultiSlicePlacement(
                     tuple(taken for _, _, taken in ordered),
                     tuple((card, taken.place) for _, card, taken in ordered),
                     room,
@@ -165,7 +167,7 @@ class Cuts:
         return None
 
     def _within(
-        self, cards: Sequence[Card], asked: Sequence[Slice], apart: Apart, room: int
+        self, cards: Sequence[Card], asked: Sequence[Slice], apart: GroupSpreadCost, room: int
     ) -> _Found | None:
         """The best that is not further apart."""
 
@@ -249,5 +251,5 @@ def _bits(mask: int) -> list[int]:
     return [at for at in range(mask.bit_length()) if mask >> at & 1]
 
 
-NO_CUTS: Final = Cuts()
+UNKNOWN_MIX: Final = MigCardValues()
 """Of a workload that nobody knows."""

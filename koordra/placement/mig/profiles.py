@@ -73,7 +73,7 @@ class Profiles:
         return Slice(tuple(sorted({one.profile for one in found})), min(one.milli for one in found))
 
 
-class Cut(NamedTuple):
+class MigCard(NamedTuple):
     """A card that may be cut, with its devices in the order of the layout's places."""
 
     layout: Layout
@@ -86,7 +86,9 @@ class Cut(NamedTuple):
         ]
 
 
-def cut_of(devices: Sequence[PublishedDevice], counters: Mapping[tuple[str, str], Counters]) -> Cut | None:
+def mig_card_of(
+    devices: Sequence[PublishedDevice], counters: Mapping[tuple[str, str], Counters]
+) -> MigCard | None:
     """The card of these MIG devices. `counters` are those of each pool, by set and counter."""
     sets = {(one.id.driver, one.id.pool, *one.device.consumes_counters) for one in devices}
     if (
@@ -111,7 +113,7 @@ def cut_of(devices: Sequence[PublishedDevice], counters: Mapping[tuple[str, str]
         for one, each in zip(devices, takes, strict=True)
     )
     layout = _layout(tuple([int(has[counter]) for counter in order]), places)
-    return None if layout is None else Cut(layout, tuple(devices))
+    return None if layout is None else MigCard(layout, tuple(devices))
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ first node of its class, and is a row for as long as some node is in it.
 
 Before 32 claims were counted there is no table and no key: then the rest of the written cost decides. So it does for claims that
 ask for Binpack or Spread, and for those whose classes cannot be counted in devices. A claim is counted once. The same table chooses
-the devices inside a node (`cards`).
+the devices inside a node (`device_selection`).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from koordra.placement.mig.profiles import NO_PROFILES, Profiles
 from koordra.placement.node_class import NodeState, positions_in
 from koordra.placement.order.request_models import RequestModels
 from koordra.placement.policy.device_selection import Cards
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
 from koordra.placement.policy.workload_table import Table
-from koordra.placement.request.request_class import Question, RequestClass
+from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _ENOUGH: Final = 32
 """Claims from which on a workload is worth learning from."""
@@ -77,7 +77,7 @@ class LearnedOrder:
         self.failed = failed
         self.learning = learned is not None
         """Whether nodes are to be known before there is a table."""
-        self.policy = ExpectedLeftover(known.table)
+        self.policy = ExpectedWaste(known.table)
         self.online = Online(self.policy, {})
         self.online.resume(known.workload)
         self.columns = Fleet((), (), self.policy)
@@ -232,13 +232,13 @@ class LearnedOrder:
         """Whether nothing was counted yet and the nodes tell by what to measure."""
         return not self._begun and self.measures
 
-    def begin(self, questions: Iterable[tuple[Question, Iterable[str]]]) -> bool:
+    def begin(self, resolved_groups: Iterable[tuple[ResolvedGroup, Iterable[str]]]) -> bool:
         """Once: what is in use already is what was asked for until now. With the uids of its claims."""
         self._begun = True
         workload = Workload()
-        for question, uids in questions:
+        for resolved, uids in resolved_groups:
             self._heard.update(uids)
-            request = self.request(question)
+            request = self.request(resolved)
             if request is not None:
                 workload.add(request)
         self.online.resume(workload)
@@ -251,12 +251,12 @@ class LearnedOrder:
         """Whether some of the claims were not counted yet."""
         return self.measures and not uids <= self._heard
 
-    def heard(self, question: Question, uids: frozenset[str]) -> bool:
+    def heard(self, resolved: ResolvedGroup, uids: frozenset[str]) -> bool:
         """These claims wait; those that are new are counted. True when a table was made of it."""
         if not self.is_new(uids):
             return False
         self._heard |= uids
-        request = self.request(question)
+        request = self.request(resolved)
         with self._only_a_preference("claims_not_counted"):
             if request is not None and self.online.heard(request):
                 self.know(self.table)
@@ -274,36 +274,36 @@ class LearnedOrder:
         if len(self._heard) > 2 * len(claims) + 100:
             self._heard &= set(map(identity, claims))
 
-    def key(self, question: Question, state: NodeState | None) -> int | None:
+    def key(self, resolved: ResolvedGroup, state: NodeState | None) -> int | None:
         """Smaller is better for what is to come; None for all where nothing is known, or the request cannot be counted."""
         if not self.table.pods:
             return None
-        request = self.request(question)
+        request = self.request(resolved)
         if request is None:
             return None
         row = None if state is None else self._rows.get(state)
         key: int | None = INFEASIBLE
         if row is not None:
-            self._requests[question.request_class], key = None, None
+            self._requests[resolved.request_class], key = None, None
             with self._only_a_preference("claims_not_counted"):
                 key = self.columns.key_on(row, request)
-                self._requests[question.request_class] = request
+                self._requests[resolved.request_class] = request
         return key
 
-    def request(self, question: Question) -> Request | None:
+    def request(self, resolved: ResolvedGroup) -> Request | None:
         """The group as a request of the columns; None where counting devices does not describe it."""
-        of = question.request_class
+        of = resolved.request_class
         if of not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
                 self._requests.clear()
             self._requests[of] = None
             with self._only_a_preference("claims_not_counted"):
-                if leaves_the_node(question.asked):
-                    self._requests[of] = self._counted(question)
+                if leaves_the_node(resolved.asked):
+                    self._requests[of] = self._counted(resolved)
         return self._requests[of]
 
-    def _counted(self, question: Question) -> Request | None:
-        asked, pods = question.asked, question.group.pods
+    def _counted(self, resolved: ResolvedGroup) -> Request | None:
+        asked, pods = resolved.asked, resolved.group.pods
         shipped = self._models.shipped(asked, [info for info, _ in self._gpus])
         found = request_of(shipped, pods, self._memory, self._profiles)
         if found is None or not found.share:

@@ -5,7 +5,7 @@ For every distinct set of devices (a *part*) and every form there is one number
     key = (dH + OFFSET) << KEY_BITS | leftover on the chosen GPU          (OFFSET for dH: does not fit)
 
 of the best GPU of the part, the number of GPUs that stay unused, and for machines of known shape what the joint search adds
-(`joint`). Without a shape the answer for a share is the least over the distinct free shares of the node, and these are made
+(`joint_devices`). Without a shape the answer for a share is the least over the distinct free shares of the node, and these are made
 for all forms at once. GPUs of a part without shape are in ascending order of what is free.
 """
 
@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 
 from koordra.placement.columns.arrays import Classes, Ints, grown
-from koordra.placement.columns.state import WHOLE, Choice, Devices, Form
-from koordra.placement.mig.mig_placement import Cuts
+from koordra.placement.columns.state import WHOLE, Choice, DeviceRequestShape, Devices
+from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy import joint_devices as joint
-from koordra.placement.policy.device_value import Places, Worth, places_of
-from koordra.placement.policy.stranded_capacity import Lacking
+from koordra.placement.policy.device_value import DeviceSetValue, MachineDevices, machine_devices
+from koordra.placement.policy.stranded_capacity import StrandedCapacity
 from koordra.placement.policy.workload_table import Table
 
 KEY_BITS: Final = 10
@@ -43,10 +43,12 @@ class DeviceCosts:
     ) -> None:
         self._hole, self._classes, self._lone = table.hole, classes, lone
         self._holes: list[int] = table.hole.tolist()
-        self._nics = Lacking(table.nics)
-        self.cuts: Cuts = Cuts(table.slices) if before is None else before.cuts
+        self._nics = StrandedCapacity(table.nics)
+        self.cuts: MigCardValues = MigCardValues(table.slices) if before is None else before.cuts
         self._shaped = any(kind.shape is not None for kind in classes.kinds)
-        self.joints: dict[tuple[Devices, Form], joint.Joint | None] = {} if before is None else before.joints
+        self.joints: dict[tuple[Devices, DeviceRequestShape], joint.Joint | None] = (
+            {} if before is None else before.joints
+        )
         self._known: dict[Devices, int] = {}
         self._listed: list[Devices] = []
         self._whole: list[int] = []
@@ -65,8 +67,8 @@ class DeviceCosts:
         self._amounts = np.zeros((64, self._width), dtype=np.int64)
         self._unused = np.zeros(64, dtype=np.int64)
         self._with_shape: set[int] = set()
-        self._places: dict[int, Places] = {}
-        self._worth_of: Worth | None = None
+        self._places: dict[int, MachineDevices] = {}
+        self._worth_of: DeviceSetValue | None = None
 
     def part(self, devices: Devices) -> int:
         """The number of these devices."""
@@ -122,7 +124,7 @@ class DeviceCosts:
         self._with_forms()
         return self._keys[:, form], self._free[:, form], self._extra[:, form] if self._shaped else None
 
-    def choose(self, devices: Devices, form: Form) -> Choice:
+    def choose(self, devices: Devices, form: DeviceRequestShape) -> Choice:
         shape = self._classes.kinds[devices.kind].shape
         if shape is not None:
             found = self._joint(devices, form)
@@ -228,16 +230,16 @@ class DeviceCosts:
             found = self._drops[left] = np.where(rest >= 0, OFFSET + drop << KEY_BITS | rest, _NO)
         return found
 
-    def _worth(self, devices: Devices) -> Worth:
+    def _worth(self, devices: Devices) -> DeviceSetValue:
         places = self._places.get(devices.kind)
         if places is None:
             kind = self._classes.kinds[devices.kind]
             assert kind.shape is not None
-            places = self._places[devices.kind] = places_of(kind.shape, kind.spread)
+            places = self._places[devices.kind] = machine_devices(kind.shape, kind.spread)
         layouts = self._classes.kinds[devices.kind].layouts
-        return Worth(places, devices, self._holes, self._nics, cuts=self.cuts, layouts=layouts)
+        return DeviceSetValue(places, devices, self._holes, self._nics, cuts=self.cuts, layouts=layouts)
 
-    def _joint(self, devices: Devices, form: Form) -> joint.Joint | None:
+    def _joint(self, devices: Devices, form: DeviceRequestShape) -> joint.Joint | None:
         """Kept, since the same devices come again and again."""
         key = devices, form
         if key not in self.joints:

@@ -26,18 +26,18 @@ from typing import Final, NamedTuple
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api.devices import DeviceID
-from koordra.placement.columns.canonical import Likeness
+from koordra.placement.columns.canonical import CanonicalOrder
 from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools
 from koordra.placement.columns.request_mapping import counted, request_of
 from koordra.placement.columns.state import Choice, Devices, Kind, Request, State
 from koordra.placement.mig.layout import Layout
-from koordra.placement.mig.mig_placement import Cuts
+from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy import joint_devices as joint
 from koordra.placement.policy.device_costs import fitting_best
-from koordra.placement.policy.device_value import ALL, Allowed, Worth, places_of
+from koordra.placement.policy.device_value import ALL, Allowed, DeviceSetValue, machine_devices
 from koordra.placement.policy.expected_waste import BLOCKS, HOLES
 from koordra.placement.policy.multi_gpu_fragmentation import Blocks
-from koordra.placement.policy.stranded_capacity import Lacking
+from koordra.placement.policy.stranded_capacity import StrandedCapacity
 from koordra.placement.policy.workload_table import Table
 from koordra.topology.machine_shape import MachineShape
 
@@ -53,8 +53,8 @@ class Cards:
     def __init__(self, table: Table) -> None:
         self.table = table
         self._holes: list[int] = table.hole.tolist()
-        self._cuts = Cuts(table.slices)
-        self._nics = Lacking(table.nics)
+        self._cuts = MigCardValues(table.slices)
+        self._nics = StrandedCapacity(table.nics)
         self._lone = BLOCKS * Blocks(table.blocks, [""]).value_of_one // HOLES
         self._kept: dict[tuple[Kind, State, Request, Allowed], Choice | None] = {}
 
@@ -75,12 +75,14 @@ class Cards:
             free = [left if allowed.gpus >> at & 1 else 0 for at, left in enumerate(state.gpus)]
             best = fitting_best(free, form.milli, self._holes, lone=self._lone)
             return None if best is None else Choice((best,))
-        stands, order = _likeness(kind.shape, kind.layouts).ordered(state)
-        places = places_of(kind.shape, kind.spread)
+        stands, order = _canonical_order(kind.shape, kind.layouts).ordered(state)
+        places = machine_devices(kind.shape, kind.spread)
         if max(form.gpus, form.nics) > 1 and not form.slices and places.sets(form) is None:
             return None
         devices = Devices(0, stands.gpus, stands.nics, stands.cuts)
-        worth = Worth(places, devices, self._holes, self._nics, cuts=self._cuts, layouts=kind.layouts)
+        worth = DeviceSetValue(
+            places, devices, self._holes, self._nics, cuts=self._cuts, layouts=kind.layouts
+        )
         if order is None:
             found = joint.best(worth, form, allowed)
             return None if found is None else found.choice
@@ -174,8 +176,8 @@ def _on(devices: NodeDevices, device: DeviceID, chosen: _Chosen) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _likeness(shape: MachineShape, layouts: tuple[Layout | None, ...]) -> Likeness:
-    return Likeness(shape, layouts)
+def _canonical_order(shape: MachineShape, layouts: tuple[Layout | None, ...]) -> CanonicalOrder:
+    return CanonicalOrder(shape, layouts)
 
 
 def _moved(mask: int, order: Sequence[int]) -> int:

@@ -1,7 +1,7 @@
 """What the devices of a machine of known shape are worth, by switch group, and how a choice changes that.
 
-`Places` is what is asked of a shape again and again, `Worth` looks at one state of it: usable GPU and NIC bandwidth of every group,
-which together say what usable GPU will lack a NIC beside it (A), and which groups are intact (T; both in `leftover`).
+`MachineDevices` is what is asked of a shape again and again, `DeviceSetValue` looks at one state of it: usable GPU and NIC
+bandwidth of every group, which together say what usable GPU will lack a NIC beside it (A), and which groups are intact (T; both in `expected_waste`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.nvlink_fabric import NO_FABRIC, Fabric
 from koordra.allocator.score import COMPACT, SelectionTerms, whole_groups
-from koordra.placement.columns.state import WHOLE, Devices, Form, Spread
+from koordra.placement.columns.state import WHOLE, DeviceRequestShape, Devices, Spread
 from koordra.placement.mig.layout import Layout
-from koordra.placement.mig.mig_placement import NO_CUTS, Apart, Cuts, Taken
+from koordra.placement.mig.mig_placement import UNKNOWN_MIX, GroupSpreadCost, MigCardValues, Taken
 from koordra.placement.policy.device_sets import MOST, Sets
-from koordra.placement.policy.stranded_capacity import Lacking
+from koordra.placement.policy.stranded_capacity import StrandedCapacity
 from koordra.topology.levels import Level
 from koordra.topology.machine_shape import NEAR, Group, MachineShape, pair_level, positions
 
@@ -44,7 +44,7 @@ class Allowed(NamedTuple):
 ALL: Final = Allowed(-1, -1)
 
 
-class Places:
+class MachineDevices:
     """What is asked of a shape again and again: switch groups (within PXB), whose each device is, levels of all pairs."""
 
     def __init__(self, shape: MachineShape, spread: Spread = ()) -> None:
@@ -60,7 +60,7 @@ class Places:
         ]
         self._sets: dict[tuple[int, int], Sets | None] = {}
 
-    def sets(self, form: Form) -> Sets | None:
+    def sets(self, form: DeviceRequestShape) -> Sets | None:
         """Made when so many devices are first asked for; None of more than can be written down, and where they are shared."""
         if form.milli not in (0, WHOLE):
             return None
@@ -91,8 +91,8 @@ class Places:
         )
 
     @cached_property
-    def grouped(self) -> tuple[list[int], Apart]:
-        """The groups that each GPU is in, as bits, and what it costs to be in several (`cuts`)."""
+    def grouped(self) -> tuple[list[int], GroupSpreadCost]:
+        """The groups that each GPU is in, as bits, and what it costs to be in several (`mig_placement`)."""
         groups, levels, first = [0] * self.shape.gpus, [], 0
         for weight, masks in self.spread:
             for number, mask in enumerate(masks):
@@ -100,13 +100,13 @@ class Places:
                     groups[gpu] |= 1 << first + number
             levels.append((weight, ((1 << len(masks)) - 1) << first))
             first += len(masks)
-        return groups, Apart(levels)
+        return groups, GroupSpreadCost(levels)
 
 
 @lru_cache(maxsize=256)
-def places_of(shape: MachineShape, spread: Spread) -> Places:
+def machine_devices(shape: MachineShape, spread: Spread) -> MachineDevices:
     """Of one sort of machine; the sets of devices in it are written down once."""
-    return Places(shape, spread)
+    return MachineDevices(shape, spread)
 
 
 def _spread_of(shape: MachineShape) -> Spread:
@@ -119,17 +119,17 @@ def _spread_of(shape: MachineShape) -> Spread:
     )
 
 
-class Worth:
+class DeviceSetValue:
     """What the devices are worth together, by switch group, and how that changes."""
 
     def __init__(
         self,
-        places: Places,
+        places: MachineDevices,
         devices: Devices,
         holes: Sequence[int],
-        nics: Lacking,
+        nics: StrandedCapacity,
         *,
-        cuts: Cuts = NO_CUTS,
+        cuts: MigCardValues = UNKNOWN_MIX,
         layouts: Sequence[Layout | None] = (),
     ) -> None:
         self.places, self.devices, self.holes, self.nics = places, devices, holes, nics
@@ -155,7 +155,7 @@ class Worth:
         free = self.devices.gpus[gpu]
         return self.holes[free - milli] - self.holes[free]
 
-    def cut(self, gpu: int, form: Form, allowed: Allowed) -> Taken | None:
+    def cut(self, gpu: int, form: DeviceRequestShape, allowed: Allowed) -> Taken | None:
         """The place for the form's slice on this card."""
         layout = self.layouts[gpu] if self.layouts else None
         if layout is None or not allowed.gpus >> gpu & 1:
@@ -163,7 +163,9 @@ class Worth:
         places = allowed.places[gpu] if allowed.places else -1
         return self.cuts.best(layout, self.devices.cuts[gpu], form.slices[0], places)
 
-    def change_by_cuts(self, losses: Sequence[tuple[int, int]], nics: Sequence[int], form: Form) -> int:
+    def change_by_cuts(
+        self, losses: Sequence[tuple[int, int]], nics: Sequence[int], form: DeviceRequestShape
+    ) -> int:
         """dA, weighted, where usable GPU (GPU and amount) is lost by slices."""
         taken: dict[int, int] = {}
         for gpu, loss in losses:
@@ -171,7 +173,7 @@ class Worth:
             taken[group] = taken.get(group, 0) + loss
         return self._of_groups(taken, nics, form)
 
-    def change(self, gpus: Sequence[int], nics: Sequence[int], form: Form) -> int:
+    def change(self, gpus: Sequence[int], nics: Sequence[int], form: DeviceRequestShape) -> int:
         """dA and dT, weighted."""
         taken: dict[int, int] = {}
         for gpu in gpus:
@@ -179,7 +181,7 @@ class Worth:
             taken[group] = taken.get(group, 0) + form.milli * _MICRO + self.drop(gpu, form.milli)
         return self._of_groups(taken, nics, form)
 
-    def _of_groups(self, taken: Mapping[int, int], nics: Sequence[int], form: Form) -> int:
+    def _of_groups(self, taken: Mapping[int, int], nics: Sequence[int], form: DeviceRequestShape) -> int:
         """With usable GPU taken by group, and these NICs."""
         paired: dict[int, int] = {}
         for nic in nics:
@@ -190,7 +192,7 @@ class Worth:
             for group in taken.keys() | paired.keys()
         )
 
-    def change_of(self, form: Form, group: int, gpus: int, nics: int) -> int:
+    def change_of(self, form: DeviceRequestShape, group: int, gpus: int, nics: int) -> int:
         """The same of one group, of which so many unused GPUs and so many NICs are taken."""
         whole = WHOLE * _MICRO + self.holes[0] - self.holes[WHOLE]
         return self._change(group, gpus * whole, nics * form.percent)

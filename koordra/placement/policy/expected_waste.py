@@ -1,13 +1,13 @@
-"""The policy `koordra`: expected leftover. A request goes where what it makes unusable is least.
+"""The policy `koordra`: expected waste. A request goes where what it makes unusable is least.
 
 Of a node: g_i free thousandths of GPU i, R their sum (of a card that is cut what can still be given out of it), C free cores, M free
-memory. A learned table (`table.Table`) knows
+memory. A learned table (`workload_table.Table`) knows
 
     H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned by replaying the workload;
-                            of a card that is cut into slices (MIG) it depends on what is taken of it, place by place (`cuts`)
+                            of a card that is cut into slices (MIG) it depends on what is taken of it, place by place (`mig_placement`)
     U = R - H               usable free GPU
-    E = max of lacking(U, C) and lacking(U, M)     usable GPU that will lack cores or memory (`lacking`)
-    B = F over classes of several GPUs             FGD's fragmentation, as far as only free whole GPUs help
+    E = max of lacking(U, C) and lacking(U, M)     usable GPU that will lack cores or memory (`stranded_capacity`)
+    B = F over classes of several GPUs             FGD's fragmentation, as far as only free whole GPUs help (`multi_gpu_fragmentation`)
     P = reserved[model] * R                        what pods will ask for that may run on this model only
     A = sum over switch groups of lacking(U of the group, NIC bandwidth free in the group)    usable GPU without its NIC
     T = intact switch groups                       what is worth keeping for who wants several GPUs under one switch
@@ -15,8 +15,8 @@ memory. A learned table (`table.Table`) knows
     cost = apart, then dH + dE/2 + 3 dB/10 - dP/5 + dA/2 - dT/50 + U/100      (d: after minus before; U after)
 
 `apart` is what the request itself loses by GPU and NIC that are not near, or GPUs that NVLink does not join: the part of the written
-cost (`allocator.score`) that is about the claim. It comes before all that is about the cluster (`joint`). The same table chooses
-the devices inside a node in `plan()` and in the controller (`cards`).
+cost (`allocator.score`) that is about the claim. It comes before all that is about the cluster (`joint_devices`). The same table chooses
+the devices inside a node in `plan()` and in the controller (`device_selection`).
 
 Why these terms: a share of 810 leaves 190, and nothing that small comes often enough, so h[190] is nearly 190 and h[350] is not;
 a node whose cores are gone has GPU that nobody can use, counted with half its weight because a set of pods evens out; U/100
@@ -25,7 +25,7 @@ T for machines without NICs or known switches. The weights are those of the publ
 these terms, unchanged: nothing was fitted here. What was added (memory in E, NICs, switches, the rule inside a node) was written
 first and measured afterwards, without a change because of it, on nine OpenB lists with ten seeds each: benchmarks/results/replay-openb.md.
 
-Before anything was learned h = 0 and nothing lacks: the cost is U/100, which is best fit. `learning` fills the table.
+Before anything was learned h = 0 and nothing lacks: the cost is U/100, which is best fit. `workload_learning` fills the table.
 
 Numbers are whole: cost in thousandths of a milli-GPU, rounded to milli; the key is 1024 * cost + what is left on the chosen
 GPU (ties: smallest leftover). Inside a node the GPU with the least (dH, leftover) is taken, one that nobody uses yet only
@@ -42,7 +42,7 @@ from koordra.placement.columns.arrays import INFEASIBLE, Bools, Classes, Ints, K
 from koordra.placement.columns.state import Choice, Request, State
 from koordra.placement.policy.device_costs import KEY_BITS, OFFSET, DeviceCosts
 from koordra.placement.policy.multi_gpu_fragmentation import Blocks, BlocksOfDevices
-from koordra.placement.policy.stranded_capacity import Lacking
+from koordra.placement.policy.stranded_capacity import StrandedCapacity
 from koordra.placement.policy.workload_table import Table
 
 HOLES: Final = 1000
@@ -86,7 +86,7 @@ class _Fixed(NamedTuple):
         )
 
 
-class ExpectedLeftover:
+class ExpectedWaste:
     """See the module. `table` may be replaced (`learn`); the fleet must then be told (`Fleet.tables_changed`)."""
 
     name = "koordra"
@@ -102,7 +102,7 @@ class ExpectedLeftover:
     def start(self, slots: Slots, classes: Classes) -> None:
         table = self.table
         self.slots, self.classes = slots, classes
-        self.cores, self.memory = Lacking(table.cores), Lacking(table.memory)
+        self.cores, self.memory = StrandedCapacity(table.cores), StrandedCapacity(table.memory)
         self.blocks = Blocks(table.blocks, [kind.model for kind in classes.kinds])
         self.devices = self._device_costs()
         self.reserve = np.array(

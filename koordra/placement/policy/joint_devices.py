@@ -20,10 +20,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from koordra.allocator.score import COMPACTNESS, NEARNESS, WORTH
-from koordra.placement.columns.state import FULL, Choice, Form
+from koordra.placement.columns.state import FULL, Choice, DeviceRequestShape
 from koordra.placement.mig.mig_placement import PACKING, Card, Taken
 from koordra.placement.policy.device_sets import ChosenSet
-from koordra.placement.policy.device_value import ALL, Allowed, Worth
+from koordra.placement.policy.device_value import ALL, Allowed, DeviceSetValue
 from koordra.topology.machine_shape import pair_level, positions
 
 CLAIM: Final = (1 << 20) * 10**6
@@ -41,7 +41,7 @@ class Joint(NamedTuple):
     choice: Choice
 
 
-def best(worth: Worth, form: Form, allowed: Allowed = ALL) -> Joint | None:
+def best(worth: DeviceSetValue, form: DeviceRequestShape, allowed: Allowed = ALL) -> Joint | None:
     """The best devices for the form among those free, None where they do not suffice."""
     if not form.gpus and not form.nics and not form.slices:
         return Joint(0, 0, 0, Choice(()))
@@ -53,7 +53,7 @@ def best(worth: Worth, form: Form, allowed: Allowed = ALL) -> Joint | None:
 
 
 def _pairs(
-    worth: Worth, form: Form, allowed: Allowed
+    worth: DeviceSetValue, form: DeviceRequestShape, allowed: Allowed
 ) -> Iterator[tuple[Joint, int, int, int, int, int, int, int]]:
     """Candidates with what orders them; devices that are alike to everything are looked at once."""
     devices = worth.devices
@@ -101,7 +101,7 @@ def _pairs(
             yield found, level, 1000 * drop + extra, left, left_on_nic, left_nics, gpu, nic
 
 
-def _slices(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
+def _slices(worth: DeviceSetValue, form: DeviceRequestShape, allowed: Allowed) -> Joint | None:
     """Several slices: where least is lost, wherever that is; their NICs as near to those cards as there are free ones."""
     if form.gpus or not worth.layouts:
         return None
@@ -140,7 +140,7 @@ def _slices(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
     return Joint(loss, left, extra + CLAIM * apart, choice)
 
 
-def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
+def _several(worth: DeviceSetValue, form: DeviceRequestShape, allowed: Allowed) -> Joint | None:
     devices, places = worth.devices, worth.places
     gpus = allowed.gpus & _mask(free >= form.milli for free in devices.gpus)
     nics = allowed.nics & _mask(free >= (form.percent if form.nics else FULL) for free in devices.nics)
@@ -162,7 +162,7 @@ def _several(worth: Worth, form: Form, allowed: Allowed) -> Joint | None:
     return Joint(drop, left, extra, Choice(chosen.gpus, chosen.nics, level))
 
 
-def _fullest(worth: Worth, form: Form, gpus: int, nics: int) -> ChosenSet:
+def _fullest(worth: DeviceSetValue, form: DeviceRequestShape, gpus: int, nics: int) -> ChosenSet:
     """Best fit."""
     devices = worth.devices
     some = sorted(positions(gpus), key=lambda gpu: (worth.drop(gpu, form.milli), devices.gpus[gpu], gpu))

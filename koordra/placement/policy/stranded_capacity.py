@@ -21,7 +21,7 @@ from koordra.placement.columns.arrays import Ints
 from koordra.placement.policy.workload_table import MILLION, Demand
 
 
-class Lacking:
+class StrandedCapacity:
     """The function above for one resource."""
 
     __slots__ = ("_gpu", "_gpu_listed", "_listed", "_other", "_other_listed", "_per_gpu", "most")

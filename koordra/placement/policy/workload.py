@@ -20,7 +20,7 @@ _MOST_GPUS: Final = 1 << 10
 """More than any claim that is counted asks for."""
 
 
-class Popular(NamedTuple):
+class WorkloadShare(NamedTuple):
     """A class of the target workload and its part of the pods."""
 
     request: Request
@@ -76,7 +76,7 @@ class Workload:
         """By class, so that what is computed does not depend on the order of arrival."""
         return sorted(self.counts.items())
 
-    def popular(self) -> list[Popular]:
+    def popular(self) -> list[WorkloadShare]:
         """The target workload, most frequent first."""
         pooled: dict[Request, int] = {}
         for request, count in self.ordered():
@@ -89,7 +89,7 @@ class Workload:
             seen += count
             if seen >= POPULAR * total:
                 break
-        return [Popular(request, count / seen) for request, count in kept]
+        return [WorkloadShare(request, count / seen) for request, count in kept]
 
 
 def _written(request: Request, count: int) -> list[Any]:

@@ -2,7 +2,7 @@
 
 At once (`expected`). A GPU with r free meets the classes in proportion to their counts; the ones that fit take their share,
 for thirty rounds: h(r) <- sum_m p_m [fits ? h(r - s_m) : h(r)], from h(r) = r. Cores and memory per GPU, blocks and reserved
-models are plain sums over the counts, and so is the mix of slices, from which `cuts` tells what a cut card is worth. This takes a millisecond and is what a running cluster does as pods arrive (`Online`).
+models are plain sums over the counts, and so is the mix of slices, from which `mig_placement` tells what a cut card is worth. This takes a millisecond and is what a running cluster does as pods arrive (`Online`).
 
 By replaying (`Replayed`). Streams drawn from the counts, of 100 % of the capacity, are placed on an empty copy of the fleet by
 the policy itself; every free share that a GPU passed through votes with what the GPU had left in the end, five votes go to
@@ -21,7 +21,7 @@ import numpy as np
 
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import WHOLE, Kind, Request, Slice, State
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import (
     MILLION,
@@ -156,7 +156,7 @@ class Online:
     """Learns at once, from what arrives. `heard` says when the table was made anew; the fleet must then be told."""
 
     def __init__(
-        self, policy: ExpectedLeftover, capacity: Mapping[str, int], *, workload: Workload | None = None
+        self, policy: ExpectedWaste, capacity: Mapping[str, int], *, workload: Workload | None = None
     ) -> None:
         self.policy, self.capacity = policy, capacity
         self.workload = Workload(horizon=_HORIZON) if workload is None else workload
@@ -212,7 +212,7 @@ def replayed(
         sums, visits = _VOTES * first, np.full(len(first), float(_VOTES))
         for number, stream in enumerate(drawn):
             told(round_number * streams + number, rounds * streams)
-            policy = ExpectedLeftover(replace(table, holes=tuple(int(value) for value in hole)))
+            policy = ExpectedWaste(replace(table, holes=tuple(int(value) for value in hole)))
             _vote(Fleet(kinds, nodes, policy), stream, sums, visits)
         hole = 0.5 * hole + 0.5 * sums / visits
         if round_number >= rounds // 2:
@@ -240,7 +240,7 @@ def _stream(
 
 
 def _cut(kind: Kind) -> int:
-    """Cards that may be cut. They have no free share; what they are worth is not voted for (`cuts`)."""
+    """Cards that may be cut. They have no free share; what they are worth is not voted for (`mig_placement`)."""
     return sum(layout is not None for layout in kind.layouts)
 
 

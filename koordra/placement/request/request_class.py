@@ -54,8 +54,8 @@ class RequestClass:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
-    """A group as it is asked: its claims resolved, and its class."""
+class ResolvedGroup:
+    """A group with its claims resolved, and the class of its request."""
 
     group: Group
     asked: tuple[ResolvedClaim, ...]
@@ -89,20 +89,20 @@ def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> tuple[Hashable, H
     return tuple([spec_key(claim.claim) for claim in asked]), pods
 
 
-def question_of(
+def resolved_group_of(
     group: Group,
     asked: tuple[ResolvedClaim, ...],
     known: Mapping[Hashable, RequestClass],
     *,
     policy: PlacementPolicy | None,
     features: Features,
-) -> Question:
+) -> ResolvedGroup:
     key = class_key(group, asked)
     found = known.get(key)
     if found is None:
         names_nodes = any(map(chooses_nodes, group.pods))
         found = RequestClass(names_read(asked), names_nodes, CostBound(asked, policy, features))
-    return Question(group, asked, tuple(siblings_in(group)), found, key)
+    return ResolvedGroup(group, asked, tuple(siblings_in(group)), found, key)
 
 
 def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:

@@ -15,7 +15,7 @@ from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import NodeDevices, node_devices
 from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
@@ -43,7 +43,7 @@ def replayed(
     devices = [node_devices(name, by_name[name], inventory) for name in sorted(by_name)]
     kinds = list(dict.fromkeys(one.kind for one in devices))
     states = [one.state(kinds.index(one.kind), Usage(), {}) for one in devices]
-    return devices, Fleet(kinds, states, ExpectedLeftover(table))
+    return devices, Fleet(kinds, states, ExpectedWaste(table))
 
 
 def mig_layout(card: str) -> Layout:

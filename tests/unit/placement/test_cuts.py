@@ -14,7 +14,7 @@ from koordra.cli.debug import leftover_table
 from koordra.errors import InvalidManifest
 from koordra.placement.columns.state import Request, Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
-from koordra.placement.mig.mig_placement import Apart, Card, Cuts
+from koordra.placement.mig.mig_placement import Card, GroupSpreadCost, MigCardValues
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import SliceDemand, Table
@@ -132,7 +132,7 @@ def test_the_place_is_the_one_that_leaves_most_usable(layout: Layout, known: boo
     total, even = sum(one.part for one in asked), 1 / len(slices)
     parts = [0.9 * one.part / total + 0.1 * even for one in asked] if known else [even] * len(slices)
     worth = _usable(layout, list(zip(parts, slices.values(), strict=True)))
-    cuts = Cuts(asked if known else ())
+    cuts = MigCardValues(asked if known else ())
     for taken in _reached(layout):
         assert cuts.usable(layout, taken) == pytest.approx(1000 * worth[taken], abs=2)
         for profile, one in slices.items():
@@ -155,14 +155,14 @@ def test_several_slices_are_spread_as_well_as_can_be(seed: int) -> None:
     ]
     codes = [int(generator.choice(_reached(layout))) for layout in layouts]
     groups = [int(1 << int(generator.integers(2)) | 4 << int(generator.integers(2))) for _ in layouts]
-    apart, levels = Apart([(1, 3), (2, 12)]), ((1, 3), (2, 12))
+    apart, levels = GroupSpreadCost([(1, 3), (2, 12)]), ((1, 3), (2, 12))
     asked = sorted(
         Slice((str(one),), 100) for one in generator.choice(list("abz"), size=int(generator.integers(2, 4)))
     )
     cards = [
         Card(layout, code, -1, group) for layout, code, group in zip(layouts, codes, groups, strict=True)
     ]
-    cuts = Cuts()
+    cuts = MigCardValues()
     options = [(card, at) for card, layout in enumerate(layouts) for at in range(len(layout.places))]
     best: int | None = None
     for chosen in product(options, repeat=len(asked)):

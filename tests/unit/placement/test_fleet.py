@@ -9,7 +9,7 @@ from koordra.errors import PlanError
 from koordra.placement.columns.arrays import INFEASIBLE, fits
 from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import Request, State
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.simulation.policies import NAMES, policy_named
 from tests.unit.placement import fleets
@@ -126,7 +126,7 @@ def test_a_state_that_nobody_is_in_is_not_chosen() -> None:
     """The only node with room goes; its state's keys must go too."""
     request = Request(1000, 1024, 1, 1000)
     states = [State(0, 24_000, 128_000, (1000, 1000)), State(0, 24_000, 128_000, (0, 0))]
-    fleet = Fleet(fleets.KINDS, states, ExpectedLeftover())
+    fleet = Fleet(fleets.KINDS, states, ExpectedWaste())
     assert fleet.find(request) is not None
     fleet.set_node(0, None)
     assert fleet.find(request) is None
@@ -151,8 +151,8 @@ def test_flapping_nodes_leave_nothing_behind() -> None:
 def test_too_many_classes_are_forgotten_and_decisions_stay_the_same() -> None:
     requests = [request for seed in range(4) for request in fleets.stream(100, seed=seed)]
     table = fleets.table(requests)
-    plain = Fleet(fleets.KINDS, fleets.nodes(), ExpectedLeftover(table))
-    tight = Fleet(fleets.KINDS, fleets.nodes(), ExpectedLeftover(table), most_classes=16)
+    plain = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(table))
+    tight = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(table), most_classes=16)
     for request in requests:
         assert plain.place(request) == tight.place(request)
     assert len(tight.classes) <= 16

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.scale_alignment import flat
-from koordra.placement.columns.canonical import Likeness
+from koordra.placement.columns.canonical import CanonicalOrder
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Choice, Request, State, after
-from koordra.placement.policy.expected_waste import ExpectedLeftover
+from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload_table import Demand, Table
 from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
@@ -39,7 +39,7 @@ def test_the_best_level_of_the_node_is_taken(name: str) -> None:
     table = Table(nics=(Demand(50, 500_000),))
     for _ in range(60):
         state = _random_state(shape, generator)
-        fleet = Fleet(cluster.kinds, [state], ExpectedLeftover(table))
+        fleet = Fleet(cluster.kinds, [state], ExpectedWaste(table))
         for milli, percent in ((1000, 100), (1000, 25), (300, 25), (500, 50)):
             request = Request(1000, 1024, 1, milli, (), 1, percent)
             pairs = [
@@ -66,7 +66,7 @@ def test_several_devices_are_as_near_as_any_that_are_free(name: str) -> None:
     cluster, generator = nodes_of(shape, 1), np.random.default_rng(4)
     for _ in range(30):
         state = _random_state(shape, generator)
-        fleet = Fleet(cluster.kinds, [state], ExpectedLeftover())
+        fleet = Fleet(cluster.kinds, [state], ExpectedWaste())
         for gpus, nics in ((2, 1), (2, 2), (4, 2)):
             found = fleet.find(Request(1000, 1024, gpus, 1000, (), nics, 50))
             free = [at for at, left in enumerate(state.gpus) if left == 1000]
@@ -99,11 +99,11 @@ def _steps(shape: MachineShape, gpus: Sequence[int], nics: Sequence[int]) -> int
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_state_and_what_stands_for_it_hold_the_same(name: str) -> None:
     shape, generator = _shape(name), np.random.default_rng(5)
-    likeness = Likeness(shape)
+    canonical = CanonicalOrder(shape)
     for _ in range(100):
         state = _random_state(shape, generator)
-        stands, order = likeness.ordered(state)
-        assert likeness.ordered(stands) == (stands, None)
+        stands, order = canonical.ordered(state)
+        assert canonical.ordered(stands) == (stands, None)
         if order is not None:
             assert stands.gpus == tuple(state.gpus[at] for at in order.gpus)
             assert stands.nics == tuple(state.nics[at] for at in order.nics)
@@ -125,7 +125,7 @@ def test_equal_groups_are_one_state() -> None:
         State(0, 1, 1, tuple(0 if at == used else 1000 for at in range(8)), (100,) * shape.nics)
         for used in range(8)
     ]
-    assert len({Likeness(shape).ordered(state)[0] for state in states}) < 8
+    assert len({CanonicalOrder(shape).ordered(state)[0] for state in states}) < 8
 
 
 def test_gpus_without_a_nic_go_to_who_wants_none() -> None:
@@ -135,7 +135,7 @@ def test_gpus_without_a_nic_go_to_who_wants_none() -> None:
         0 if pair_level(shape, 1, 1 << at) in {Level.PIX, Level.PXB} else 100 for at in range(shape.nics)
     )
     state = State(0, 64_000, 1 << 20, (1000,) * 8, nics)
-    fleet = Fleet(nodes_of(shape, 1).kinds, [state], ExpectedLeftover(Table(nics=(Demand(100, 1_000_000),))))
+    fleet = Fleet(nodes_of(shape, 1).kinds, [state], ExpectedWaste(Table(nics=(Demand(100, 1_000_000),))))
     found = fleet.find(Request(1000, 1024, 1, 1000))
     assert found is not None
     assert all(

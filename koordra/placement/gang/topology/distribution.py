@@ -137,13 +137,13 @@ class Distribution:
 
 def read_off(packing: Packing, cost: int) -> tuple[tuple[int, ...], int]:
     """The parts of the score in a cost, in order, and how many domains are opened."""
-    digits = packing.digits
+    of = packing.weights
     weights = [
-        digits.apart,
-        *(digits.level[at] for at in packing.rules.levels),
-        digits.opened,
-        digits.nodes,
-        digits.spare,
+        of.apart,
+        *(of.level[at] for at in packing.rules.levels),
+        of.opened,
+        of.nodes,
+        of.spare,
     ]
     order = []
     for weight in weights:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from koordra.placement.gang.score import INFEASIBLE, Count, Digits, NodeCounts, Rules
+from koordra.placement.gang.score import INFEASIBLE, Count, NodeCounts, Rules, ScoreWeights
 from koordra.placement.gang.topology.domains import Domain
 
 Costs = NDArray[Any]
@@ -61,7 +61,7 @@ class Packing:
     takes: Mapping[Hashable, NodeCounts]
     domains: Mapping[int, int]
     operations: int = OPERATIONS
-    digits: Digits = field(init=False)
+    weights: ScoreWeights = field(init=False)
     _tables: dict[Hashable, Table] = field(default_factory=dict)
     _powers: dict[tuple[int, int], Table] = field(default_factory=dict)
     _sums: dict[tuple[int, int], Table] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Packing:
 
     def __post_init__(self) -> None:
         used = [self.takes[kind] for kind in dict.fromkeys(self.kinds.values())]
-        self.digits = Digits.of(self.rules, used, self.domains, len(self.kinds))
+        self.weights = ScoreWeights.of(self.rules, used, self.domains, len(self.kinds))
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
@@ -157,9 +157,9 @@ class Packing:
             counts = self.takes[kind]
             for count, (apart, spare) in counts.takes.items():
                 costs[count] = (
-                    apart * self.digits.apart
-                    + (0 if counts.fixed else self.digits.nodes)
-                    + spare * self.digits.spare
+                    apart * self.weights.apart
+                    + (0 if counts.fixed else self.weights.nodes)
+                    + spare * self.weights.spare
                 )
             table = self._tables["node", kind] = Table(costs)
         return table
@@ -168,7 +168,7 @@ class Packing:
         shape = tuple(number + 1 for number in self.rules.want)
         costs: Costs = (
             np.full(shape, INFEASIBLE, dtype=np.int64)
-            if self.digits.small
+            if self.weights.small
             else np.full(shape, _BEYOND, dtype=object)
         )
         costs[(0,) * len(shape)] = 0
@@ -176,7 +176,7 @@ class Packing:
 
     @property
     def infeasible(self) -> int:
-        return INFEASIBLE if self.digits.small else _BEYOND
+        return INFEASIBLE if self.weights.small else _BEYOND
 
     def _used(self, domain: Domain, inner: Costs) -> Costs:
         """What the domain itself costs once it is used, and what it refuses."""
@@ -184,10 +184,10 @@ class Packing:
         nothing = (0,) * costs.ndim
         before = costs[nothing]
         if not domain.fixed:
-            costs += self.digits.level.get(domain.level, 0)
+            costs += self.weights.level.get(domain.level, 0)
         if domain.level in self.rules.opened and domain.untouched:
             total = self._totals()
-            costs[total < self._capacity_of(domain)] += self.digits.opened
+            costs[total < self._capacity_of(domain)] += self.weights.opened
         costs[nothing] = before
         if domain.level == self.rules.slice_level and domain.level >= 0:
             uneven = (self._totals() + domain.fixed) % self.rules.slice_size != 0

@@ -10,8 +10,8 @@ from koordra.errors import InvalidManifest
 from koordra.placement.columns.arrays import INFEASIBLE
 from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Choice, Request, State, after
-from koordra.placement.policy.expected_waste import ExpectedLeftover
-from koordra.placement.policy.stranded_capacity import Lacking
+from koordra.placement.policy.expected_waste import ExpectedWaste
+from koordra.placement.policy.stranded_capacity import StrandedCapacity
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
 from koordra.placement.policy.workload_table import Demand, Table
@@ -61,7 +61,7 @@ def test_the_key_is_the_formula() -> None:
     assert table.cores
     assert table.memory
     assert table.reserved
-    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedLeftover(table))
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(table))
     compared = 0
     for request in requests:
         for node, state in enumerate(fleet.nodes):
@@ -83,12 +83,12 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
     holes[19], holes[35] = 190_000, 30_000
     table = Table(holes=tuple(holes))
     state = State(0, 24_000, 128_000, (1000, 840))
-    fleet = Fleet(fleets.KINDS, [state], ExpectedLeftover(table))
+    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(table))
     placement = fleet.find(Request(1000, 0, 1, 650))
     assert placement is not None
     assert placement.gpus == (0,)
     holes[19], holes[35] = 0, 300_000
-    fleet = Fleet(fleets.KINDS, [state], ExpectedLeftover(Table(holes=tuple(holes))))
+    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(Table(holes=tuple(holes))))
     placement = fleet.find(Request(1000, 0, 1, 650))
     assert placement is not None
     assert placement.gpus == (1,)
@@ -96,7 +96,7 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
 
 def test_before_it_learned_it_is_best_fit() -> None:
     states = [State(1, 96_000, 512_000, (1000,) * 8), State(1, 96_000, 512_000, (1000, 500) + (0,) * 6)]
-    fleet = Fleet(fleets.KINDS, states, ExpectedLeftover())
+    fleet = Fleet(fleets.KINDS, states, ExpectedWaste())
     placement = fleet.find(Request(1000, 1024, 1, 500))
     assert placement is not None
     assert (placement.node, placement.gpus) == (1, (1,))
@@ -104,7 +104,7 @@ def test_before_it_learned_it_is_best_fit() -> None:
 
 def test_it_learns_from_what_arrives() -> None:
     requests = fleets.stream(200)
-    policy = ExpectedLeftover()
+    policy = ExpectedWaste()
     fleet = Fleet(fleets.KINDS, fleets.nodes(60), policy)
     online = Online(policy, {"T4": 40, "G2": 160, "V100": 80})
     changes = 0
@@ -156,7 +156,7 @@ def test_a_loaded_table_does_not_depend_on_the_order_of_arrival() -> None:
 
 def test_lacking_is_its_sum() -> None:
     demands = (Demand(8000, 300_000), Demand(12_000, 500_000), Demand(3000, 200_000))
-    lacking = Lacking(demands)
+    lacking = StrandedCapacity(demands)
     for usable in (0, 190_000, 1_000_000, 7_654_321):
         for free in (0, 1000, 5000, 50_000, 1 << 30):
             exact = float(_lacking(demands, Fraction(usable, 1000), free)) * 1000
@@ -165,7 +165,7 @@ def test_lacking_is_its_sum() -> None:
 
 def test_infeasible_is_worse_than_any_cost() -> None:
     requests = fleets.stream(50)
-    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedLeftover(fleets.table(requests)))
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.table(requests)))
     for request in requests:
         fleet.place(request)
     keys = fleet._keys[: len(fleet.classes), : fleet.slots.used]
