@@ -83,7 +83,7 @@ class Sets:
         for here in free:
             # Of NICs that are alike those go first of which least is left.
             here.sort(key=left.__getitem__)
-        if len(rows) > 1:
+        if len(rows) > 1 and free:
             sums = [[0, *accumulate([left[nic] for nic in here])] for here in free]
             of_kinds = [np.array(one)[equal.nics[rows, at]] for at, one in enumerate(sums)]
             rows = least(rows, np.sum(of_kinds, axis=0))

@@ -348,6 +348,13 @@ def test_nodes_that_went_when_the_list_of_changes_was_begun_anew_are_forgotten()
     assert len([one for one in book.placer.order.columns.nodes if one is not None]) == 2
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_nodes_without_nics_give_several_of_their_gpus(count: int) -> None:
+    """Several sets of GPUs are equally good, and none of them has NICs to choose by."""
+    book = Learning(nodes=2, gpus=4, learned=Learned(hole_of(350)))
+    assert book.place("a", count=count) == "n0"
+
+
 @pytest.mark.parametrize("text", DAMAGED)
 def test_a_damaged_table_is_learned_anew(text: str) -> None:
     with pytest.raises(InvalidManifest):
