@@ -9,19 +9,23 @@ undone by `stop`. Prepare calls `edits`, then `start` between the two steps of t
 `stop`, also for shares that never started.
 
 Third parties register a backend as an entry point of the group `koordra.isolation`; its name is the entry point's, and the
-object is called without arguments to make the backend.
+object is called without arguments to make the backend. A backend that cannot be made, or has another name, is logged and unknown
+to the node: what Prepare started under one name could not be stopped under the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final, Protocol
 
 from koordra.api.opaque.parameters import ISOLATION_ENTRY_POINTS, GpuConfig
 from koordra.kubelet_plugin.claims.container_edits import ContainerEdits
+from koordra.logs import get_logger
 from koordra.node_state.claim_ref import environment_name
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,23 @@ class Backends:
 def backends(*built_in: Backend) -> Backends:
     """The built-in backends and those that other packages have registered; a built-in name cannot be taken over. `built_in`
     are those that need to know something of the node."""
-    known: dict[str, Backend] = {
-        entry.name: entry.load()() for entry in entry_points(group=ISOLATION_ENTRY_POINTS)
+    known = {
+        entry.name: backend
+        for entry in entry_points(group=ISOLATION_ENTRY_POINTS)
+        if (backend := _loaded(entry))
     }
     return Backends({**known, **{each.name: each for each in built_in}, NoIsolation.name: NoIsolation()})
+
+
+def _loaded(entry: EntryPoint) -> Backend | None:
+    """None for a package that cannot be used: its shares are refused, and the others of the node are kept."""
+    try:
+        backend: Backend = entry.load()()
+        if backend.name != entry.name:
+            raise ValueError(f"the backend calls itself {backend.name!r}; the two names must be the same")
+    except Exception as error:  # noqa: BLE001 (code of others must not stop the plugin)
+        log.error(
+            "isolation_backend_unusable", entry_point=f"{entry.name} = {entry.value}", error=repr(error)
+        )
+        return None
+    return backend

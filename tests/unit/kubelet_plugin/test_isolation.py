@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -203,15 +205,27 @@ def test_slices_say_what_the_node_allows(node: PluginNode) -> None:
             assert found == (told if device["name"].startswith("gpu-") else {})
 
 
+def broken() -> RecordingBackend:
+    raise ImportError("no libvendor.so")
+
+
 def test_third_parties_register_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be loaded, or has another name than its entry point, costs only its own shares."""
+
     class Entry:
-        def __init__(self, name: str) -> None:
+        value = "vendor_package:Backend"
+
+        def __init__(self, name: str, make: Callable[[], RecordingBackend]) -> None:
             self.name = name
+            self.load = lambda: make
 
-        def load(self) -> type[RecordingBackend]:
-            return RecordingBackend
-
-    monkeypatch.setattr(isolation, "entry_points", lambda group: [Entry("vendor"), Entry("none")])
+    entries = [
+        Entry("vendor", partial(RecordingBackend, "vendor")),
+        Entry("none", partial(RecordingBackend, "none")),
+        Entry("renamed", partial(RecordingBackend, "vendor")),
+        Entry("broken", broken),
+    ]
+    monkeypatch.setattr(isolation, "entry_points", lambda group: entries)
     found = isolation.backends()
     assert isinstance(found.get("vendor"), RecordingBackend)
     assert not isinstance(found.get("none"), RecordingBackend)
