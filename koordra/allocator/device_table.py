@@ -100,7 +100,7 @@ class MachineTerms:
         together = [
             self.terms.together([gpu for gpu in self.gpus if one & self.bit[gpu]]) for one in held.tolist()
         ]
-        cost: Numbers = np.array(together, dtype=np.int64)[which.reshape(-1)]
+        cost: Numbers = np.array(together, dtype=np.int64)[which]
         gpu_kinds = _alike(
             {gpu: tuple([self.terms.steps(gpu, nic) for nic in self.nics]) for gpu in self.gpus}
         )

@@ -15,39 +15,27 @@ import numpy as np
 import pytest
 
 from koordra.allocator.device_table import MachineTerms
-from koordra.allocator.devices.inventory import GPU, NIC, Usage
+from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
-from koordra.allocator.features import Features
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.score import Cost, SelectionTerms, policy_of
-from koordra.api import names, objects
-from koordra.api.allocation import Allocation
+from koordra.api import names
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
 from koordra.placement.columns.node_devices import devices_of_pools
-from koordra.placement.manifests import read_inventory
 from koordra.placement.policy.device_value import places_of
 from koordra.topology.levels import Level
 from tests.long import mostly_long
 from tests.machines import catalogue
 from tests.property.test_lower_bounds import node
 from tests.unit.allocator import machines
+from tests.unit.allocator.machines import state_of
 
 Dict = dict[str, Any]
 
 HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 CASES = 6
 MOST = 20_000
-
-
-def state_of(published: list[Dict]) -> NodeState:
-    taken = Usage()
-    for one in published:
-        allocation = Allocation.of_claim(one) if one["kind"] == "ResourceClaim" else None
-        if allocation is not None:
-            taken.add(allocation.results, holder=objects.key(one))
-    pools = read_inventory(published).pools(published[0])
-    return NodeState(pools, taken, Features.of(None))
 
 
 def machine_of(state: NodeState, cost: Cost) -> MachineTerms:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koordra.allocator.devices.inventory import Usage
+from koordra.allocator.features import Features
+from koordra.allocator.node_state import NodeState
+from koordra.api import objects
+from koordra.api.allocation import Allocation
+from koordra.placement.manifests import read_inventory
+
 Dict = dict[str, Any]
 
 GPU_CLASS = 'device.driver == "koordra.io" && device.attributes["koordra.io"].type == "{}"'
@@ -273,3 +280,14 @@ def allocated(obj: Dict, allocation: Mapping[str, Any]) -> Dict:
 
 def devices_of(allocation: Mapping[str, Any]) -> list[str]:
     return [entry["device"] for entry in allocation["devices"]["results"]]
+
+
+def state_of(published: Sequence[Dict]) -> NodeState:
+    """The node that comes first, with what the claims among the objects hold of it."""
+    taken = Usage()
+    for one in published:
+        allocation = Allocation.of_claim(one) if one["kind"] == "ResourceClaim" else None
+        if allocation is not None:
+            taken.add(allocation.results, holder=objects.key(one))
+    pools = read_inventory(published).pools(published[0])
+    return NodeState(pools, taken, Features.of(None))

@@ -12,6 +12,7 @@ import pytest
 
 from koordra.placement import plan
 from tests.unit.allocator.machines import (
+    allocated,
     claim,
     config,
     counters_of,
@@ -20,6 +21,7 @@ from tests.unit.allocator.machines import (
     gpu,
     joint,
     machine,
+    nic,
     node,
     request,
     slice_of,
@@ -171,6 +173,33 @@ def test_destroyed_places_are_thousandths_of_the_card_by_size() -> None:
     # A small one goes itself, and so does the large one over both: 1 + 2 of 1 + 1 + 2. Of three devices two are left.
     assert cost(card, part("MIG-0-1g.10gb-1")) == 750 + 666
     assert cost(card, part("MIG-0-2g.20gb-0")) == 1000 + 666
+
+
+def test_a_card_in_parts_is_found_behind_the_devices_of_another_pool() -> None:
+    parts = [("1g.10gb", 0, 1, 1), ("2g.20gb", 0, 2, 2)]
+    devices, counters = cut_card(0, parts, slices=2, compute=2, place=place("a", "r", 0))
+    card = [slice_of(devices), counters_of([counters])]
+    for entry in card:
+        entry["spec"]["pool"]["resourceSliceCount"] = 2
+    before = slice_of([gpu(1, place=place("b", "s", 0)), gpu(2, place=place("c", "t", 0))])
+    before["metadata"]["name"], before["spec"]["pool"]["name"] = "00002-koordra.io-node-1", "a pool"
+    # Of 1 + 2 nothing is left on the card; of four devices three are.
+    assert cost([node(), before, *card], request("part", "mig", capacity={"memory": "20Gi"})) == 1000 + 750
+
+
+def test_of_a_node_that_gave_out_more_than_it_has_less_than_nothing_is_left() -> None:
+    result = {
+        "request": "r",
+        "driver": "koordra.io",
+        "pool": "node-1",
+        "device": "gpu-0",
+        "shareID": "s",
+        "consumedCapacity": {"memory": "40Gi", "slots": "1"},
+    }
+    held = allocated(claim("held"), {"devices": {"results": [result]}})
+    smaller = [gpu(0, memory="30Gi", place=place("a", "r", 0)), nic(0, place=place("a", "r", 0))]
+    # A third, rounded towards zero.
+    assert cost([node(), slice_of(smaller), held], named("nic", [0])) == -333
 
 
 def test_what_is_left_of_a_card_counts_in_thousandths() -> None:
