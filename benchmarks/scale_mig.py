@@ -132,7 +132,7 @@ class Koordra:
 
     def place(self, profile: int) -> Any:
         request = self._requests[profile]
-        if self._online is not None and self._online.heard(request):
+        if self._online is not None and self._online.observe(request):
             self._fleet.tables_changed()
         return self._fleet.place(request)
 

@@ -258,7 +258,7 @@ def _filled(
         for claim, pod, share in arrivals:
             engine.settle()
             question = engine.resolve(Group((ResourceClaim.from_dict(claim),), (pod,)))
-            engine.order.heard(question, frozenset({claim["metadata"]["uid"]}))
+            engine.order.observe(question, frozenset({claim["metadata"]["uid"]}))
             found = engine.decide(question)
             if isinstance(found, Offer):
                 (allocation,) = found.allocations(pin_to_node=True)

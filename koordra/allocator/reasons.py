@@ -107,7 +107,7 @@ def figure(amount: Decimal | int) -> str:
     return spelled
 
 
-def told_in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+def ordered_reasons(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     """Without repetitions, whole nodes before single devices, nearest miss first within a node."""
     rank = {cause.value: position for position, cause in enumerate(Cause)}
 

@@ -139,7 +139,7 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Tab
             cluster.kinds,
             cluster.nodes,
             generators=lambda number: np.random.default_rng(_LEARNING_SEEDS + number),
-            told=show,
+            progress=show,
         )
     if options["save_table"] is not None:
         options["save_table"].write_text(json.dumps(found.to_document(), indent=1) + "\n", encoding="utf-8")
@@ -242,7 +242,7 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
                 policy if name == "koordra" else FirstFit(),
             )
             online = Online(policy, capacity)
-            listening = {"learn": online.heard} if unknown and name == "koordra" else {}
+            listening = {"learn": online.observe} if unknown and name == "koordra" else {}
             with progress(f"{name}, seed {seed}") as show:
                 done = dlrm.replay(
                     fleet,

@@ -138,7 +138,7 @@ class AllocationStep:
                 text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
                 found.setdefault(node, Reason(node, None, None, cause, text))
         kept_free = self.gangs.reserved(group)
-        for side in (self._predicates.of(group), self.reservations.kept_off(group), kept_free):
+        for side in (self._predicates.of(group), self.reservations.excluded_nodes(group), kept_free):
             for node, reason in side.items():
                 found.setdefault(node, reason)
         return found

@@ -46,7 +46,7 @@ Refusals = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class ClaimDryRun:
     """Of one claim: `node` where it would go, or the `reasons` why it would go on waiting."""
 
     node: str | None = None
@@ -59,7 +59,7 @@ class Forecast:
 class _Run:
     """One run through the groups that wait."""
 
-    found: dict[str, Forecast] = field(default_factory=dict)
+    found: dict[str, ClaimDryRun] = field(default_factory=dict)
     nowhere: list[Group] = field(default_factory=list)
 
 
@@ -83,13 +83,13 @@ def _last_seen(event: Mapping[str, Any]) -> datetime | None:
     return datetime.fromisoformat(str(text)) if text else None
 
 
-def forecast(
+def dry_run_claims(
     cluster: Cluster,
     *,
     refused: Refusals,
     now: datetime,
     starves_after: float = STARVES_AFTER,
-) -> dict[str, Forecast]:
+) -> dict[str, ClaimDryRun]:
     """Claim key -> what the next pass would decide, for every claim that waits together with its pod."""
     passing = _Passing(cluster, refused)
     first = passing.run(Reservations(starves_after=0))
@@ -124,7 +124,7 @@ class _Passing:
         reservations.review(groups, placer.nodes, fits_when_empty=fits, now=0.0)
         run = _Run()
         for group in sorted(groups.values(), key=lambda group: group.urgency):
-            excluded = {**reservations.kept_off(group), **predicates.of(group)}
+            excluded = {**reservations.excluded_nodes(group), **predicates.of(group)}
             excluded |= {**self._left_out(group), **foreign.excluded(group)}
             placement = decide(group, ask=partial(placer.place, excluded=excluded), users=users).placement
             if not placement.allocations:
@@ -134,9 +134,9 @@ class _Passing:
                 allocation = placement.allocations.get(key)
                 if allocation is None:
                     reasons = placement.reasons.get(key, ())
-                    run.found[key] = Forecast(reasons=reasons, undecided=placement.undecided)
+                    run.found[key] = ClaimDryRun(reasons=reasons, undecided=placement.undecided)
                     continue
-                run.found[key] = Forecast(placement.node, placement.levels.get(key))
+                run.found[key] = ClaimDryRun(placement.node, placement.levels.get(key))
                 pods = [pod for pod in group.pods if pod in users.get(key, ())]
                 given = {**claim, "status": {**objects.status_of(claim), "allocation": allocation}}
                 cache.apply([Change(RESOURCE_CLAIMS, key, given)])

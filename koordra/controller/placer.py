@@ -23,7 +23,7 @@ from typing import Any, Final
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal, told_in_order
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, refusal
 from koordra.allocator.score import POLICIES, policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -181,7 +181,7 @@ class Placer:
                 self._learn(group, resolved)
 
     def _learn(self, group: Group, resolved: ResolvedGroup) -> None:
-        if self.order.heard(resolved, _uids(group)):
+        if self.order.observe(resolved, _uids(group)):
             log.info("leftover_table_learned", claims=self.order.learned.table.pods)
 
     # questions
@@ -262,7 +262,7 @@ class Placer:
         explained = self.engine.explain(asked, excluded=excluded, nodes=nodes).reasons
         gone = self._gone(asked)
         found = tuple(
-            told_in_order([*gone, *(reason for owner, reason in explained if owner == at)])
+            ordered_reasons([*gone, *(reason for owner, reason in explained if owner == at)])
             for at in range(len(group.pending))
         )
         if not excluded and not group.placed:

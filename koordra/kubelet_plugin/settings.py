@@ -45,7 +45,7 @@ class NodePaths:
     def network_file(self, uid: str) -> Path:
         return layout.network_file(self.state, uid)
 
-    def documents(self, uid: str) -> Path:
+    def claim_folder(self, uid: str) -> Path:
         return layout.claim_folder(self.state, uid)
 
 

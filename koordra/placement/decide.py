@@ -456,8 +456,8 @@ class Engine:
         everyone = range(len(group.claims))
         for name in sorted(self.index.nodes if nodes is None else nodes):
             info = self.index.nodes[name]
-            kept_off = excluded.get(name)
-            refused = [kept_off] if kept_off is not None else self.refusals(group, info)
+            exclusion = excluded.get(name)
+            refused = [exclusion] if exclusion is not None else self.refusals(group, info)
             if refused:
                 told += [(position, reason) for position in everyone for reason in refused]
                 continue
@@ -474,7 +474,7 @@ class Engine:
         found: list[str] = []
         seen: set[object] = set()
         names_ = self.pinned(group) if group.allocated else self.index.nodes
-        kept_off = [name for name in names_ if name in excluded]
+        excluded_names = [name for name in names_ if name in excluded]
         for name in sorted(names_):
             info = self.index.nodes.get(name)
             if len(found) >= most:
@@ -485,7 +485,7 @@ class Engine:
             if what not in seen:
                 seen.add(what)
                 found.append(name)
-        return [*found, *kept_off]
+        return [*found, *excluded_names]
 
     def _unreadable(self, info: NodeInfo) -> list[Reason]:
         """Slices that cannot be read: the node looks as if its devices were not there."""

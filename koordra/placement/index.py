@@ -30,7 +30,7 @@ from koordra.api.allocation import Allocation, DeviceResult
 from koordra.api.claims import DeviceClass
 from koordra.api.devices import DeviceID
 from koordra.errors import InvalidManifest, PlanError
-from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, face_of
+from koordra.placement.node_class import DeviceState, NodeClasses, NodeState, node_predicate_inputs
 
 Manifest = Mapping[str, Any]
 Load = dict[str, Decimal]
@@ -73,10 +73,10 @@ class NodeInfo:
     pools: Sequence[Pool] = ()
     load: Load = field(default_factory=dict)
     state: NodeState | None = None
-    face: Hashable = None
-    own_face: tuple[Hashable, ...] | None = None
+    predicate_inputs: Hashable = None
+    own_predicate_inputs: tuple[Hashable, ...] | None = None
     read: Manifest | None = None
-    """The version of the node that `own_face` is of."""
+    """The version of the node that `own_predicate_inputs` is of."""
     trouble: str = ""
     """Why nothing may be placed here: an allocation that cannot be read."""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -430,19 +430,19 @@ class ClusterIndex:
         info.load = self._loads.get(info.name, {})
         load = tuple(sorted([(name, amount) for name, amount in info.load.items() if amount]))
         labels = objects.labels_of(info.node)
-        if info.face is None or info.labels != labels:
+        if info.predicate_inputs is None or info.labels != labels:
             info.labels = labels
             info.generation += 1
             self.published_version += 1
             self.changes.append(Moved(info.name, info.state, info.state))
         info.trouble = self._trouble(info) if self._unread else ""
         if info.read is not info.node:
-            before = info.own_face
-            info.read, info.own_face = info.node, face_of(info.node)
-            self.published_version += before is None or before[0] != info.own_face[0]
-        info.face = (info.trouble, info.own_face)
+            before = info.own_predicate_inputs
+            info.read, info.own_predicate_inputs = info.node, node_predicate_inputs(info.node)
+            self.published_version += before is None or before[0] != info.own_predicate_inputs[0]
+        info.predicate_inputs = (info.trouble, info.own_predicate_inputs)
         devices, key = self.known.device_state(pools, self.taken, honors_partitions=honors_partitions(labels))
-        self._move(info, self.known.node_state(devices, key, (info.face, load)))
+        self._move(info, self.known.node_state(devices, key, (info.predicate_inputs, load)))
 
     def _move(self, info: NodeInfo, state: NodeState | None) -> None:
         before = info.state

@@ -147,10 +147,10 @@ class NodeClasses:
             found = self._devices[key] = DeviceState(of, honors_partitions)
         return found, key
 
-    def node_state(self, devices: DeviceState, device_key: Hashable, face: Hashable) -> NodeState:
+    def node_state(self, devices: DeviceState, device_key: Hashable, predicate_inputs: Hashable) -> NodeState:
         if device_key is None:
             return NodeState(devices, None)
-        key = (device_key, face)
+        key = (device_key, predicate_inputs)
         found = self._states.get(key)
         if found is None:
             found = self._states[key] = NodeState(devices, key)
@@ -178,7 +178,7 @@ def _is(one: object, other: object) -> bool:
     return one is other
 
 
-def face_of(node: Mapping[str, Any]) -> tuple[Hashable, ...]:
+def node_predicate_inputs(node: Mapping[str, Any]) -> tuple[Hashable, ...]:
     """What the predicates read of a node besides its name and labels: taints first."""
     spec, status = objects.spec_of(node), objects.status_of(node)
     ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]

@@ -21,7 +21,7 @@ from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement, takes_all
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, told_in_order
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons
 from koordra.allocator.score import policy_of
 from koordra.api import objects
 from koordra.api.claims import ResourceClaim
@@ -107,13 +107,13 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Sorted by claim, ready for JSON."""
 
-        def told(table: Mapping[str, Sequence[Reason]]) -> dict[str, list[dict[str, str | None]]]:
+        def to_dicts(table: Mapping[str, Sequence[Reason]]) -> dict[str, list[dict[str, str | None]]]:
             return {claim: [reason.to_dict() for reason in table[claim]] for claim in sorted(table)}
 
         return {
             "allocations": {claim: self.allocations[claim] for claim in sorted(self.allocations)},
-            "unsatisfiable": told(self.unsatisfiable),
-            "undecided": told(self.undecided),
+            "unsatisfiable": to_dicts(self.unsatisfiable),
+            "undecided": to_dicts(self.undecided),
             "scores": {claim: self.scores[claim] for claim in sorted(self.scores)},
         }
 
@@ -188,7 +188,7 @@ class _Planning:
             return self._refuse(group, failed, reasons)
         table = self.result.undecided if exhausted else self.result.unsatisfiable
         told = {
-            claim.key: told_in_order(reason for owner, reason in reasons if owner == position)
+            claim.key: ordered_reasons(reason for owner, reason in reasons if owner == position)
             for position, claim in enumerate(group.claims)
         }
         for key, own in told.items():
@@ -302,12 +302,12 @@ class _Planning:
             else:
                 waits = f"waits for ResourceClaim {error.claim}, which belongs to it: {error.reason.detail}"
                 own.insert(0, Reason(None, None, None, error.reason.reason, waits))
-            self.result.unsatisfiable[claim.key] = told_in_order(own)
+            self.result.unsatisfiable[claim.key] = ordered_reasons(own)
         return error
 
     def _unsatisfiable(self, group: Group, reasons: Sequence[Reason]) -> None:
         for claim in group.claims:
-            self.result.unsatisfiable[claim.key] = told_in_order(reasons)
+            self.result.unsatisfiable[claim.key] = ordered_reasons(reasons)
 
     def _commit(self, group: Group, offer: Offer) -> None:
         allocations = offer.allocations(pin_to_node=self.engine.policy is not None)

@@ -223,7 +223,7 @@ class Experiment:
         online = Online(policy, capacity_of(self.cluster.kinds, self.cluster.nodes))
 
         def place(request: Request) -> Placement | None:
-            if online.heard(request):
+            if online.observe(request):
                 fleet.tables_changed()
             return fleet.place(request)
 

@@ -130,7 +130,7 @@ class _Story:
         if self.shapeless:
             # Slices fit nowhere under a policy that does not know them.
             request = request._replace(nics=0, percent=0)
-        if self.online is not None and self.online.heard(request):
+        if self.online is not None and self.online.observe(request):
             self.fleet.tables_changed()
         placement = self.fleet.place(request)
         if placement is not None:

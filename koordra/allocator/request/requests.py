@@ -40,7 +40,7 @@ from koordra.api.opaque.parameters import (
     RdmaConfig,
     RdmaMode,
     decode,
-    require_claims_own,
+    reject_operator_fields,
 )
 from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
@@ -343,7 +343,7 @@ def _decoded(claim: ResourceClaim, entry: Configuration, *, owner: str) -> Param
         field = f"{entry.where}.opaque.parameters"
         found = decode(entry.parameters, object=owner, field=field)
         if owner == str(claim):
-            require_claims_own(found, object=owner, field=field)
+            reject_operator_fields(found, object=owner, field=field)
         return found
     except InvalidInput as error:
         raise refusal(claim.key, Cause.CONSTRAINT_VIOLATED, str(error)) from error

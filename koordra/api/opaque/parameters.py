@@ -276,7 +276,7 @@ OPERATORS_FIELDS: Final[Mapping[str, str]] = {
 """Fields of GpuConfig that a DeviceClass may say and a claim may not, with their attributes."""
 
 
-def require_claims_own(parameters: Parameters, *, object: str, field: str) -> None:
+def reject_operator_fields(parameters: Parameters, *, object: str, field: str) -> None:
     """Raises InvalidParameters where a claim says what is the operator's to say."""
     for name, attribute in OPERATORS_FIELDS.items():
         if isinstance(parameters, GpuConfig) and getattr(parameters, attribute) is not None:

@@ -16,9 +16,9 @@ from koordra.cli.cluster.cluster_objects import as_cluster, connect, read_cluste
 from koordra.cli.manifests.files import read_objects
 from koordra.cli.output import as_text
 from koordra.controller.claims import consumers
-from koordra.controller.dry_run import forecast, refusals
+from koordra.controller.dry_run import dry_run_claims, refusals
 from koordra.controller.gangs.annotations import gang_of
-from koordra.controller.gangs.dry_run import gangs_ahead
+from koordra.controller.gangs.dry_run import dry_run_gangs
 from koordra.errors import ApiError, InvalidManifest
 from koordra.kube import KubeClient
 from koordra.placement import Plan, plan
@@ -82,7 +82,7 @@ def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict
     if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
     cluster = as_cluster([*manifests, *([] if client is None else read_predicates(client))])
-    found = gangs_ahead(cluster, place=place_gang)
+    found = dry_run_gangs(cluster, place=place_gang)
     return [ahead.to_dict() for ahead in found if ahead.phase != "Whole"]
 
 
@@ -142,7 +142,7 @@ def _add_forecast(
     """What the next pass would decide, in place of what the devices alone allow; claims without a pod wait for one."""
     now = datetime.now(UTC)
     cluster = as_cluster([*manifests, *read_predicates(client)])
-    found = forecast(cluster, refused=refusals(events, now), now=now)
+    found = dry_run_claims(cluster, refused=refusals(events, now), now=now)
     users = consumers(list(cluster.pods))
     for entry in entries:
         key = f"{entry['namespace']}/{entry['name']}"

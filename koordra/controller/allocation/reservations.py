@@ -89,7 +89,7 @@ class Reservations:
     def _review_at(self, moment: float) -> None:
         self._next = moment if self._next is None else min(self._next, moment)
 
-    def kept_off(self, group: Group) -> dict[str, Reason]:
+    def excluded_nodes(self, group: Group) -> dict[str, Reason]:
         """The nodes that are kept free for groups before this one."""
         found = {}
         for key, entry in sorted(self._held.items()):

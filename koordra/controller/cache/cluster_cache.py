@@ -6,7 +6,7 @@ changed, and every step of a pass sees what the steps before it wrote.
 
 When is it worth deciding again for a claim that waits? When something that could make room has changed.
 
-The `epoch` goes up when a slice, class, taint rule or volume is not the same any more, when a node's scheduling face
+The `epoch` goes up when a slice, class, taint rule or volume is not the same any more, when what a node's scheduling depends on
 changed (labels, taints, cordon, allocatable, readiness; not its heartbeats), when a claim lost its devices,
 and when a pod left a node. It does not go up when devices are given out: what did not fit before does not fit
 after. So a claim that waits costs nothing while others are placed.
@@ -200,7 +200,7 @@ class CapacityEpoch:
         self._changed_nodes: set[str] = set()
 
     def changed_nodes(self) -> list[str]:
-        """Nodes whose scheduling face has changed since the last call (not those that are new)."""
+        """Nodes whose scheduler-relevant fields have changed since the last call (not those that are new)."""
         found, self._changed_nodes = sorted(self._changed_nodes), set()
         return found
 
@@ -211,7 +211,7 @@ class CapacityEpoch:
     def on_node(self, name: str, before: Object | None, now: Object | None) -> None:
         if before is None or now is None:
             self.epoch += 1
-        elif before is not now and scheduling_face(before) != scheduling_face(now):
+        elif before is not now and scheduler_relevant_fields(before) != scheduler_relevant_fields(now):
             self.epoch += 1
             self._changed_nodes.add(name)
 
@@ -229,7 +229,7 @@ class CapacityEpoch:
             self.epoch += 1
 
 
-def scheduling_face(node: Mapping[str, Any]) -> object:
+def scheduler_relevant_fields(node: Mapping[str, Any]) -> object:
     """What the scheduler's predicates look at; heartbeats are left out."""
     spec, status = objects.spec_of(node), objects.status_of(node)
     ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]

@@ -45,7 +45,7 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Snapshot:
     """Everything that a pass looks at, as the caches have it."""
 
     classes: Sequence[Object] = ()
@@ -68,28 +68,28 @@ class ElasticReconciler:
     report: Callable[[ClaimEvent], None] = lambda claim_event: None
     _reported: dict[str, str] = field(default_factory=dict)
 
-    def reconcile(self, seen: Seen) -> None:
-        classes = self._classes(seen)
-        by_key = {objects.key(obj): obj for obj in seen.resource_claims}
-        living = {objects.uid(claim): claim for claim in seen.claims if not objects.is_deleting(claim)}
+    def reconcile(self, snapshot: Snapshot) -> None:
+        classes = self._classes(snapshot)
+        by_key = {objects.key(obj): obj for obj in snapshot.resource_claims}
+        living = {objects.uid(claim): claim for claim in snapshot.claims if not objects.is_deleting(claim)}
         self._claims(
             living.values(),
             classes,
             by_key,
-            frozenset(place for place, _, _ in cards.published_devices(seen.slices)),
+            frozenset(place for place, _, _ in cards.published_devices(snapshot.slices)),
         )
-        self._left_over(seen, living)
-        self._bindings_and_cards(seen, living)
-        uids = {objects.uid(obj) for obj in (*seen.claims, *seen.bindings, *seen.gpus)}
+        self._left_over(snapshot, living)
+        self._bindings_and_cards(snapshot, living)
+        uids = {objects.uid(obj) for obj in (*snapshot.claims, *snapshot.bindings, *snapshot.gpus)}
         self._reported = {uid: text for uid, text in self._reported.items() if uid in uids}
 
     # classes
 
-    def _classes(self, seen: Seen) -> Classes:
+    def _classes(self, snapshot: Snapshot) -> Classes:
         """Every class as it could be read, its DeviceClass and its condition put right on the way."""
-        current = {objects.name(obj): obj for obj in seen.device_classes}
+        current = {objects.name(obj): obj for obj in snapshot.device_classes}
         found: dict[str, Any] = {}
-        for obj in seen.classes:
+        for obj in snapshot.classes:
             if objects.is_deleting(obj):
                 continue
             try:
@@ -160,9 +160,9 @@ class ElasticReconciler:
 
     # ResourceClaims left over from claims that are gone
 
-    def _left_over(self, seen: Seen, living: Mapping[str, Object]) -> None:
-        by_name = {objects.name(obj): obj for obj in seen.bindings}
-        for current in seen.resource_claims:
+    def _left_over(self, snapshot: Snapshot, living: Mapping[str, Object]) -> None:
+        by_name = {objects.name(obj): obj for obj in snapshot.bindings}
+        for current in snapshot.resource_claims:
             uid = labels.claim_uid(current)
             if not uid and not (labels.is_held(current) and objects.is_deleting(current)):
                 continue
@@ -221,15 +221,15 @@ class ElasticReconciler:
 
     # bindings and cards
 
-    def _bindings_and_cards(self, seen: Seen, living: Mapping[str, Object]) -> None:
-        published = cards.cards_of(seen.slices)
+    def _bindings_and_cards(self, snapshot: Snapshot, living: Mapping[str, Object]) -> None:
+        published = cards.cards_of(snapshot.slices)
         wanted = [
             cards.elastic_gpu(claim, _owner(claim, living), published)
-            for claim in seen.resource_claims
+            for claim in snapshot.resource_claims
             if labels.claim_uid(claim) and claims_of.holds_koordra_devices(claim)
         ]
-        ours = cards.gpus(published, seen.resource_claims, seen.pods)
-        for kind, objs, there in ((ELASTIC_GPUS, wanted, seen.bindings), (GPUS, ours, seen.gpus)):
+        ours = cards.gpus(published, snapshot.resource_claims, snapshot.pods)
+        for kind, objs, there in ((ELASTIC_GPUS, wanted, snapshot.bindings), (GPUS, ours, snapshot.gpus)):
             for clash in keep(self.client, kind, objs, there, may_write=self.may_write):
                 text = f"{objects.describe(clash)} was not made by koordra and has the name of one that is to be made"
                 self._report_once(clash, NAME_TAKEN, f"{text}; delete it", warning=True)
@@ -289,7 +289,7 @@ def start_elastic(
     def reconcile(caches: Caches) -> None:
         cluster = observe()
         reconciler.reconcile(
-            Seen(
+            Snapshot(
                 classes=caches[ELASTIC_CLASSES].objects(),
                 claims=caches[ELASTIC_CLAIMS].objects(),
                 bindings=caches[ELASTIC_GPUS].objects(),

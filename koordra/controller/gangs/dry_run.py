@@ -21,7 +21,7 @@ from koordra.placement import gang as asked
 
 
 @dataclass(frozen=True, slots=True)
-class GangAhead:
+class GangDryRun:
     """One gang. `fit`: members that would have devices, those that have them included; None where nothing is planned.
     `lacking`: per member without a place, why."""
 
@@ -47,11 +47,11 @@ class GangAhead:
         }
 
 
-def gangs_ahead(
+def dry_run_gangs(
     cluster: Cluster,
     *,
     place: Place | None,
-) -> list[GangAhead]:
+) -> list[GangDryRun]:
     """Every gang that concerns koordra, the most urgent first."""
     placer, cache = Placer(), ClusterCache.of(cluster)
     placer.sync(cache)
@@ -77,18 +77,20 @@ def gangs_ahead(
     return found
 
 
-def _still(gang: Gang, status: GangStatus) -> GangAhead:
+def _still(gang: Gang, status: GangStatus) -> GangDryRun:
     text = status.why or {
         Phase.READY: "all of the least have their devices; their gates are being lifted",
         Phase.WHOLE: "nobody waits",
     }.get(status.phase, "nothing is planned")
-    return GangAhead(gang.key, status.phase.value, len(gang.members), gang.terms.least, text)
+    return GangDryRun(gang.key, status.phase.value, len(gang.members), gang.terms.least, text)
 
 
-def _planned(gang: Gang, status: GangStatus, answer: asked.GangAnswer) -> GangAhead:
+def _planned(gang: Gang, status: GangStatus, answer: asked.GangAnswer) -> GangDryRun:
     size, least = len(gang.members), gang.terms.least
     if isinstance(answer, asked.GangPlaced):
         text = f"{answer.size} of {size} members fit now"
-        return GangAhead(gang.key, status.phase.value, size, least, text, fit=answer.size)
+        return GangDryRun(gang.key, status.phase.value, size, least, text, fit=answer.size)
     lacking = {key: tuple(reasons) for key, reasons in answer.reasons.items() if reasons}
-    return GangAhead(gang.key, status.phase.value, size, least, answer.text, fit=answer.most, lacking=lacking)
+    return GangDryRun(
+        gang.key, status.phase.value, size, least, answer.text, fit=answer.most, lacking=lacking
+    )

@@ -121,7 +121,7 @@ def problems(obj: Mapping[str, Any]) -> list[InvalidInput]:
             found.append(entry.value)
         elif of_claim:
             try:
-                parameters.require_claims_own(entry.value, object=about, field=entry.field)
+                parameters.reject_operator_fields(entry.value, object=about, field=entry.field)
             except InvalidInput as error:
                 found.append(error)
     return [*found, *_contradictions(entries, about=about), *_bad_selectors(devices, path, about=about)]

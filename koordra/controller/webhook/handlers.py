@@ -8,6 +8,9 @@ is: the claim or template is looked up, its classes say so. Then, in joint mode,
 kube-scheduler does not try before there is something to find, and any later "Unschedulable" is an answer to the allocation. A pod
 whose claim or template is not known yet is left ungated: that works too, only with one futile scheduling cycle. In native mode there
 is no gate. Members of gangs are always held. Nothing is gated that is bound already, or that koordra could not let go again.
+
+Pods that ask in the terms of other schedulers and device plugins are decided in `controller/legacy/admission.py`, behind a path of
+their own, which calls `admitted` of this module for the gate and the suitable nodes.
 """
 
 from __future__ import annotations

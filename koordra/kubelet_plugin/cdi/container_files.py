@@ -85,7 +85,7 @@ def topology_edits(record: ClaimRecord, *, inventory: Inventory, state: Path) ->
     )
 
 
-def documents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
+def file_contents(record: ClaimRecord, inventory: Inventory) -> dict[str, bytes]:
     """File name -> content, of every file that the record's edits mount."""
     mounted = {Path(mount.host_path).name for device in record.devices for mount in device.edits.mounts}
     found = {

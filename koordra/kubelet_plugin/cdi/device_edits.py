@@ -26,7 +26,7 @@ from koordra.api import names
 from koordra.kubelet_plugin.cdi.container_files import main_request, metadata_edits, topology_edits
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.container_edits import NO_EDITS, ContainerEdits
-from koordra.kubelet_plugin.isolation.limiter.backend import in_front
+from koordra.kubelet_plugin.isolation.limiter.backend import override_driver_mounts
 from koordra.kubelet_plugin.network import network_gate
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.node_state.claim_ref import environment_name
@@ -65,7 +65,7 @@ def with_edits(
             edits += _needed_once(siblings, inventory=inventory) + topology
             edits += metadata_edits(record, main_request(device), state=state)
         devices.append(replace(device, edits=edits + isolation[index]))
-    arranged = in_front([device.edits for device in devices], isolation=isolation)
+    arranged = override_driver_mounts([device.edits for device in devices], isolation=isolation)
     return replace(record, devices=tuple(map(_with, devices, arranged)))
 
 

@@ -28,7 +28,7 @@ from koordra.api.opaque.parameters import (
     Parameters,
     RdmaConfig,
     decode,
-    require_claims_own,
+    reject_operator_fields,
 )
 
 T = TypeVar("T", GpuConfig, RdmaConfig)
@@ -99,7 +99,7 @@ def configuration(config: Iterable[Mapping[str, Any]], *, claim: str) -> Configu
         parameters = decode(document, object=claim, field=field)
         of_class = raw.get("source") == FROM_CLASS
         if not of_class:
-            require_claims_own(parameters, object=claim, field=field)
+            reject_operator_fields(parameters, object=claim, field=field)
         entry = Entry(tuple(str(request) for request in raw.get("requests") or ()), parameters, of_class)
         found.append(((not of_class, bool(entry.requests)), entry))
     found.sort(key=lambda ranked: ranked[0])

@@ -72,14 +72,14 @@ class ClaimFiles:
         self._paths = paths
         self._disk = disk
 
-    def write(self, record: ClaimRecord, documents: Mapping[str, bytes]) -> None:
+    def write(self, record: ClaimRecord, file_contents: Mapping[str, bytes]) -> None:
         """Raises CDIError or CheckpointError, after which any of the files may be there."""
         uid = record.ref.uid
         spec = claim_spec.encode(record, root=self._paths.root)
-        with _reported(CheckpointError, self._paths.documents(uid), "written"):
-            for name, content in sorted(documents.items()):
+        with _reported(CheckpointError, self._paths.claim_folder(uid), "written"):
+            for name, content in sorted(file_contents.items()):
                 self._disk.replace(
-                    self._paths.documents(uid) / name, content, mode=container_files.MODE, durable=False
+                    self._paths.claim_folder(uid) / name, content, mode=container_files.MODE, durable=False
                 )
         if record.networked:
             with _reported(CheckpointError, self._paths.network_file(uid), "written"):
@@ -101,8 +101,8 @@ class ClaimFiles:
             self._disk.remove(self._paths.prepared_file(uid))
         with _reported(CheckpointError, self._paths.network_file(uid), "removed"):
             self._disk.remove(self._paths.network_file(uid))
-        with _reported(CheckpointError, self._paths.documents(uid), "removed"):
-            self._disk.remove_folder(self._paths.documents(uid))
+        with _reported(CheckpointError, self._paths.claim_folder(uid), "removed"):
+            self._disk.remove_folder(self._paths.claim_folder(uid))
 
     def complete(self, record: ClaimRecord) -> bool:
         """Whether all files that the record needs exist."""
@@ -113,7 +113,7 @@ class ClaimFiles:
             Path(mount.host_path)
             for device in record.devices
             for mount in device.edits.mounts
-            if Path(mount.host_path).parent == self._paths.documents(uid)
+            if Path(mount.host_path).parent == self._paths.claim_folder(uid)
             and Path(mount.host_path) != network_gate.gate_file(self._paths.state, uid)
         }
         needed = {self._paths.cdi_file(uid), self._paths.prepared_file(uid), *mounted}
@@ -163,12 +163,12 @@ class ClaimFiles:
                         with _collected(failed), _reported(kind, folder / name, "removed"):
                             self._disk.remove(folder / name)
                             log.info("stale_file_removed", path=str(folder / name))
-        documents = self._paths.state / layout.CLAIMS
-        with _collected(failed), _reported(CheckpointError, documents, "cleaned up"):
-            for name in self._disk.names(documents):
+        folders = self._paths.state / layout.CLAIMS
+        with _collected(failed), _reported(CheckpointError, folders, "cleaned up"):
+            for name in self._disk.names(folders):
                 if is_claim_uid(name) and name not in keep:
-                    with _collected(failed), _reported(CheckpointError, documents / name, "removed"):
-                        self._disk.remove_folder(self._paths.documents(name))
+                    with _collected(failed), _reported(CheckpointError, folders / name, "removed"):
+                        self._disk.remove_folder(self._paths.claim_folder(name))
         if failed:
             raise failed[0]
 

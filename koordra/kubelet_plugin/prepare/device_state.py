@@ -305,7 +305,7 @@ class DeviceState:
     # Files.
 
     def _write_files(self, record: ClaimRecord) -> None:
-        self._files.write(record, container_files.documents(record, self._inventory()))
+        self._files.write(record, container_files.file_contents(record, self._inventory()))
 
     def _load(self) -> Checkpoint:
         """The checkpoint; an empty one if there is none and no claim has files. Raises CheckpointError."""

@@ -9,7 +9,8 @@ GPU's memory limit.
                   reasons: isolation/limiter/report.py. Cores are accounting only, as the message says
 
 Only these devices have entries: another GPU's status says nothing beyond its allocation. Entries of other
-drivers, and others' conditions on ours, stay as they are.
+drivers, and others' conditions on ours, stay as they are: `nri/verify/api_reporter.py` writes conditions to the same
+entries (`Isolated`, `InterfacePresent`), from another process on the node.
 
 The write is a read and a conditional merge patch of that list alone (verbs: `resourceclaims/status` patch
 and, for this driver's name, `resourceclaims/driver` `associated-node:patch`). An update of the whole object

@@ -68,14 +68,14 @@ class NodeFit:
                         continue
                     if not self.kinds.has_room(kind, count) or not _all_smaller(count, found, zero):
                         continue
-                    told = self.told(kind, count, rails)
-                    if told is not None:
-                        found[count] = told
+                    numbers = self.numbers(kind, count, rails)
+                    if numbers is not None:
+                        found[count] = numbers
                         following.append(count)
             frontier = following
         return NodeCounts(found, kind.fixed, max(map(sum, found), default=0))
 
-    def told(self, kind: NodeKind, count: Count, rails: Rails | None = None) -> tuple[int, int] | None:
+    def numbers(self, kind: NodeKind, count: Count, rails: Rails | None = None) -> tuple[int, int] | None:
         """How good the node's answer to a count is (apart, spare); None where the count does not fit."""
         alike = self._alike(count)
         if not alike:

@@ -24,7 +24,7 @@ from koordra.placement.gang.member_classes import MemberClass
 from koordra.placement.gang.score import Count
 from koordra.placement.index import NodeInfo, identity
 from koordra.placement.node_class import DeviceState
-from koordra.placement.request.pod_terms import HOSTNAME, labels_read, said_by
+from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
 from koordra.quantity import parse
 
 Where = tuple[DeviceState | NodeInfo, int]
@@ -59,7 +59,7 @@ class _Reads:
         names = any(group.allocated for group in groups) or any(
             objects.spec_of(pod).get("nodeName") or "matchFields" in said or HOSTNAME in said
             for pod in pods
-            for said in [said_by(pod)]
+            for said in [node_constraints_text(pod)]
         )
         return cls(tuple(sorted(labels_read(pods))), names)
 

@@ -197,7 +197,7 @@ class _Placing:
             told.add(key)
             if refusals:
                 found += [replace(reason, node=name) for reason in refusals]
-            elif one.claims and self.fitting.told(kind, lone) is None:
+            elif one.claims and self.fitting.numbers(kind, lone) is None:
                 answer = self.fitting.searching.ask(name, one.resolved_groups[0])
                 found += [reason for _, reason in answer.reasons()]
         return found

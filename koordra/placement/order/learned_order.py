@@ -251,14 +251,14 @@ class LearnedOrder:
         """Whether some of the claims were not counted yet."""
         return self.measures and not uids <= self._heard
 
-    def heard(self, resolved: ResolvedGroup, uids: frozenset[str]) -> bool:
+    def observe(self, resolved: ResolvedGroup, uids: frozenset[str]) -> bool:
         """These claims wait; those that are new are counted. True when a table was made of it."""
         if not self.is_new(uids):
             return False
         self._heard |= uids
         request = self.request(resolved)
         with self._only_a_preference("claims_not_counted"):
-            if request is not None and self.online.heard(request):
+            if request is not None and self.online.observe(request):
                 self.know(self.table)
                 return True
         return False

@@ -55,7 +55,7 @@ class RequestModels:
             if model not in able:
                 there.add(model)
                 if self._may_serve(asked, info):
-                    node = lasting(info)
+                    node = stable_node_fields(info)
                     if not any(unsuitable(node, pod, taken={}) for pod in pods):
                         able.add(model)
         return () if able == there else tuple(sorted(able))
@@ -137,7 +137,7 @@ class RequestModels:
         )
 
 
-def lasting(info: NodeInfo) -> Mapping[str, Any]:
+def stable_node_fields(info: NodeInfo) -> Mapping[str, Any]:
     """What the predicates read of the node, without what passes."""
     taints = objects.spec_of(info.node).get("taints") or ()
     kept = [one for one in taints if not str(one.get("key")).startswith(_OF_KUBERNETES)]

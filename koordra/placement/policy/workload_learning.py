@@ -153,7 +153,7 @@ def _slices(workload: Workload) -> tuple[SliceDemand, ...]:
 
 
 class Online:
-    """Learns at once, from what arrives. `heard` says when the table was made anew; the fleet must then be told."""
+    """Learns at once, from what arrives. `observe` says when the table was made anew; the fleet must then be told."""
 
     def __init__(
         self, policy: ExpectedWaste, capacity: Mapping[str, int], *, workload: Workload | None = None
@@ -163,7 +163,7 @@ class Online:
         self._arrived = self.workload.count
         self._next = _FIRST_LOOK if self._arrived < _FIRST_LOOK else self._after(self._arrived)
 
-    def heard(self, request: Request) -> bool:
+    def observe(self, request: Request) -> bool:
         self.workload.add(request)
         self._arrived += 1
         if self._arrived < self._next:
@@ -201,9 +201,10 @@ def replayed(
     rounds: int = 12,
     streams: int = 4,
     generators: Callable[[int], np.random.Generator],
-    told: Callable[[int, int], None] = lambda _done, _of: None,
+    progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Table:
-    """The table by replaying on empty `nodes`. `generators(i)` makes the i-th stream's randomness; `told` hears of progress."""
+    """The table by replaying on empty `nodes`. `generators(i)` makes the i-th stream's randomness; `progress` is
+    called with the number of streams done and of all."""
     table = expected(workload, capacity_of(kinds, nodes))
     first = np.array(table.holes, dtype=np.float64)
     hole, late = first.copy(), []
@@ -211,7 +212,7 @@ def replayed(
     for round_number in range(rounds):
         sums, visits = _VOTES * first, np.full(len(first), float(_VOTES))
         for number, stream in enumerate(drawn):
-            told(round_number * streams + number, rounds * streams)
+            progress(round_number * streams + number, rounds * streams)
             policy = ExpectedWaste(replace(table, holes=tuple(int(value) for value in hole)))
             _vote(Fleet(kinds, nodes, policy), stream, sums, visits)
         hole = 0.5 * hole + 0.5 * sums / visits

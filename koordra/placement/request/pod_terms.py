@@ -14,7 +14,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
-def said_by(pod: Pod) -> str:
+def node_constraints_text(pod: Pod) -> str:
     """All that the pod says about nodes, as a text that is equal for equal words; empty for most pods."""
     spec = objects.spec_of(pod)
     said = [spec.get("nodeName"), spec.get("nodeSelector"), spec.get("tolerations"), _required(spec)]

@@ -23,7 +23,7 @@ from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
 from koordra.placement.node_class import NodeClass
 from koordra.placement.request.groups import Group, claim_keys, siblings_in
-from koordra.placement.request.pod_terms import chooses_nodes, said_by
+from koordra.placement.request.pod_terms import chooses_nodes, node_constraints_text
 
 _MOST_NODE_CLASSES: Final = 64
 
@@ -80,7 +80,7 @@ def class_key(group: Group, asked: Sequence[ResolvedClaim]) -> tuple[Hashable, H
         [
             (
                 tuple([position.get(key, -1) for key in claim_keys(pod)]),
-                pod_face(pod),
+                pod_predicate_inputs(pod),
                 objects.namespace(pod) if several else "",
             )
             for pod in group.pods
@@ -118,6 +118,6 @@ def names_read(asked: Sequence[ResolvedClaim]) -> frozenset[str] | None:
     return frozenset(found)
 
 
-def pod_face(pod: Mapping[str, Any]) -> Hashable:
+def pod_predicate_inputs(pod: Mapping[str, Any]) -> Hashable:
     """What the predicates read of a pod."""
-    return said_by(pod), tuple(sorted(requests_of(pod).items()))
+    return node_constraints_text(pod), tuple(sorted(requests_of(pod).items()))

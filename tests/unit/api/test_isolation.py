@@ -15,7 +15,7 @@ from koordra.api.opaque.isolation import (
     node_policy,
     published_policy,
 )
-from koordra.api.opaque.parameters import GpuConfig, decode, isolations, require_claims_own
+from koordra.api.opaque.parameters import GpuConfig, decode, isolations, reject_operator_fields
 from koordra.errors import InvalidInput, InvalidParameters
 
 UNLIMITED = IsolationPolicy(("none",))
@@ -114,8 +114,8 @@ def test_the_fields_of_a_class() -> None:
     found = gpu_config(allowedIsolation=["mps", "limiter"], defaultIsolation="limiter")
     assert found == GpuConfig(allowed_isolation=("mps", "limiter"), default_isolation="limiter")
     with pytest.raises(InvalidParameters, match="is for the operator to say"):
-        require_claims_own(found, object="claim", field="p")
-    require_claims_own(gpu_config(isolation="mps"), object="claim", field="p")
+        reject_operator_fields(found, object="claim", field="p")
+    reject_operator_fields(gpu_config(isolation="mps"), object="claim", field="p")
 
 
 @pytest.mark.parametrize(

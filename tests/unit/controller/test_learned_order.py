@@ -168,7 +168,7 @@ def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
     book.add(group_name, memory=f"{GPU * 25 // 100}Gi")
     book.placer.sync(book.seen())
     engine = book.placer.engine
-    question = book.placer._question(book.group(group_name))
+    question = book.placer._resolved(book.group(group_name))
     worse, better = WORTH, 0
     assert engine._value(question, "n1", better) < engine._value(question, "n0", worse)
     assert engine._value(question, "n0", better) < engine._value(question, "n1", better)
@@ -324,7 +324,7 @@ def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: p
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    for part, method in (("columns", "key_on"), ("online", "heard"), ("_models", "models")):
+    for part, method in (("columns", "key_on"), ("online", "observe"), ("_models", "models")):
         book = Learning(nodes=2, learned=Learned(hole_of(190)))
         with monkeypatch.context() as patch:
             patch.setattr(getattr(book.placer.order, part), method, broken)

@@ -195,7 +195,7 @@ def test_a_class_of_requests_does_not_depend_on_names() -> None:
     for name, asked in (("a", "20Gi"), ("b", "20Gi"), ("c", "50Gi")):
         book.add(name, memory=asked)
     book.placer.sync(book.seen())
-    a, b, c = (book.placer._question(book.group(name)).request_class for name in "abc")
+    a, b, c = (book.placer._resolved(book.group(name)).request_class for name in "abc")
     assert a is b
     assert a is not c
 

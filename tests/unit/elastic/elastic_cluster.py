@@ -9,7 +9,7 @@ from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
 from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.elastic.reconcile import ElasticReconciler, Seen
+from koordra.controller.elastic.reconcile import ElasticReconciler, Snapshot
 from koordra.controller.reporting.claim_events import ClaimEvent
 from tests.fakes.joint_cluster import JointCluster, gpu_slice, node
 
@@ -48,10 +48,10 @@ class ElasticCluster:
         self.api.create(RESOURCE_SLICES, body)
 
     def one_pass(self) -> None:
-        self.elastic.reconcile(self.seen())
+        self.elastic.reconcile(self.snapshot())
 
-    def seen(self) -> Seen:
-        return Seen(
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
             classes=self.api.all(ELASTIC_CLASSES),
             claims=self.api.all(ELASTIC_CLAIMS),
             bindings=self.api.all(ELASTIC_GPUS),

@@ -18,7 +18,11 @@ from koordra.kubelet_plugin.claims.container_edits import ContainerEdits, Mount
 from koordra.kubelet_plugin.isolation import Share
 from koordra.kubelet_plugin.isolation.limiter import layout
 from koordra.kubelet_plugin.isolation.limiter import region as limiter_region
-from koordra.kubelet_plugin.isolation.limiter.backend import DRIVER_FOLDER, LimiterIsolation, in_front
+from koordra.kubelet_plugin.isolation.limiter.backend import (
+    DRIVER_FOLDER,
+    LimiterIsolation,
+    override_driver_mounts,
+)
 from tests.unit.limiter.native_build import environment
 
 UUID = "GPU-01020304-0506-0708-090a-0b0c0d0e0f10"
@@ -100,7 +104,7 @@ def test_the_drivers_library_moves_behind_the_limiters() -> None:
             Mount("/state/libcuda.so.1", "/usr/lib64/libcuda.so.1"),
         )
     )
-    limited, other = in_front([driver + limiter, driver], isolation=[limiter])
+    limited, other = override_driver_mounts([driver + limiter, driver], isolation=[limiter])
     for edits in (limited, other):
         assert {(mount.host_path, mount.container_path) for mount in edits.mounts} == {
             ("/state/libcuda.so.1", f"{FOLDER}/libcuda.so.1"),
@@ -111,7 +115,7 @@ def test_the_drivers_library_moves_behind_the_limiters() -> None:
         }
         paths = [mount.container_path for mount in edits.mounts]
         assert len(paths) == len(set(paths))
-    assert in_front([driver], isolation=[ContainerEdits()]) == [driver]
+    assert override_driver_mounts([driver], isolation=[ContainerEdits()]) == [driver]
 
 
 def test_the_node_learns_the_host_pid(built: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_it_learns_from_what_arrives() -> None:
     online = Online(policy, {"T4": 40, "G2": 160, "V100": 80})
     changes = 0
     for request in requests:
-        if online.heard(request):
+        if online.observe(request):
             fleet.tables_changed()
             changes += 1
         fleet.place(request)

@@ -10,13 +10,13 @@ import pytest
 from koordra.api import names
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.dry_run import forecast
+from koordra.controller.dry_run import dry_run_claims
 from koordra.placement import engine_for, plan
 from koordra.placement.decide import Engine
 from koordra.placement.gang import Gang, GangPlaced, place_gang
 from tests.fakes.gang_engine import gang_engine, member
 from tests.fakes.joint_cluster import JointCluster
-from tests.unit.controller.test_forecast import NOW
+from tests.unit.controller.test_dry_run import NOW
 from tests.unit.controller.test_placer import Book
 from tests.unit.placement import mixed
 
@@ -62,7 +62,7 @@ def test_a_forecast_decides_every_group(decided: Iterator[list[str]]) -> None:
     cluster = Cluster(
         nodes=book.nodes, slices=book.slices, classes=book.classes, claims=book.claims, pods=book.pods
     )
-    assert forecast(cluster, refused={}, now=NOW)["default/a"].node == "n0"
+    assert dry_run_claims(cluster, refused={}, now=NOW)["default/a"].node == "n0"
     assert found == ["default/a"]
 
 

@@ -10,7 +10,7 @@
 
 In the container:
 
-    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (`in_front`)
+    libcuda.so.1, libnvidia-ml.so.1          the limiter, at every path at which the driver's would be (`override_driver_mounts`)
     /usr/lib/koordra/driver/                 the driver's own, which the limiter loads
     /run/koordra/limiter/<uid>/              the region: read-only but for `usage`
 
@@ -173,7 +173,9 @@ LIBRARIES: Final = ("libcuda.so.1", "libnvidia-ml.so.1")
 DRIVER_FOLDER: Final = "/usr/lib/koordra/driver"
 
 
-def in_front(edits: Sequence[ContainerEdits], *, isolation: Sequence[ContainerEdits]) -> list[ContainerEdits]:
+def override_driver_mounts(
+    edits: Sequence[ContainerEdits], *, isolation: Sequence[ContainerEdits]
+) -> list[ContainerEdits]:
     """The edits of a claim's devices, with the mounts of the backends in place of the driver's of the same path."""
     fronts = {
         mount.container_path: mount

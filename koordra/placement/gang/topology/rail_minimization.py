@@ -238,8 +238,8 @@ class _Admitted:
             published = self.fitting.class_of(kind)
             if published in refused:
                 continue
-            told = self.fitting.told(kind, count, rails)
-            if told is not None and not (self.clean and told[0]):
+            numbers = self.fitting.numbers(kind, count, rails)
+            if numbers is not None and not (self.clean and numbers[0]):
                 return True
             if not nodes[name].holders:
                 refused.add(published)

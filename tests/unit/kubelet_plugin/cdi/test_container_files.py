@@ -81,7 +81,7 @@ def test_metadata_of_a_template_claim_and_of_alternatives(node: PluginNode) -> N
     obj = claim(1, gpu("gpu/a100", GPU_0), gpu("gpu/a100", GPU_1), nic("nic", NIC_0))
     obj["metadata"]["annotations"] = {"resource.kubernetes.io/pod-claim-name": "accelerators"}
     prepare(node, obj)
-    folder = node.paths.documents(uid(1))
+    folder = node.paths.claim_folder(uid(1))
     assert {path.name for path in folder.iterdir()} == {
         "gpu.metadata.json",
         "nic.metadata.json",

@@ -41,13 +41,13 @@ def test_a_member_is_told_its_rank_and_where_the_others_are(
 ) -> None:
     prepare(node, of_gang(1, MEMBER))
     golden("kubelet_plugin/job.cdi.json", node.shown(node.paths.cdi_file(uid(1))))
-    file = node.paths.documents(uid(1)) / "hostfile"
+    file = node.paths.claim_folder(uid(1)) / "hostfile"
     assert file.read_text() == "".join(f"llama-{rank}.llama slots=1\n" for rank in range(4))
 
 
 def test_the_files_come_back_when_they_were_lost(node: PluginNode) -> None:
     prepare(node, of_gang(1, MEMBER))
-    file = node.paths.documents(uid(1)) / "hostfile"
+    file = node.paths.claim_folder(uid(1)) / "hostfile"
     before = file.read_bytes()
     file.unlink()
     prepare(node, of_gang(1, MEMBER))

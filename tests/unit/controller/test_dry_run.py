@@ -10,17 +10,17 @@ import pytest
 
 from koordra.api import objects
 from koordra.api.kinds import PODS
-from koordra.controller.dry_run import Forecast, forecast, refusals
+from koordra.controller.dry_run import ClaimDryRun, dry_run_claims, refusals
 from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, pod
 
 NOW = datetime(2026, 11, 21, 0, 10, 0, tzinfo=UTC)
 
 
-def foretold(cluster: JointCluster, **more: Any) -> dict[str, Forecast]:
+def dry_run(cluster: JointCluster, **more: Any) -> dict[str, ClaimDryRun]:
     cluster.caches.deliver()
     refused = more.pop("refused", {})
-    return forecast(
+    return dry_run_claims(
         cluster.caches.cluster(),
         refused=refused,
         now=NOW,
@@ -40,8 +40,8 @@ def test_the_next_pass_does_what_was_foretold(seed: int) -> None:
         ports = [{"name": "main", "image": "x", "ports": [{"containerPort": 1, "hostPort": 80}]}]
         more: dict[str, Any] = {"containers": ports} if chance.random() < 0.3 else {}
         cluster.pod(f"c{number}", f"c{number}", created=f"2026-11-21T00:00:{number:02}Z", **more)
-    ahead = foretold(cluster, starves_after=0)
-    assert foretold(cluster, starves_after=0) == ahead, "looking changes nothing"
+    ahead = dry_run(cluster, starves_after=0)
+    assert dry_run(cluster, starves_after=0) == ahead, "looking changes nothing"
     cluster.reconciler.reconcile()
     cluster.caches.deliver()
     assert {key: one.node for key, one in ahead.items()} == {
@@ -56,7 +56,7 @@ def test_obstacles_between_pods_are_told() -> None:
     for name in ("first", "second"):
         cluster.claim(name)
         cluster.pod(name, name, containers=ports, created=f"2026-11-21T00:00:0{len(name) - 5}Z")
-    ahead = foretold(cluster)
+    ahead = dry_run(cluster)
     assert ahead["default/first"].node == "n0"
     (reason,) = ahead["default/second"].reasons
     assert (reason.node, reason.reason) == ("n0", "NodeUnsuitable")
@@ -79,9 +79,9 @@ def test_a_node_that_kube_scheduler_refused_is_left_out_while_the_event_says_so(
     }
     assert refusals([event], NOW) == {objects.uid(made): {"n0": "0/1 nodes: no. room"}}
     assert refusals([event], NOW + timedelta(seconds=11)) == {}
-    (reason,) = foretold(cluster, refused=refusals([event], NOW))["default/c"].reasons
+    (reason,) = dry_run(cluster, refused=refusals([event], NOW))["default/c"].reasons
     assert "kube-scheduler refused the node for pod default/c: 0/1 nodes: no. room" in reason.detail
-    assert foretold(cluster)["default/c"].node == "n0"
+    assert dry_run(cluster)["default/c"].node == "n0"
 
 
 def test_a_node_is_kept_free_for_a_claim_that_waited_long() -> None:
@@ -94,10 +94,10 @@ def test_a_node_is_kept_free_for_a_claim_that_waited_long() -> None:
     cluster.pod("large", "large", created="2026-11-21T00:01:00Z")
     cluster.claim("later")
     cluster.pod("later", "later", created="2026-11-21T00:09:00Z")
-    (reason,) = foretold(cluster)["default/later"].reasons
+    (reason,) = dry_run(cluster)["default/later"].reasons
     assert "the node is kept free" in reason.detail
     assert "pod default/large" in reason.detail
-    assert foretold(cluster, starves_after=3600)["default/later"].node == "n0"
+    assert dry_run(cluster, starves_after=3600)["default/later"].node == "n0"
 
 
 def test_members_of_gangs_are_not_foretold() -> None:
@@ -106,4 +106,4 @@ def test_members_of_gangs_are_not_foretold() -> None:
     made = cluster.pod("c", "c")
     made["metadata"]["annotations"] = {"koordra.io/gang": "g"}
     cluster.api.update(PODS, made)
-    assert foretold(cluster) == {}
+    assert dry_run(cluster) == {}
