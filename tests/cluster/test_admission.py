@@ -602,9 +602,7 @@ def _table(client: KubeClient, path: str) -> Object:
     """The Table that kubectl would print."""
     import json
 
-    from koordra import kube
-
-    pool = kube._connection_pool(client._configuration)
+    pool = client._pool
     headers = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     for setting in client._configuration.auth_settings().values():
         headers[setting["key"]] = setting["value"]

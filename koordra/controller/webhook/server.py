@@ -53,8 +53,6 @@ class WebhookServer:
         self._more = more or {}
         self._stop = threading.Event()
         self._connections = connections or Connections(metrics)
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._requests = metrics.counter(
             "koordra_webhook_requests", "Admission reviews answered.", ("path", "outcome")
         )
@@ -64,7 +62,7 @@ class WebhookServer:
         self._lookups = lookups
         self._ready = ready
         try:
-            self._server = _Server(address, _handler_of(self), self._context, self._connections)
+            self._server = _Server(address, _handler_of(self), self._connections)
         except OSError as error:
             raise InvalidInput(
                 f"webhook address {address[0]}:{address[1]}: {error.strerror or error}"
@@ -75,19 +73,21 @@ class WebhookServer:
         return int(self._server.server_address[1])
 
     def use(self, pair: Pair) -> None:
-        """Serve with this certificate from the next connection on. The key touches the disk unreadable to others."""
+        """Serve with this certificate from the next connection on. The key touches the disk unreadable to others.
+
+        In a context of its own: one that is being loaded has for a moment a certificate without its key, and handshakes fail.
+        """
+        context = _tls()
         handle, path = tempfile.mkstemp(prefix="koordra-webhook-")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(pair.key + b"\n" + pair.certificate)
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-                path
-            )  # a bad pair would spoil the live one
-            self._context.load_cert_chain(path)
+            context.load_cert_chain(path)
         except (ssl.SSLError, ValueError) as error:
             raise InvalidInput(f"the webhook's certificate cannot be used: {error}") from error
         finally:
             Path(path).unlink()
+        self._server.context = context
 
     def start(self) -> None:
         threading.Thread(
@@ -127,6 +127,12 @@ class WebhookServer:
         return self._ready()
 
 
+def _tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -136,10 +142,9 @@ class _Server(ThreadingHTTPServer):
         self,
         address: tuple[str, int],
         handler: type[BaseHTTPRequestHandler],
-        context: ssl.SSLContext,
         connections: Connections,
     ) -> None:
-        self._context = context
+        self.context = _tls()
         self._connections = connections
         self._mine = threading.local()
         if ":" in address[0]:
@@ -149,7 +154,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """In the accepting thread, so without a word to the peer: a place for the connection, and a thread."""
         try:
-            secured = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            secured = self.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
             secured.settimeout(LONGEST_SILENCE)
         except (OSError, ValueError):  # gone already, in one of TLS's many ways
             self.shutdown_request(request)

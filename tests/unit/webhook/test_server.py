@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -283,6 +284,25 @@ def test_a_new_certificate_is_used_by_the_next_connection(server: WebhookServer)
     assert Caller(server.port, fresh.bundle).ask("/validate", GPU)["allowed"] is True
     with pytest.raises(ssl.SSLCertVerificationError):
         Caller(server.port).ask("/validate", GPU)
+
+
+def test_no_handshake_fails_while_certificates_are_replaced(server: WebhookServer) -> None:
+    fresh = keys.wanted(None, ("127.0.0.1",), now=datetime.now(UTC), trusted=False)
+    done = threading.Event()
+
+    def replace() -> None:
+        while not done.is_set():
+            for pair in (fresh.serving, KEYS.serving):
+                server.use(pair)
+
+    replacing = threading.Thread(target=replace)
+    replacing.start()
+    try:
+        served = {ssl.get_server_certificate(("127.0.0.1", server.port), timeout=20) for _ in range(300)}
+    finally:
+        done.set()
+        replacing.join()
+    assert len(served) <= 2
 
 
 def test_a_certificate_that_does_not_fit_its_key_leaves_the_old_one_serving(server: WebhookServer) -> None:
