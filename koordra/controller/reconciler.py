@@ -110,7 +110,7 @@ class Reconciler:
         self.allocation.gangs.sync()
         self.allocation.plan()
         self._ungate()
-        self.allocation.gangs.lift()
+        self.allocation.gangs.ungate()
         self._report_pinned()
         self._report_conflicts()
         self.allocation.placer.order.retain(context.cache.claims.values())

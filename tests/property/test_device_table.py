@@ -23,7 +23,7 @@ from koordra.api import names
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
 from koordra.placement.columns.node_devices import devices_of_pools
-from koordra.placement.policy.device_value import places_of
+from koordra.placement.policy.device_value import machine_devices
 from koordra.topology.levels import Level
 from tests.long import mostly_long
 from tests.machines import catalogue
@@ -112,7 +112,7 @@ def test_a_shape_is_judged_as_the_published_devices_are(name: str) -> None:
     kind = devices_of_pools(tuple(state.pools)).kind
     if kind.shape is None or kind.shape.gpus != len(own.gpus) or kind.shape.nics != len(own.nics):
         return
-    shape = places_of(kind.shape, kind.spread).machine
+    shape = machine_devices(kind.shape, kind.spread).machine
     for k, j in ((1, 1), (2, 1), (2, 2), (4, 0), (4, 2), (3, 3)):
         sets = shape.sets(k, j, most=MOST)
         if sets is None or k > len(own.gpus) or j > len(own.nics):

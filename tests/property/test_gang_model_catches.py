@@ -27,7 +27,7 @@ def starts_with_fewer(gang: Gang, **known: Any) -> GangStatus:
         member for member in gang.held if member.is_placed and member.claims and member.claims.ours
     )
     if found.phase in {Phase.PARTIALLY_ALLOCATED, Phase.GATHERING} and placed:
-        return GangStatus(Phase.READY, found.count, lift=placed)
+        return GangStatus(Phase.READY, found.count, ungate=placed)
     return found
 
 
@@ -55,7 +55,7 @@ def never_restarts(self: Any, gang: Gang, now: float) -> None:
 def never_lifts_again(gang: Gang, **known: Any) -> GangStatus:
     """Gates of members that a killed controller has left are nobody's business."""
     found = status_of(gang, **known)
-    return replace(found, lift=()) if gang.committed else found
+    return replace(found, ungate=()) if gang.committed else found
 
 
 def forgets_to_undo(*_anything: Any) -> None:

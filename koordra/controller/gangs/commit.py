@@ -3,7 +3,7 @@
 allocate   claim by claim, each conditional (writes.py). One that is not written ends it, and what was written in this pass
            is given back at once. Where no answer comes the pass ends: the next one, of whatever process, finds the gang
            PartiallyAllocated and gives back
-lift       pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the same write,
+ungate     pod by pod, each conditional on the pod's version, with the annotation gate.koordra.io/gang in the same write,
            by which the pod is known as let go from then on. The first one that lands commits the gang
 """
 
@@ -19,7 +19,7 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.annotations import COMMITTED, HELD
-from koordra.controller.gangs.member_placement import Cell
+from koordra.controller.gangs.member_placement import ColocatedMembers
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
 from koordra.controller.reporting import claim_events
 from koordra.controller.writes import Outcome, Written
@@ -36,7 +36,7 @@ OnAllocated = Callable[[Object, tuple[Object, ...], str | None], None]
 def allocate(
     gang: Gang,
     answer: GangPlaced,
-    cells: Mapping[str, Cell],
+    colocated: Mapping[str, ColocatedMembers],
     *,
     context: PassContext,
     on_allocated: OnAllocated,
@@ -49,7 +49,7 @@ def allocate(
     """
     done: list[Object] = []
     for placed in answer.members:
-        group = cells[placed.key].group
+        group = colocated[placed.key].group
         for key in sorted(placed.allocations):
             written = _allocate_one(key, placed.allocations[key], context, config.get(key))
             if written is None or not written.ok or written.obj is None:
@@ -105,11 +105,11 @@ def give_back(claims: tuple[Object, ...], *, why: str, context: PassContext) -> 
     )
 
 
-def lift(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> int:
+def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> int:
     """Let the members go; how many gates were lifted. Raises ApiUnreachable where no answer comes."""
     number = 0
     for member in members:
-        if ungating.is_lifted(member.pod):
+        if ungating.is_ungated(member.pod):
             continue
         ungating.sending(member.pod)
         written = context.writer.ungate_member(member.pod, {COMMITTED: gang.ref.name})
@@ -118,7 +118,7 @@ def lift(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungat
         context.settled(written)
         if written.ok:
             number += 1
-            ungating.landed(member.pod)
+            ungating.ungate_confirmed(member.pod)
             log.info("gate_lifted", pod=member.key, gang=gang.key)
         elif written.outcome is Outcome.REFUSED:
             ungating.refused(member.pod)
@@ -127,8 +127,10 @@ def lift(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ungat
     return number
 
 
-def rule_out(members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker) -> None:
-    """Write pods whose lift is in doubt: once they have another version, that lift can not take effect any more. Where it
+def invalidate_pending_ungate(
+    members: tuple[Member, ...], *, context: PassContext, ungating: UngateTracker
+) -> None:
+    """Write pods whose ungating is in doubt: once they have another version, that write can not take effect any more. Where it
     has already, this write is a conflict, and the caches will show it. Raises ApiUnreachable where no answer comes."""
     for member in members:
         written = context.settled(

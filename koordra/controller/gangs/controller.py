@@ -4,7 +4,7 @@
               for too long is restarted, or kept, as its policy says
     plan      in the order of planning, between the other pods:  gangs BelowMinMember first within their priority, Waiting ones by
               urgency, Growing ones last
-    lift      the gates of Ready gangs, and of members that joined a committed one
+    ungate    Ready gangs, and members that joined a committed one
 
 A gang is planned again when something could have changed for it: room was made, its pods or claims are others, or other nodes are
 excluded than before.
@@ -79,7 +79,7 @@ class GangController:
         self._changed_members: set[str] = set()
         self._to_sync: set[str] = set()
         self._to_plan: set[str] = set()
-        self._to_lift: set[str] = set()
+        self._to_ungate: set[str] = set()
         self._unconfirmed: set[str] = set()
         self._waiting: set[str] = set()
         self._due: list[tuple[float, str]] = []
@@ -100,7 +100,7 @@ class GangController:
         entries = context.cache.pod_index.entries
         self.ungating.sync(lambda uid: entries[uid].pod if uid in entries else None)
         self._refresh()
-        if self._rule_out_doubts():
+        if self._invalidate_pending_ungates():
             self._refresh()
         while self._due and self._due[0][0] <= now:
             key = heapq.heappop(self._due)[1]
@@ -133,9 +133,9 @@ class GangController:
         if at is not None:
             heapq.heappush(self._due, (at, key))
 
-    def _rule_out_doubts(self) -> bool:
+    def _invalidate_pending_ungates(self) -> bool:
         doubts = [member for key in sorted(self._unconfirmed) for member in self.statuses[key].doubts]
-        commit.rule_out(tuple(doubts), context=self._context, ungating=self.ungating)
+        commit.invalidate_pending_ungate(tuple(doubts), context=self._context, ungating=self.ungating)
         return bool(doubts)
 
     def _refresh(self) -> None:
@@ -156,7 +156,7 @@ class GangController:
         changed |= {key for key, status in self.statuses.items() if before.get(key) is not status}
         self._to_sync |= changed
         self._to_plan |= changed
-        self._to_lift = {key for key, status in self.statuses.items() if status.lift}
+        self._to_ungate = {key for key, status in self.statuses.items() if status.ungate}
         self._unconfirmed = {key for key, status in self.statuses.items() if status.doubts}
         self._waiting = {key for key, status in self.statuses.items() if status.phase is Phase.WAITING}
 
@@ -272,15 +272,15 @@ class GangController:
 
     # gates
 
-    def lift(self) -> None:
+    def ungate(self) -> None:
         """Let go whoever may go, after all writes of this pass."""
         if not self.all:
             return
         self._refresh()
-        for key in sorted(self._to_lift & self.all.keys(), key=self._by_urgency):
+        for key in sorted(self._to_ungate & self.all.keys(), key=self._by_urgency):
             status = self.statuses[key]
-            if status.lift and key not in self.restarts:
-                commit.lift(self.all[key], status.lift, context=self._context, ungating=self.ungating)
+            if status.ungate and key not in self.restarts:
+                commit.ungate(self.all[key], status.ungate, context=self._context, ungating=self.ungating)
 
     def counts(self) -> dict[str, int]:
         """Gangs by phase."""

@@ -71,8 +71,8 @@ def dry_run_gangs(
         if not status.plan:
             found.append(_still(gang, status))
             continue
-        whole, cells = question(gang, status, placer, excluded=predicates.of)
-        answer = members.place(whole, cells, excluded=predicates.of)
+        whole, colocated = question(gang, status, placer, excluded=predicates.of)
+        answer = members.place(whole, colocated, excluded=predicates.of)
         found.append(_planned(gang, status, answer))
     return found
 

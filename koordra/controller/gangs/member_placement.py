@@ -1,8 +1,8 @@
 """Places for the members of a gang: what `koordra.placement.gang` is shown, and what becomes of its answer. Pure.
 
-    cells      members that share an unallocated claim have one node between them, so they are one to the allocator
+    colocated  members that share an unallocated claim have one node between them, so they are one to the allocator
     fixed      members that have their devices: new ones are placed beside them
-    nodes      every node with what holds its devices and takes its room now; each cell comes with the nodes that are
+    nodes      every node with what holds its devices and takes its room now; each colocated set comes with the nodes that are
                excluded for it: refused by the scheduler, reserved for others, ports, affinity and spread of pods that are there
 
 What the allocator cannot see is affinity, spread and ports *between* the members. So its answer is gone through, member by
@@ -40,7 +40,7 @@ _BETWEEN_PODS: Final = ("podAffinity", "podAntiAffinity")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ColocatedMembers:
     """Members that have to be on one node."""
 
     members: tuple[Member, ...]
@@ -67,7 +67,7 @@ class Cell:
         return frozenset(found) if len(found) == 1 else frozenset()
 
 
-def cells_of(members: Iterable[Member]) -> list[Cell]:
+def colocated_members(members: Iterable[Member]) -> list[ColocatedMembers]:
     """In the order of their first members."""
     home: dict[str, int] = {}
     joined: dict[int, list[Member]] = {}
@@ -82,14 +82,14 @@ def cells_of(members: Iterable[Member]) -> list[Cell]:
         for inside in gathered:
             pending = inside.claims.pending if inside.claims is not None else ()
             home.update((objects.key(claim), target) for claim in pending)
-    return [Cell(tuple(joined[position])) for position in sorted(joined)]
+    return [ColocatedMembers(tuple(joined[position])) for position in sorted(joined)]
 
 
 def question(
     gang: Gang, status: GangStatus, placer: Placer, *, excluded: ExcludedFor
-) -> tuple[asked.Gang, dict[str, Cell]]:
-    """The gang as the engine is asked, and the cells by key."""
-    cells = cells_of(status.plan)
+) -> tuple[asked.Gang, dict[str, ColocatedMembers]]:
+    """The gang as the engine is asked, and the colocated members by key."""
+    colocated = colocated_members(status.plan)
     planned = {member.uid for member in status.plan}
     fixed = tuple(
         asked.Fixed(
@@ -105,27 +105,27 @@ def question(
         if (member.is_committed or member.is_placed) and member.uid not in planned
         if (node := node_of(member)) is not None
     )
-    shared = any(len(cell.members) > 1 for cell in cells)
-    least = len(cells) if shared else min(status.needed, len(cells))
+    shared = any(len(together.members) > 1 for together in colocated)
+    least = len(colocated) if shared else min(status.needed, len(colocated))
     members = tuple(
         asked.Member(
-            cell.key,
-            _group(cell, placer),
-            index=index_of(cell.members[0].pod),
-            excluded=excluded(cell.group),
+            together.key,
+            _group(together, placer),
+            index=index_of(together.members[0].pod),
+            excluded=excluded(together.group),
         )
-        for cell in cells
+        for together in colocated
     )
     whole = asked.Gang(gang.key, members, len(fixed) + least, fixed, required=gang.terms.topology)
-    return whole, {cell.key: cell for cell in cells}
+    return whole, {together.key: together for together in colocated}
 
 
-def _group(cell: Cell, placer: Placer) -> placement_groups.Group:
+def _group(together: ColocatedMembers, placer: Placer) -> placement_groups.Group:
     """As the engine reads it. Of a claim that cannot be read, why."""
     try:
-        return placer.group(cell.group)
+        return placer.group(together.group)
     except ClaimRefused as error:
-        return placement_groups.Group((), cell.group.pods, missing=(str(error),))
+        return placement_groups.Group((), together.group.pods, missing=(str(error),))
 
 
 def node_of(member: Member) -> str | None:
@@ -156,7 +156,7 @@ class MemberPlacement:
     def place(
         self,
         whole: asked.Gang,
-        cells: Mapping[str, Cell],
+        colocated: Mapping[str, ColocatedMembers],
         *,
         excluded: ExcludedFor,
         budget: int = 1,
@@ -165,41 +165,43 @@ class MemberPlacement:
         """`without`: uids of claims and pods as if they were gone."""
         if without:
             with self._placer.overlay(without):
-                return self.place(whole, cells, excluded=excluded, budget=budget)
+                return self.place(whole, colocated, excluded=excluded, budget=budget)
         if self._place is not None:
             try:
                 answer = self._place(whole, self._placer.engine, budget=budget)
             except PlanError as error:  # a taint rule that cannot be read concerns everybody
                 return asked.GangUnsatisfiable(len(whole.fixed), str(error), {})
-            if not (isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, cells, excluded)):
+            if not (
+                isinstance(answer, asked.GangPlaced) and self._is_obstructed(answer, colocated, excluded)
+            ):
                 return answer
-        return self._one_by_one(whole, cells, excluded)
+        return self._one_by_one(whole, colocated, excluded)
 
     def _is_obstructed(
-        self, answer: asked.GangPlaced, cells: Mapping[str, Cell], excluded: ExcludedFor
+        self, answer: asked.GangPlaced, colocated: Mapping[str, ColocatedMembers], excluded: ExcludedFor
     ) -> bool:
         """Whether a member has no place beside those before it, for reasons that lie between pods."""
-        if not any(_looks_at_others(pod) for cell in cells.values() for pod in cell.group.pods):
+        if not any(_looks_at_others(pod) for together in colocated.values() for pod in together.group.pods):
             return False
         with self._placer.overlay():
             for placed in answer.members:
-                cell = cells[placed.key]
-                if placed.node in excluded(cell.group):
+                together = colocated[placed.key]
+                if placed.node in excluded(together.group):
                     return True
-                self._come(cell, placed.node, placed.allocations)
+                self._come(together, placed.node, placed.allocations)
         return False
 
     def _one_by_one(
-        self, whole: asked.Gang, cells: Mapping[str, Cell], excluded: ExcludedFor
+        self, whole: asked.Gang, colocated: Mapping[str, ColocatedMembers], excluded: ExcludedFor
     ) -> asked.GangAnswer:
-        """Each cell where it fits best beside those before it; those that ask the most first."""
+        """Each colocated set where it fits best beside those before it; those that ask the most first."""
         chosen: dict[str, GroupPlacement] = {}
         reasons: dict[str, tuple[Reason, ...]] = {}
         undecided = False
         with self._placer.overlay():
             for member in sorted(whole.members, key=lambda each: -_asks(each.group.claims)):
-                cell = cells[member.key]
-                found = self._offer(cell, excluded(cell.group))
+                together = colocated[member.key]
+                found = self._offer(together, excluded(together.group))
                 if found.node is None and member.group.claims:
                     undecided = undecided or found.undecided
                     reasons[member.key] = tuple(
@@ -207,7 +209,7 @@ class MemberPlacement:
                     )
                     continue
                 chosen[member.key] = found
-                self._come(cell, found.node, found.allocations)
+                self._come(together, found.node, found.allocations)
         total = len(whole.fixed) + len(chosen)
         if total < whole.minimum or not chosen:
             text = (
@@ -218,18 +220,20 @@ class MemberPlacement:
             return asked.GangUnsatisfiable(total, text, reasons)
         return _placed(whole, chosen)
 
-    def _offer(self, cell: Cell, kept: Excluded) -> GroupPlacement:
-        if cell.group.pending:
-            return self._placer.place(cell.group, kept)
-        pinned = cell.pinned
+    def _offer(self, together: ColocatedMembers, kept: Excluded) -> GroupPlacement:
+        if together.group.pending:
+            return self._placer.place(together.group, kept)
+        pinned = together.pinned
         return GroupPlacement(next(iter(pinned)) if pinned else None)
 
-    def _come(self, cell: Cell, node: str | None, allocations: Mapping[str, Mapping[str, Any]]) -> None:
-        for claim in cell.group.pending:
+    def _come(
+        self, together: ColocatedMembers, node: str | None, allocations: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        for claim in together.group.pending:
             taken = allocations.get(objects.key(claim))
             if taken is not None:
                 status = {**objects.status_of(claim), "allocation": taken}
-                self._placer.assume({**claim, "status": status}, cell.group.pods)
+                self._placer.assume({**claim, "status": status}, together.group.pods)
 
 
 def _placed(whole: asked.Gang, chosen: Mapping[str, GroupPlacement]) -> asked.GangPlaced:

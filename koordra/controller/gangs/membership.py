@@ -154,27 +154,27 @@ class Gang:
 class UngateTracker:
     """Gates that this controller has lifted, or may have lifted, and that the caches do not show yet. By pod uid; not thread-safe.
 
-    Lifting a gate is conditional on the pod's version. So a lift without an answer is in doubt only while the pod has that version:
-    once it has another one, either the lift is what made it, or it can never take effect. A conflict says only that the pod has
-    another version, which an earlier lift may have made: that is in doubt too, until the caches show it. While a lift is in doubt
+    Lifting a gate is conditional on the pod's version. So a write without an answer is in doubt only while the pod has that version:
+    once it has another one, either the write is what made it, or it can never take effect. A conflict says only that the pod has
+    another version, which an earlier write may have made: that is in doubt too, until the caches show it. While an ungating is in doubt
     nothing is taken back from its gang: it may be committed already.
     """
 
     def __init__(self) -> None:
         self.touched: set[str] = set()
-        """Pods of whose lift something was heard: a set that its reader empties."""
-        self._lifted: set[str] = set()
+        """Pods whose ungating was sent, confirmed or refused: a set that its reader empties."""
+        self._confirmed: set[str] = set()
         self._sent: dict[str, Mapping[str, Any]] = {}
 
     def sending(self, pod: Mapping[str, Any]) -> None:
-        """A lift is about to be sent for the pod as it is."""
+        """A write that ungates this version of the pod is about to be sent."""
         self._sent[objects.uid(pod)] = pod
         self.touched.add(objects.uid(pod))
 
-    def landed(self, pod: Mapping[str, Any]) -> None:
+    def ungate_confirmed(self, pod: Mapping[str, Any]) -> None:
         """The gate is lifted."""
         self._sent.pop(objects.uid(pod), None)
-        self._lifted.add(objects.uid(pod))
+        self._confirmed.add(objects.uid(pod))
         self.touched.add(objects.uid(pod))
 
     def refused(self, pod: Mapping[str, Any]) -> None:
@@ -182,11 +182,11 @@ class UngateTracker:
         self._sent.pop(objects.uid(pod), None)
         self.touched.add(objects.uid(pod))
 
-    def is_lifted(self, pod: Mapping[str, Any]) -> bool:
-        return objects.uid(pod) in self._lifted
+    def is_ungated(self, pod: Mapping[str, Any]) -> bool:
+        return objects.uid(pod) in self._confirmed
 
     def in_doubt(self, pod: Mapping[str, Any]) -> bool:
-        """Whether a lift was sent of which nobody knows what became of it."""
+        """Whether an ungating was sent whose result nobody knows."""
         sent = self._sent.get(objects.uid(pod))
         return sent is not None and pod_claims.is_gated(pod) and not is_older(sent, pod)
 
@@ -194,11 +194,11 @@ class UngateTracker:
         """Forget what the caches show by now. `find`: a pod by its uid."""
         gated = {
             uid: pod
-            for uid in (*self._lifted, *self._sent)
+            for uid in (*self._confirmed, *self._sent)
             if (pod := find(uid)) is not None and pod_claims.is_gated(pod)
         }
-        self.touched |= (self._lifted | self._sent.keys()) - gated.keys()
-        self._lifted &= gated.keys()
+        self.touched |= (self._confirmed | self._sent.keys()) - gated.keys()
+        self._confirmed &= gated.keys()
         sent = {
             uid: sent for uid, sent in self._sent.items() if uid in gated and not is_older(sent, gated[uid])
         }
@@ -208,7 +208,7 @@ class UngateTracker:
 
 class GangIndex:
     """The gangs that concern koordra, by mark, followed through a cache: those of which a pod, a claim, a consumer of a claim, a
-    pod group or a lift has changed are gathered anew. Not thread-safe."""
+    pod group or an ungating has changed are gathered anew. Not thread-safe."""
 
     def __init__(self, cache: ClusterCache, ungating: UngateTracker) -> None:
         self.gangs: dict[GangRef, Gang] = {}
@@ -321,7 +321,7 @@ def _position(pod: Object) -> tuple[bool, int, Urgency]:
 
 def _was_let_go(pod: Object, ungating: UngateTracker) -> bool:
     if pod_claims.is_gated(pod):
-        return ungating.is_lifted(pod)
+        return ungating.is_ungated(pod)
     return COMMITTED in objects.annotations_of(pod)
 
 

@@ -5,7 +5,7 @@ Not committed (no gate of the gang is lifted):
     phase               what is there                                               what is done
     ------------------  ----------------------------------------------------------  -------------------------------------------
     Refused             invalid terms, or a member that is not gated                told; nothing is allocated
-    Unconfirmed         a gate may have been lifted, no answer came, and not        the pod is written anew, so that the lift can
+    Unconfirmed         a gate may have been lifted, no answer came, and not        the pod is written anew, so that the write can
                         enough members are placed any more                          not come late; then it is one of the others
     Gathering           fewer members than the least are there and plannable        told; what is allocated is given back
     Ready               enough members have all their devices, on nodes that exist  the gates are lifted
@@ -58,13 +58,13 @@ _IDLE: Final = frozenset({Phase.REFUSED, Phase.GATHERING, Phase.PARTIALLY_ALLOCA
 
 @dataclass(frozen=True, slots=True)
 class GangStatus:
-    """`count`: members that count towards the least. `give_back`: claims to free now. `lift`: members to let go now. `plan`:
-    members to find places for, `needed`: how many of them at the least. `doubts`: members whose lift has to be ruled out."""
+    """`count`: members that count towards the least. `give_back`: claims to free now. `ungate`: members to let go now. `plan`:
+    members to find places for, `needed`: how many of them at the least. `doubts`: members whose ungating has to be ruled out."""
 
     phase: Phase
     count: int = 0
     give_back: tuple[Object, ...] = ()
-    lift: tuple[Member, ...] = ()
+    ungate: tuple[Member, ...] = ()
     plan: tuple[Member, ...] = ()
     needed: int = 0
     doubts: tuple[Member, ...] = ()
@@ -139,7 +139,7 @@ def _uncommitted(
     enough = len(placed) + len(gang.without_claims) + gang.done >= least
     lost = sorted(node for member in placed for node in places(member) if node not in nodes)
     if enough and not lost and (touched or len(placed) == len(ready)):
-        return GangStatus(Phase.READY, count, lift=placed)
+        return GangStatus(Phase.READY, count, ungate=placed)
     if touched:
         why = f"node {lost[0]} is gone" if lost else "not all of its members could be written"
         return GangStatus(Phase.PARTIALLY_ALLOCATED, count, give_back=touched, why=why)
@@ -149,19 +149,19 @@ def _uncommitted(
 
 def _committed(gang: Gang) -> GangStatus:
     committed = gang.committed
-    lift = tuple(member for member in gang.held if member.may_be_planned and member.is_placed)
+    ungate = tuple(member for member in gang.held if member.may_be_planned and member.is_placed)
     waiting = [
         member for member in (*committed, *gang.held) if member.may_be_planned and not member.is_placed
     ]
     present = sum(1 for member in committed if member.is_bound or member.is_placed)
-    present += len(lift) + len(gang.without_claims) + gang.done
+    present += len(ungate) + len(gang.without_claims) + gang.done
     least = gang.terms.least or 0
     plan = _at_most(gang, waiting, present)
     if present < least and waiting:
-        return GangStatus(Phase.BELOW_MIN_MEMBER, present, lift=lift, plan=plan, needed=least - present)
+        return GangStatus(Phase.BELOW_MIN_MEMBER, present, ungate=ungate, plan=plan, needed=least - present)
     if plan:
-        return GangStatus(Phase.GROWING, present, lift=lift, plan=plan, needed=1)
-    return GangStatus(Phase.WHOLE, present, lift=lift)
+        return GangStatus(Phase.GROWING, present, ungate=ungate, plan=plan, needed=1)
+    return GangStatus(Phase.WHOLE, present, ungate=ungate)
 
 
 def takeable(

@@ -22,7 +22,13 @@ from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.elastic_shrink import victims_for
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.member_placement import Cell, ExcludedFor, MemberPlacement, Place, question
+from koordra.controller.gangs.member_placement import (
+    ColocatedMembers,
+    ExcludedFor,
+    MemberPlacement,
+    Place,
+    question,
+)
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus, Phase
 from koordra.controller.gangs.reservation import GangReservation
@@ -52,12 +58,12 @@ class _Considered:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A gang that is looked at: as the engine is asked, its cells by key, and the nodes that each is kept off."""
+    """A gang that is looked at: as the engine is asked, its colocated members by key, and the nodes that each is kept off."""
 
     gang: Gang
     status: GangStatus
     question: asked.Gang
-    cells: Mapping[str, Cell]
+    colocated: Mapping[str, ColocatedMembers]
     excluded: ExcludedFor
 
 
@@ -148,7 +154,7 @@ class GangPlanner:
         self, turn: _Turn, *, budget: int = 1, without: frozenset[str] = frozenset()
     ) -> asked.GangAnswer:
         return self._placement.place(
-            turn.question, turn.cells, excluded=turn.excluded, budget=budget, without=without
+            turn.question, turn.colocated, excluded=turn.excluded, budget=budget, without=without
         )
 
     def _basis(self, turn: _Turn) -> tuple[object, ...]:
@@ -176,7 +182,7 @@ class GangPlanner:
         written = commit.allocate(
             gang,
             answer,
-            turn.cells,
+            turn.colocated,
             context=self._context,
             on_allocated=self._on_allocated,
             config=entries,
@@ -210,10 +216,10 @@ class GangPlanner:
             self._events.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
         text = f"waits with its gang {gang.key}: {answer.text}"
         waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
-        for key, cell in turn.cells.items():
-            for claim in cell.group.pending:
+        for key, together in turn.colocated.items():
+            for claim in together.group.pending:
                 self._context.events.waiting(
-                    claim, cell.group.users(claim), answer.reasons.get(key) or (waits,)
+                    claim, together.group.users(claim), answer.reasons.get(key) or (waits,)
                 )
 
     def _reserve(self, turn: _Turn, now: float) -> None:

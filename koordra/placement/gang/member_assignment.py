@@ -1,11 +1,12 @@
-"""The form of a node's answer: a seat for every member, which says what it is given and how well that lies together.
+"""The form of a node's answer: an assignment for every member, which says what it is given and how well that lies together.
 
-    offers of the search ─▶ seats by what members ask ─▶ seats by class ─▶ allocations of one member on one node
+    offers of the search ─▶ assignments by what members ask ─▶ assignments by class ─▶ allocations of one member on one node
 
-A seat is of no member and of no node in particular: members that ask the same may swap seats, and a seat on one node is as good on
-each node of the kind, so devices are told by position. Only when a member is `seated` are names written into its allocations.
+An assignment is of no member and of no node in particular: members that ask the same may swap theirs, and an assignment on one
+node is as good on each node of the kind, so devices are identified by position. Names are written into a member's allocations only
+by `offer_for`.
 
-A seat's steps above PXB say how far its worst GPU is from its NIC. What the search itself was charged (steps down in lists, scopes
+An assignment's steps above PXB say how far its worst GPU is from its NIC. What the search itself was charged (steps down in lists, scopes
 widened) is added to the whole answer, so that answers are compared by one number: `apart`.
 """
 
@@ -44,7 +45,7 @@ Alike = Sequence[tuple[RequestClass, Sequence[ResolvedGroup]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MemberAssignment:
     """One member's part of an answer: its devices; rails and types of its NICs, and whether it has them whole; its steps above PXB."""
 
     given: tuple[DeviceAssignment, ...]
@@ -60,16 +61,17 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A count that fits: its seats by class, each class's in order of devices. As it is kept, seats are by what members ask for (`asks`)."""
+    """A count that fits: its assignments by class, each class's in order of devices. As it is kept, they are by what members ask for
+    (`asks`)."""
 
-    seats: tuple[tuple[Seat, ...], ...]
+    assignments: tuple[tuple[MemberAssignment, ...], ...]
     apart: int
     spare: int
     rails: Rails
     asks: tuple[RequestClass, ...] = ()
 
 
-BARE: Final = Seat(())
+BARE: Final = MemberAssignment(())
 """Of a member that asks for no devices."""
 
 
@@ -81,33 +83,33 @@ def fit_of(
     taken: Usage,
     widened: int = 0,
 ) -> Fit:
-    """The offers (of all members together, or one after the other) as seats. `positions`: where on the node the offers' devices are."""
+    """The offers (of all members together, or one after the other) as assignments. `positions`: where on the node the offers' devices are."""
     claims = [(offer, position) for offer in offers for position in range(len(offer.claims))]
-    seats: list[tuple[Seat, ...]] = []
+    assignments: list[tuple[MemberAssignment, ...]] = []
     at = 0
     for _, members in alike:
         own = []
         for member in members:
-            own.append(_seat(claims[at : at + len(member.asked)], positions))
+            own.append(_assignment_of(claims[at : at + len(member.asked)], positions))
             at += len(member.asked)
-        seats.append(tuple(sorted(own, key=lambda seat: seat.first)))
-    every = [seat for own in seats for seat in own]
+        assignments.append(tuple(sorted(own, key=lambda assignment: assignment.first)))
+    every = [assignment for own in assignments for assignment in own]
     used = {placed.device for offer in offers for placed in offer.placed}
     return Fit(
-        tuple(seats),
-        sum(seat.apart for seat in every) + sum(map(_charged, offers)) + WIDENED_APART * widened,
+        tuple(assignments),
+        sum(assignment.apart for assignment in every) + sum(map(_charged, offers)) + WIDENED_APART * widened,
         sum(
             offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
             and device not in used
             and not taken.in_use(offered.id)
             for device, offered in enumerate(offers[-1].devices)
         ),
-        frozenset(rail for seat in every for rail in seat.rails),
+        frozenset(rail for assignment in every for rail in assignment.rails),
         tuple(asks for asks, _ in alike),
     )
 
 
-def _seat(claims: Sequence[tuple[Offer, int]], positions: Sequence[int] | None) -> Seat:
+def _assignment_of(claims: Sequence[tuple[Offer, int]], positions: Sequence[int] | None) -> MemberAssignment:
     devices = [plain for offer, position in claims for plain in offer.devices_of(position)]
     nics = _nics(devices)
     placed = [
@@ -116,7 +118,7 @@ def _seat(claims: Sequence[tuple[Offer, int]], positions: Sequence[int] | None) 
         for one in offer.placed
         if one.wanted.claim == position
     ]
-    return Seat(
+    return MemberAssignment(
         tuple(
             DeviceAssignment(
                 claim,
@@ -168,14 +170,16 @@ def _charged(offer: Offer) -> int:
 
 def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:
     """The answer for members that ask alike, given to their classes in turn."""
-    seats = {asks: iter(own) for asks, own in zip(fit.asks, fit.seats, strict=True)}
+    assignments = {asks: iter(own) for asks, own in zip(fit.asks, fit.assignments, strict=True)}
     shared = tuple(
-        tuple(itertools.islice(seats[one.devices], number)) if one.claims and number else (BARE,) * number
+        tuple(itertools.islice(assignments[one.devices], number))
+        if one.claims and number
+        else (BARE,) * number
         for one, number in zip(classes, count, strict=True)
     )
-    return replace(fit, seats=shared)
+    return replace(fit, assignments=shared)
 
 
-def seated(seat: Seat, resolved: ResolvedGroup, node: str, engine: Engine) -> Offer:
-    """What the member is given in this seat on the node."""
-    return offer_of(Result(0, seat.given), engine.index.nodes[node], resolved.asked)
+def offer_for(assignment: MemberAssignment, resolved: ResolvedGroup, node: str, engine: Engine) -> Offer:
+    """What the member is given by this assignment on the node."""
+    return offer_of(Result(0, assignment.given), engine.index.nodes[node], resolved.asked)

@@ -37,7 +37,7 @@ class NodeSearch:
     _pools: dict[tuple[str, Rails], tuple[list[Pool], tuple[int, ...]]] = field(default_factory=dict)
 
     def search(self, name: str, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
-        """The node's seats for these members, on these rails; and whether the search ran out of budget."""
+        """The node's assignments for these members, on these rails; and whether the search ran out of budget."""
         taken, members = self.engine.index.taken, [member for _, own in alike for member in own]
         together = self.together(members)
         positions = None if rails is None else self._on_rails(name, rails)[1]

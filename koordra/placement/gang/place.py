@@ -1,14 +1,14 @@
 """From a gang to its answer.
 
     members ─▶ classes ┐
-    nodes ───▶ kinds ──┼─▶ what each kind takes ─▶ tables over the tree of domains ─▶ counts per node ─▶ seats, ranks
+    nodes ───▶ kinds ──┼─▶ what each kind takes ─▶ tables over the tree of domains ─▶ counts per node ─▶ assignments, ranks
     labels ──▶ tree ───┘
 
     scope          where the gang may stand; what it requires and cannot be had ends here
     node_fit       what each kind of node takes, by the engine's word
     distribution   the best counts, first without a word on rails
     rails          the same on fewer rails
-    answer         members get their seats in order of the fabric, and ranks; or every member is told why not
+    answer         members get their assignments in order of the fabric, and ranks; or every member is told why not
 
 If the search ran out of budget somewhere and counting does not exclude a placement, the answer is Undecided.
 """
@@ -22,7 +22,7 @@ from typing import Final
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason
 from koordra.placement.decide import Engine
-from koordra.placement.gang.member_assignment import seated
+from koordra.placement.gang.member_assignment import offer_for
 from koordra.placement.gang.member_classes import MemberClass, classes_of, natural
 from koordra.placement.gang.node_fit import NodeFit
 from koordra.placement.gang.rank_assignment import ranks
@@ -118,16 +118,19 @@ class _Placing:
         ):
             fit = self.fitting.placed(node, found.counts[node], found.rails)
             domains = dict(zip(self.scope.levels, self.scope.places[node], strict=False))
-            for members, seats in zip(waiting, fit.seats, strict=True):
-                for seat in seats:
+            for members, assignments in zip(waiting, fit.assignments, strict=True):
+                for assignment in assignments:
                     member, resolved = next(members)
-                    offer = seated(seat, resolved, node, engine)
+                    offer = offer_for(assignment, resolved, node, engine)
                     keys = [claim.key for claim in member.group.claims]
                     given = offer.allocations(pin_to_node=True)
                     allocations = {key: one.to_dict() for key, one in zip(keys, given, strict=True)}
                     levels = {key: level_of(offer.devices_of(at)) for at, key in enumerate(keys)}
                     placed.append(
-                        (member, PlacedMember(member.key, node, 0, allocations, levels, domains, seat.rails))
+                        (
+                            member,
+                            PlacedMember(member.key, node, 0, allocations, levels, domains, assignment.rails),
+                        )
                     )
         ranked = ranks(placed, self.gang.fixed)
         done = {one.key for one in ranked}

@@ -15,7 +15,7 @@ _GPU_PREFIX: Final = "gpu-"
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
+class _RankedMember:
     key: str
     node: str
     rank: int
@@ -47,21 +47,23 @@ def gang_members(
     `hosts`: by member key, the name under which other members reach the pod; members without one are told by their key's name.
     """
     known = hosts or {}
-    seats = [_Seat(one.key, one.node, one.rank, _gpus(one.allocations.values())) for one in answer.members]
-    seats += [
-        _Seat(
+    ranked = [
+        _RankedMember(one.key, one.node, one.rank, _gpus(one.allocations.values())) for one in answer.members
+    ]
+    ranked += [
+        _RankedMember(
             one.key, one.node, one.rank if one.rank is not None else -1, _gpus(map(_allocation, one.claims))
         )
         for one in fixed
     ]
-    seats.sort(key=lambda seat: (seat.rank < 0, seat.rank, seat.key))
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(seat.node for seat in seats))}
+    ranked.sort(key=lambda one: (one.rank < 0, one.rank, one.key))
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(one.node for one in ranked))}
     beside: dict[str, dict[str, int]] = {}
-    for seat in seats:
-        here = beside.setdefault(seat.node, {})
-        here[seat.key] = len(here)
-    own_host = [known.get(seat.key) or seat.key.rpartition("/")[2] for seat in seats]
-    slots = tuple(seat.gpus for seat in seats)
+    for one in ranked:
+        here = beside.setdefault(one.node, {})
+        here[one.key] = len(here)
+    own_host = [known.get(one.key) or one.key.rpartition("/")[2] for one in ranked]
+    slots = tuple(one.gpus for one in ranked)
     found: dict[str, dict[str, Any]] = {}
     for member in answer.members:
         entry = GangMember(

@@ -1,7 +1,7 @@
 """Answers of nodes from tables (`device_table`), where tables can tell.
 
     node ─▶ its NodeClass ─▶ the table for what is asked ─▶ what is in use here, as bits ─▶ numbers for every count
-                                                                                         └▶ seats, for the counts that are chosen
+                                                                                         └▶ assignments, for the counts that are chosen
 
 A table is made once for all nodes of a NodeClass; of each node only what is in use counts. Tables are kept with the request class,
 and so are the numbers of a DeviceState: a node that did not change costs nothing.
@@ -85,7 +85,7 @@ class TableFit:
         members: Sequence[ResolvedGroup],
         rails: Rails | None,
     ) -> Fit | None:
-        """The seats of members that fit by the numbers; None where the table does not know."""
+        """The assignments of members that fit by the numbers; None where the table does not know."""
         info = self.engine.index.nodes[name]
         found = self._table(info, where, asks, members[0])
         free = None if found is None else self._free(info, found, rails)

@@ -15,13 +15,13 @@ FIRST_LIFT = 4
 """After a finalizer and an allocation for each of two members."""
 
 
-def two_members_and_a_lift_without_an_answer(*, landed: bool) -> GangCluster:
+def two_members_and_an_ungating_without_an_answer(*, written: bool) -> GangCluster:
     cluster = GangCluster(nodes=2, gpus=1)
     member(cluster, "w0")
     member(cluster, "w1")
     cluster.caches.deliver()
     fault = explode_at(FIRST_LIFT, lambda: ApiUnreachable("gone"))
-    if landed:
+    if written:
         cluster.api.after = fault
     else:
         cluster.api.before = fault
@@ -34,7 +34,7 @@ def two_members_and_a_lift_without_an_answer(*, landed: bool) -> GangCluster:
 
 def test_what_may_be_committed_keeps_its_devices_although_a_node_is_lost() -> None:
     """The caches show the lost node before they show the lifted gate."""
-    cluster = two_members_and_a_lift_without_an_answer(landed=True)
+    cluster = two_members_and_an_ungating_without_an_answer(written=True)
     assert let_go(cluster) == ["w0"]
     cluster.api.delete(NODES, str(cluster.node_of("w1")))
     cluster.caches.deliver(NODES)
@@ -46,7 +46,7 @@ def test_what_may_be_committed_keeps_its_devices_although_a_node_is_lost() -> No
 
 
 def test_a_lift_that_was_lost_is_ruled_out_before_anything_is_taken_back() -> None:
-    cluster = two_members_and_a_lift_without_an_answer(landed=False)
+    cluster = two_members_and_an_ungating_without_an_answer(written=False)
     cluster.api.delete(NODES, str(cluster.node_of("w1")))
     cluster.caches.deliver()
     written: list[Write] = []
@@ -59,6 +59,6 @@ def test_a_lift_that_was_lost_is_ruled_out_before_anything_is_taken_back() -> No
 
 
 def test_a_lift_that_was_lost_is_repeated() -> None:
-    cluster = two_members_and_a_lift_without_an_answer(landed=False)
+    cluster = two_members_and_an_ungating_without_an_answer(written=False)
     cluster.settle()
     assert let_go(cluster) == ["w0", "w1"]

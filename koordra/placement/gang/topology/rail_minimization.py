@@ -135,10 +135,14 @@ class FewerRails:
         most, total = 0, 0
         types: set[str] = set()
         for node, count in found.counts.items():
-            seats = [seat for own in self.fitting.placed(node, count, found.rails).seats for seat in own]
-            most = max([most, *(len(seat.rails) for seat in seats)])
-            total += sum(len(seat.rails) for seat in seats if seat.whole)
-            types.update(name for seat in seats for name in seat.types)
+            assignments = [
+                assignment
+                for own in self.fitting.placed(node, count, found.rails).assignments
+                for assignment in own
+            ]
+            most = max([most, *(len(assignment.rails) for assignment in assignments)])
+            total += sum(len(assignment.rails) for assignment in assignments if assignment.whole)
+            types.update(name for assignment in assignments for name in assignment.types)
         nodes = len(found.counts.keys() | {one.node for one in self.gang.fixed})
         examples = {
             self.fitting.class_of(kind): self.fitting.kinds.example[kind]
