@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from koordra.allocator.devices.inventory import GPU, NIC, Pool, Usage
 from koordra.allocator.explain.diagnosis import reasons_on_node
-from koordra.allocator.explain.nearest_fit import Told
+from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.features import Features
 from koordra.allocator.joint_allocation import Member, Rule, members_of, relaxation_levels, rule_for
 from koordra.allocator.node_state import NodeState, Verdicts
@@ -46,7 +46,7 @@ class NodeAnswer:
     """
 
     offer: Offer | None = None
-    reasons: Callable[[], list[Told]] = list
+    reasons: Callable[[], list[ClaimReason]] = list
     exhausted: bool = False
     short: bool = False
     error: ClaimRefused | None = None
@@ -107,7 +107,7 @@ class Placement:
         self.last_tried: _Tried = []
         self.codes: dict[Hashable, int] = {}
         self._kept: dict[str, tuple[NodeState, Search]] = {}
-        self.together: dict[tuple[object, ...], list[Told]] = {}
+        self.together: dict[tuple[object, ...], list[ClaimReason]] = {}
 
     def on_node(
         self,
@@ -172,10 +172,10 @@ class Placement:
         known: Verdicts = {} if verdicts is None else verdicts
         return NodeState(pools, taken, self.features, honors_partitions=honors_partitions, verdicts=known)
 
-    def _told_of_state(self, name: str, state: Callable[[], NodeState], tried: _Tried) -> list[Told]:
+    def _told_of_state(self, name: str, state: Callable[[], NodeState], tried: _Tried) -> list[ClaimReason]:
         return self._told_again(name, state(), tried)
 
-    def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[Told]:
+    def _told_again(self, name: str, state: NodeState, tried: _Tried) -> list[ClaimReason]:
         """The reasons of a node like one that did not fit."""
         form = (tuple(tried), state.honors_partitions, self._new_search(state, tried).start_form())
         return reasons_on_node(name, self.asked, state, joint_rules=tried, known=self.together, form=form)

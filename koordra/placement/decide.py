@@ -23,7 +23,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Pool, Usage
-from koordra.allocator.explain.nearest_fit import Told
+from koordra.allocator.explain.nearest_fit import ClaimReason
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer, Placement
@@ -77,7 +77,7 @@ Decision = Offer | Unsatisfiable | Undecided
 class Explanation:
     """Why a group fits nowhere: by node, in order of their names. `error`: the one with which upstream would have ended."""
 
-    reasons: tuple[Told, ...] = ()
+    reasons: tuple[ClaimReason, ...] = ()
     undecided: bool = False
     error: ClaimRefused | None = None
 
@@ -451,7 +451,7 @@ class Engine:
         resolved = self.resolve(group)
         self.settle()
         placement = self._placement(resolved)
-        told: list[Told] = []
+        told: list[ClaimReason] = []
         undecided, error = False, None
         everyone = range(len(group.claims))
         for name in sorted(self.index.nodes if nodes is None else nodes):

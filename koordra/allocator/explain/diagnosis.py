@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
-from koordra.allocator.explain.nearest_fit import Together, Told
+from koordra.allocator.explain.nearest_fit import ClaimReason, Together
 from koordra.allocator.explain.rejection import Rejection, device_reason
 from koordra.allocator.joint_allocation import Rule
 from koordra.allocator.node_state import NodeState
@@ -26,12 +26,12 @@ class _Diagnosis:
     claims: Sequence[ResolvedClaim]
     state: NodeState
     joint_rules: Sequence[Rule]
-    known: dict[tuple[object, ...], list[Told]]
+    known: dict[tuple[object, ...], list[ClaimReason]]
     form: tuple[object, ...]
-    of_devices: list[Told] = field(default_factory=list)
-    of_requests: list[Told] = field(default_factory=list)
+    of_devices: list[ClaimReason] = field(default_factory=list)
+    of_requests: list[ClaimReason] = field(default_factory=list)
 
-    def run(self) -> list[Told]:
+    def run(self) -> list[ClaimReason]:
         served = True
         for position, claim in enumerate(self.claims):
             for request in claim.requests:
@@ -46,7 +46,7 @@ class _Diagnosis:
             self.of_requests += self._together_known()
         return [*self.of_requests, *self.of_devices]
 
-    def _together_known(self) -> list[Told]:
+    def _together_known(self) -> list[ClaimReason]:
         """A node of the same form has the same story, so it is worked out once."""
         if self.form not in self.known:
             together = Together(self.node, self.claims, self.state, self.joint_rules)
@@ -111,9 +111,9 @@ def reasons_on_node(
     state: NodeState,
     *,
     joint_rules: Sequence[Rule],
-    known: dict[tuple[object, ...], list[Told]] | None = None,
+    known: dict[tuple[object, ...], list[ClaimReason]] | None = None,
     form: tuple[object, ...] = (),
-) -> list[Told]:
+) -> list[ClaimReason]:
     """Everything that keeps the group off the node; never empty.
 
     `known` remembers what was found for nodes by their `form`; an empty form is remembered for nobody.

@@ -38,7 +38,7 @@ _TRIED_ALONE: Final = 4
 _BUDGET_ALONE: Final = 400
 """How many constraints are left out one by one, and the placements that each of them may try."""
 
-Told = tuple[int, Reason]
+ClaimReason = tuple[int, Reason]
 """A reason with the position of the claim it is for."""
 
 ConstraintAt = tuple[int, int]
@@ -64,14 +64,14 @@ class Together:
     joint_rules: Sequence[Rule]
     candidates: Candidates | None = None
 
-    def reasons(self) -> list[Told]:
+    def reasons(self) -> list[ClaimReason]:
         self.candidates = candidates_of(self.claims, self.state)
         short = list(self._short_classes())
         if short:
             return short
         return self._nearest() or self._for_all(Cause.INSUFFICIENT_CAPACITY, self._totals())
 
-    def _for_all(self, cause: Cause, detail: str) -> list[Told]:
+    def _for_all(self, cause: Cause, detail: str) -> list[ClaimReason]:
         reason = Reason(self.node, None, None, cause.value, detail)
         return [(position, reason) for position in range(len(self.claims))]
 
@@ -81,7 +81,7 @@ class Together:
 
     # --- relaxations ----------------------------------------------------------------------------------------------------
 
-    def _nearest(self) -> list[Told]:
+    def _nearest(self) -> list[ClaimReason]:
         """One kind of clause is left out, then two, then all; the first that fits tells its story."""
         demanded = self.state.demanded_of(self.claims)
         joints = tuple(rule for rule in self.joint_rules if rule.scope is not None)
@@ -114,7 +114,7 @@ class Together:
 
     def _story(
         self, out: Sequence[str], left: Left, joints: tuple[Rule, ...], demanded: PartitionTracker | None
-    ) -> Iterator[Told]:
+    ) -> Iterator[ClaimReason]:
         alone = len(out) == 1
         wanted = []
         if "joints" in out:
@@ -162,7 +162,7 @@ class Together:
 
     # --- JointAllocations -----------------------------------------------------------------------------------------------
 
-    def _unmet_scopes(self, joints: tuple[Rule, ...], left: Left, nearest: str) -> Iterator[Told]:
+    def _unmet_scopes(self, joints: tuple[Rule, ...], left: Left, nearest: str) -> Iterator[ClaimReason]:
         alone = {rule: self._relaxed(rule, joints, left) for rule in joints} if not nearest else {}
         at_fault = [rule for rule in joints if alone.get(rule)] or list(joints)
         for rule in at_fault:
@@ -215,7 +215,7 @@ class Together:
 
     # --- constraints ----------------------------------------------------------------------------------------------------
 
-    def _violated(self, left: Left, nearest: str) -> Iterator[Told]:
+    def _violated(self, left: Left, nearest: str) -> Iterator[ClaimReason]:
         every = sorted(left.without)
         at_fault: list[ConstraintAt] = []
         if not nearest:
@@ -291,7 +291,7 @@ class Together:
             said.append(f"GpuConfig partition: {names.PARTITION_HONOR}")
         return " and ".join(said)
 
-    def _no_partition(self, demanded: PartitionTracker, nearest: str) -> Iterator[Told]:
+    def _no_partition(self, demanded: PartitionTracker, nearest: str) -> Iterator[ClaimReason]:
         """Cards are to be partitions of the node's fabric, and those of the sizes asked for are not free."""
         state = self.state
         nearest = nearest or f"it would fit without {self._demands(demanded)}"
@@ -324,7 +324,7 @@ class Together:
 
     # --- figures --------------------------------------------------------------------------------------------------------
 
-    def _short_classes(self) -> Iterator[Told]:
+    def _short_classes(self) -> Iterator[ClaimReason]:
         """Classes of which all requests together want more devices than there are places."""
         found = self.candidates
         for name in sorted({wanted.device_class.name for wanted in found or ()}):
