@@ -182,3 +182,18 @@ def test_more_given_out_than_is_published_counts_less_than_nothing() -> None:
     }
     held = allocated(claim("held"), {"devices": {"results": [result]}})
     assert Partial([*machine(1, 0), held]).bound() == -250 - 250
+
+
+def test_sets_with_the_room_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many ways leave the same cards in the same state."""
+    asked, cover = [], DeviceTypeDemand.least_cover
+
+    def counted(demand: DeviceTypeDemand, *given: Any, **options: Any) -> int:
+        asked.append(given)
+        return cover(demand, *given, **options)
+
+    monkeypatch.setattr(DeviceTypeDemand, "least_cover", counted)
+    chosen = Partial(HGX, {0: "72Gi", 1: "48Gi"})
+    rest = shared(1, 2, most=2, sums=memory("30Gi", "30Gi"))
+    again = [chosen.bound([0], of_gpus=rest, more=(1, 0)) for _ in range(3)]
+    assert (len(set(again)), len(asked)) == (1, 1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pytest
 
+from koordra.allocator import score
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
 from koordra.allocator.score import SelectionTerms
@@ -63,6 +65,27 @@ def test_each_gpu_is_as_near_as_to_the_nearest_nic(
     terms = SelectionTerms(near, NO_FABRIC, [])
     least = terms.least_nearness(chosen, frozenset(nics), further=frozenset(further), more=more)
     assert least == steps * MILLION
+
+
+def test_what_a_set_costs_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[str] = []
+    spread, least_sum = SelectionTerms._spread, score.least_sum
+
+    def spread_counted(*given: Any) -> int:
+        worked.append("together")
+        return spread(*given)
+
+    def sum_counted(rows: Any) -> int:
+        worked.append("nearness")
+        return least_sum(rows)
+
+    monkeypatch.setattr(SelectionTerms, "_spread", spread_counted)
+    monkeypatch.setattr(score, "least_sum", sum_counted)
+    terms = SelectionTerms(near, NO_FABRIC, PAIRS)
+    for _ in range(3):
+        terms.cost([0, 2], [3, 4])
+        terms.least_together([0], further=frozenset({1, 2}), more=1)
+    assert sorted(worked) == ["nearness", "together", "together"]
 
 
 GPUS, NICS = range(3), range(3, 5)
