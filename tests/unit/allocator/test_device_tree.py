@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from koordra.allocator.search.device_tree import DeviceTree, Orbits, inserted, nests, spread
+from koordra.allocator.search.symmetry import Symmetry
+from koordra.api import names
 
 
 @pytest.mark.parametrize(
@@ -98,3 +102,9 @@ def test_a_level_at_which_a_device_is_alone_is_remembered_with_it() -> None:
     tree = DeviceTree([("numa", ["a", "a", "b"]), ("switch", ["1", "2", ""])], 3)
     assert tree.alone == [("switch",), ("switch",), ("numa",)]
     assert [len(above) for above in tree.ancestors] == [1, 1, 0]
+
+
+def test_only_a_bus_that_devices_share_is_a_level() -> None:
+    addresses = ("0000:01:00.0", "0000:01:00.1", "0000:02:00.0", None)
+    devices = [SimpleNamespace(plain={names.STANDARD_PCI_BUS_ID: address}) for address in addresses]
+    assert Symmetry._buses(cast(Any, SimpleNamespace(devices=devices))) == ["0000:01", "0000:01", "", ""]
