@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from koordra.allocator.devices.nvlink_fabric import Fabric
 from koordra.allocator.search.device_tree import DeviceTree, Orbits, inserted, nests, spread
 from koordra.allocator.search.symmetry import Symmetry
 from koordra.api import names
@@ -108,3 +109,16 @@ def test_only_a_bus_that_devices_share_is_a_level() -> None:
     addresses = ("0000:01:00.0", "0000:01:00.1", "0000:02:00.0", None)
     devices = [SimpleNamespace(plain={names.STANDARD_PCI_BUS_ID: address}) for address in addresses]
     assert Symmetry._buses(cast(Any, SimpleNamespace(devices=devices))) == ["0000:01", "0000:01", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("scored", "demanded", "pinned"), [(False, None, False), (True, None, True), (False, "partitions", True)]
+)
+def test_nvlink_tells_cards_apart_for_a_score_and_for_demanded_partitions(
+    scored: bool, demanded: str | None, pinned: bool
+) -> None:
+    links = ((0, 4), (4, 0))
+    state = SimpleNamespace(fabric=Fabric.of(range(2), links, []))
+    search = cast(Any, SimpleNamespace(state=state, scored=scored, demanded=demanded))
+    expected = {0: (0, links, ()), 1: (1, links, ())} if pinned else {}
+    assert Symmetry._pinned_cards(cast(Any, None), search, None) == expected
