@@ -202,6 +202,10 @@ def test_of_a_node_that_gave_out_more_than_it_has_less_than_nothing_is_left() ->
     assert cost([node(), slice_of(smaller), held], named("nic", [0])) == -333
 
 
+def test_of_a_node_without_gpus_everything_is_left() -> None:
+    assert cost(machine(0, 2), named("nic", [0])) == 1000
+
+
 def test_what_is_left_of_a_card_counts_in_thousandths() -> None:
     quarter = {"memory": "20Gi"}
     assert cost(HGX, named("gpu", [0], capacity=quarter)) == 10 * 3 + 750 + (1000 - 31 - 1)
