@@ -42,8 +42,9 @@ class Run:
         ]
         counted: Counter[str] = Counter()
         for mutant in every:
-            mutant.number = counted[mutant.name]
-            counted[mutant.name] += 1
+            name = mutant.name  # as long as it has no number
+            mutant.number = counted[name]
+            counted[name] += 1
         every.sort(key=lambda mutant: mutant.rank(options.seed))
         others = [mutant for mutant in every if not is_named(mutant)]
         self._named = [mutant for mutant in named() if mutant.area in areas] + list(filter(is_named, every))
