@@ -1,7 +1,7 @@
 """Inside a node: the search's choice, guided by what was learned of the workload.
 
 The search (`allocator.search.search`) knows every rule of a claim and finds the best choice by the written cost, whose last part is best
-fit. The policy `koordra` knows, beside that, what a choice leaves to those who come (`leftover`, `joint`). Both are asked, and the
+fit. The policy `koordra` knows, beside that, what a choice leaves to claims to come (`expected_waste`, `joint_devices`). Both are asked, and the
 claim comes first:
 
     written cost ──▶ best choice ────────────────────────────────┐
