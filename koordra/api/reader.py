@@ -13,11 +13,14 @@ import marshal
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.errors import InvalidInput, InvalidManifest, InvalidQuantity
 from koordra.quantity import parse
+
+LONGEST_CONTENT: Final = 16 << 10
+"""Bytes. A published GPU has 2 to 4 KiB, a claim of the examples 1."""
 
 
 class Reader:
@@ -41,11 +44,15 @@ class Reader:
 
     @property
     def content(self) -> bytes:
-        """Equal for data that is written alike, by which what was read can be kept; empty where it is not plain JSON."""
+        """Equal for data that is written alike, by which what was read can be kept.
+
+        Empty where it is not plain JSON, or longer than what is worth keeping: a tenant writes claims of up to a megabyte.
+        """
         try:
-            return marshal.dumps(self.data, 0)  # type: ignore[arg-type]
+            content = marshal.dumps(self.data, 0)  # type: ignore[arg-type]
         except ValueError:
             return b""
+        return content if len(content) <= LONGEST_CONTENT else b""
 
     def place(self, name: str) -> str:
         """The path of a field."""

@@ -163,9 +163,10 @@ class Engine:
         asked = resolve(claim, position=position, classes=self.index.classes, features=self.features)
         if self.policy is not None:
             refuse_bad_selectors(asked)
-        if len(self._claims) >= MOST_SPECS:
-            self._claims.clear()
-        self._claims[key] = asked
+        if claim.content:
+            if len(self._claims) >= MOST_SPECS:
+                self._claims.clear()
+            self._claims[key] = asked
         return asked
 
     def settle(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from koordra.api.allocation import Allocation
 from koordra.api.claims import Constraint, DeviceClass, ResourceClaim, Toleration
 from koordra.api.devices import Attribute, DeviceID, Taint
+from koordra.api.reader import LONGEST_CONTENT
 from koordra.api.slices import DeviceTaintRule, ResourceSlice
 from koordra.errors import InvalidManifest
 
@@ -220,3 +221,19 @@ def test_taint_rules_match_what_they_name() -> None:
 def test_a_class_without_cel_is_kept_for_the_allocator_to_refuse() -> None:
     found = DeviceClass.from_dict({"metadata": {"name": "k"}, "spec": {"selectors": [{}]}})
     assert found.selectors == ("",)
+
+
+@pytest.mark.parametrize(("padding", "kept"), [(100, True), (LONGEST_CONTENT, False)])
+def test_specs_written_alike_are_read_once_unless_they_are_long(padding: int, kept: bool) -> None:
+    """What is kept of tenants' claims is bounded in bytes, not in claims alone."""
+
+    def read(name: str) -> ResourceClaim:
+        opaque = {"driver": "other.example", "parameters": {"text": "x" * padding}}
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.koordra.io"}}
+        spec = {"devices": {"requests": [request], "config": [{"opaque": opaque}]}}
+        return ResourceClaim.from_dict({"metadata": {"name": name, "namespace": "a"}, "spec": spec})
+
+    one, other = read("one"), read("other")
+    assert one.requests == other.requests
+    assert (one.requests is other.requests) == kept
+    assert bool(one.content) == kept
