@@ -32,7 +32,6 @@ from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.foreign_names import (
     foreign,
-    is_like_one,
     is_misspelt,
     warn_of_annotations,
     warn_of_resources,
@@ -135,15 +134,6 @@ def rewrite(
         tuple(_line(container, asked, normalized) for container in view.containers),
         entry,
         resources,
-    )
-
-
-def is_read(key: str) -> bool:
-    """Whether an annotation or label of that name may say something to the rewriting."""
-    return is_like_one(key) or any(
-        dialect.vocabulary.covering(key, place)
-        for dialect in DIALECTS
-        for place in (Place.ANNOTATION, Place.LABEL)
     )
 
 

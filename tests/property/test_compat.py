@@ -23,7 +23,7 @@ from koordra.compat.dialects import DIALECTS
 from koordra.compat.dialects import elastic_gpu as elastic
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.settings import in_a_cluster
-from koordra.controller.legacy.translation import Translated, Translations, translated
+from koordra.controller.legacy.translation import translated
 from koordra.errors import InvalidInput
 from koordra.quantity import to_int
 from koordra_devcluster.apiserver.fields.schema import Decoder
@@ -542,7 +542,7 @@ def test_equal_content_has_equal_names_and_other_content_others(manifest: Dict) 
     assert [json.dumps(obj) for obj in one.objects[1:]] == [json.dumps(obj) for obj in two.objects[1:]]
 
 
-# --- remembered ---------------------------------------------------------------------------------------------------------
+# --- stored -------------------------------------------------------------------------------------------------------------
 
 DRESS: Dict = {"volumes": [{"name": "token-x1"}], "hostname": "h", "affinity": {"nodeAffinity": {}}, "nodeSelector": {"a": "b"}}  # fmt: skip
 
@@ -559,22 +559,31 @@ def dressed(manifest: Dict, number: int) -> Dict:
     return made
 
 
-def outcome(work: Callable[[Notes], Translated]) -> tuple[object, ...]:
+def stored(sent: Dict) -> tuple[Dict, tuple[object, ...]]:
+    """The pod as it is stored, and all else that came of it."""
     notes = Notes("Pod team/p")
     try:
-        made = work(notes)
+        found, problems = translated(sent, SETTINGS, notes, classes=None)
     except InvalidInput as error:
-        return str(error), notes.found
-    return made.found.pod, made.found.template, made.found.dialect, made.found.entry, notes.found
+        return sent, (str(error), notes.found)
+    return found.pod, (found.template, found.dialect, found.entry, problems, notes.found)
 
 
 @given(any_pods(), st.integers(0, 3), st.integers(4, 9))
-def test_what_is_remembered_is_what_would_be_worked_out(manifest: Dict, first: int, second: int) -> None:
-    translations = Translations(SETTINGS)
-    for number in (first, second, first):
+def test_pods_of_a_workload_share_a_template_and_keep_their_own(
+    manifest: Dict, first: int, second: int
+) -> None:
+    outcomes = []
+    for number in (first, second):
         sent = dressed(manifest, number)
         before = copy.deepcopy(sent)
-        remembered = outcome(lambda notes, sent=sent: translations.of(sent, notes))  # type: ignore[misc]
-        worked_out = outcome(lambda notes, sent=sent: translated(sent, SETTINGS, notes, classes=None))  # type: ignore[misc]
-        assert remembered == worked_out
+        pod, outcome = stored(sent)
+        outcomes.append(outcome)
         assert sent == before
+        assert pod["metadata"]["name"] == f"web-{number}"
+        assert pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == str(number)
+        assert {key: pod["spec"][key] for key in DRESS} == {**DRESS, "hostname": f"web-{number}"}
+        for entry in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            assert entry["volumeMounts"] == [{"name": f"token-{number}", "mountPath": "/t"}]
+            assert entry["ports"] == [{"containerPort": 80 + number}]
+    assert outcomes[0] == outcomes[1]

@@ -5,11 +5,11 @@
     controller:     template gone before the claim was made ──> made again from what the pod carries
                     template that no pod refers to, for some time ──> deleted
 
-    admission    one review, from the pod to the answer              templates   making sure of the template, at admission
-    translation  the rewriting, remembered for a workload's pods      usage       what a namespace's legacy pods add up to
+    admission    one review, from the pod to the answer; what a replica of the webhook follows for it
+    translation  the pod as it is stored; native form                templates   making sure of the template, at admission
     quota        ResourceQuotas, and which pods beyond them get no devices
-    template_gc  which templates to make again, which to delete      run         what a replica of the webhook follows
-    controller   a leader's loop
+    usage        what a namespace's legacy pods add up to            template_gc which templates to make again, which to delete
+    controller   a leader's loop                                     settings    what an operator may say
 
 **Why nothing goes wrong between webhook and controller.** A template is content-addressed: making it twice is making it once,
 and a template of that name with other content is a refusal, never used. It is made before the pod is admitted and never

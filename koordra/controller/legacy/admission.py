@@ -1,4 +1,4 @@
-"""One pod that is being created: from the review to the answer.
+"""One legacy pod that is being created: from the review to the answer; and what a replica of the webhook follows for it.
 
     not koordra's business     no dialect's names, another vendor's, opted out, a static pod's mirror: as it is
     native mode                plain cards and MIG by names that a DeviceClass has (extendedResourceName): kube-scheduler makes the claim
@@ -9,33 +9,40 @@
     template                   made sure of, or refused (403): never admitted with a template that says something else
     gate, suitable nodes       as for every pod with claims of koordra's (webhook/handlers.py)
 
-AdmissionRequest a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
+Asked a second time (reinvocation), a pod asks for nothing any more and comes back as it is. In a dry run the answer is the same
 and nothing is made.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.elastic import elastic_pods
+from koordra.api.kinds import PODS
 from koordra.api.objects import Object
 from koordra.compat.dialects import dialect_named
 from koordra.compat.rewrite import Rewritten, has_dialect, rewrite
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, bounded, refusal
-from koordra.controller.legacy.settings import IGNORE, OPT_OUT
+from koordra.controller.legacy.settings import IGNORE, OPT_OUT, LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
-from koordra.controller.legacy.translation import Translations
-from koordra.controller.legacy.usage import ADMITTED, Usage, tokens
-from koordra.controller.webhook import handlers
-from koordra.controller.webhook.handlers import is_native
+from koordra.controller.legacy.translation import translated
+from koordra.controller.legacy.usage import ADMITTED, QuotaWatch, Usage, counted_part, tokens
+from koordra.controller.webhook.handlers import admitted, is_native
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput, InvalidManifest
+from koordra.kube import KubeClient
+from koordra.metrics import Metrics
+from koordra.process import spawn
+from koordra.watch import WatchCache
 
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Annotation on the kubelet's copy of a static pod, which runs whatever is said here, and may not refer to claims."""
@@ -52,7 +59,6 @@ class Admission:
     templates: Templates
     usage: Usage
     quotas: Callable[[str], list[Object]]
-    translations: Translations
     count: Callable[[str, str], None] = lambda dialect, outcome: None
 
     def __call__(self, asked: AdmissionRequest, in_native: bool) -> Answer:
@@ -67,42 +73,28 @@ class Admission:
         except InvalidInput as error:
             self.count("", "refused")
             answer = Answer((error,))
-        warnings = tuple(str(note) for note in notes.found)
-        return Answer(
-            answer.problems, answer.object, (*answer.warnings, *warnings), answer.code, answer.reason
-        )
+        return replace(answer, warnings=(*answer.warnings, *map(str, notes.found)))
 
     def _answer(self, pod: Object, asked: AdmissionRequest, *, in_native: bool, notes: Notes) -> Answer:
         bound = elastic_pods.with_claims(pod)
         if bound.problems:
             return Answer(bound.problems, warnings=bound.warnings)
         hidden = elastic_pods.without_annotations(bound.pod)
-        if not has_dialect(hidden, self.settings) or (in_native and self._is_extended(hidden)):
-            if bound.pod is pod:
-                return Answer()
-            return Answer(
-                object=handlers.admitted(bound.pod, self.lookups, native=in_native), warnings=bound.warnings
-            )
-        made = self.translations.of(hidden, notes, classes=self.lookups.classes() if in_native else None)
-        if made.problems:
-            return Answer(made.problems)
-        found = made.found
-        if found.template is None:
+        found = Rewritten(hidden)
+        if has_dialect(hidden, self.settings) and not (in_native and self._is_extended(hidden)):
+            classes = self.lookups.classes() if in_native else None
+            found, problems = translated(hidden, self.settings, notes, classes=classes)
+            if problems:
+                return Answer(problems)
+        if found.template is not None:
+            shown = elastic_pods.with_annotations(found.pod, bound.pod)
+            answer = self._admitted(shown, found, asked, in_native=in_native)
+        else:
             changed = bound.pod is not pod
-            placed = handlers.admitted(bound.pod, self.lookups, native=in_native) if changed else None
-            return Answer(object=placed, warnings=bound.warnings)
-        shown = elastic_pods.with_annotations(found.pod, bound.pod)
-        return self._admitted(shown, found, asked, in_native=in_native, warnings=bound.warnings)
+            answer = Answer(object=admitted(bound.pod, self.lookups, native=in_native) if changed else None)
+        return replace(answer, warnings=bound.warnings)
 
-    def _admitted(
-        self,
-        pod: Object,
-        found: Rewritten,
-        asked: AdmissionRequest,
-        *,
-        in_native: bool,
-        warnings: tuple[str, ...],
-    ) -> Answer:
+    def _admitted(self, pod: Object, found: Rewritten, asked: AdmissionRequest, *, in_native: bool) -> Answer:
         assert found.template is not None
         template, namespace = found.template, objects.namespace(pod)
         pod, why = self._charged(pod, template, asked)
@@ -117,8 +109,7 @@ class Admission:
                 self.count(found.dialect, "planted" if error.planted else "not_made")
                 return _forbidden(pod, str(error))
         self.count(found.dialect, "dry_run" if asked.is_dry_run else "rewritten")
-        placed = handlers.admitted(pod, self.lookups, native=in_native, made=template)
-        return Answer(object=placed, warnings=warnings)
+        return Answer(object=admitted(pod, self.lookups, native=in_native, made=template))
 
     def _charged(self, pod: Object, template: Object, asked: AdmissionRequest) -> tuple[Object, str]:
         """The pod, and why it may not be admitted. It carries the review's uid where it was charged to a quota."""
@@ -143,22 +134,19 @@ class Admission:
 
     def _is_extended(self, pod: Object) -> bool:
         """Whether kube-scheduler serves everything that the pod asks for by names of DeviceClasses."""
-        served = {
-            str(spec["extendedResourceName"])
-            for one in self.lookups.classes().values()
-            if (spec := objects.spec_of(one)).get("extendedResourceName")
-        }
-        if not served:
+        served = {objects.spec_of(one).get("extendedResourceName") for one in self.lookups.classes().values()}
+        if not any(served):
             return False
-        notes = Notes(_called(pod))
         try:
-            found = rewrite(pod, self.settings, notes)
+            found = rewrite(pod, self.settings, Notes(_called(pod)))
         except InvalidInput:
             return False
-        asked = found.resources
         dialect = dialect_named(found.dialect)
-        standard = dialect is not None and dialect.extended_resources
-        return standard and bool(asked) and asked <= served
+        return (
+            bool(found.resources)
+            and found.resources <= served
+            and bool(dialect and dialect.extended_resources)
+        )
 
 
 def _called(pod: Object) -> str:
@@ -169,6 +157,67 @@ def _called(pod: Object) -> str:
 
 
 def _forbidden(pod: Object, why: str) -> Answer:
-    name = objects.name(pod) or str(objects.metadata(pod).get("generateName") or "")
-    problem = InvalidManifest(f'pods "{name}" is forbidden: {why}')
-    return Answer((problem,), code=403, reason="Forbidden")
+    name = objects.name(pod) or objects.metadata(pod).get("generateName") or ""
+    return Answer((InvalidManifest(f'pods "{name}" is forbidden: {why}'),), code=403, reason="Forbidden")
+
+
+PATIENCE: Final = 2.0
+"""Seconds for which a review waits for the first lists, when it comes before the replica is ready."""
+NOT_READY: Final = InvalidManifest("pods and quotas are not read yet; try again")
+
+
+class LegacyWebhook:
+    """`Admission` with all that it needs, from watches that every replica follows, leader or not. `paths` are for the webhook's
+    server."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        settings: LegacySettings,
+        lookups: Lookups,
+        *,
+        metrics: Metrics,
+        patience: float = PATIENCE,
+    ) -> None:
+        pods = metrics.counter(
+            "koordra_legacy_pods", "Legacy pods admitted or refused.", ("dialect", "outcome")
+        )
+        made = metrics.counter("koordra_legacy_templates", "Templates made or marked as used.", ("what",))
+        usage = Usage(settings.compat, clock=time.monotonic)
+        lookups.listen(usage.on_template)
+        self._patience = patience
+        self._pods = WatchCache(client, PODS, on_change=usage.on_pod, trim=counted_part)
+        self._quotas = QuotaWatch(client)
+        self._admission = Admission(
+            settings.compat,
+            lookups,
+            Templates(
+                client,
+                known=lookups.known_template,
+                now=time.time,
+                grace=settings.grace,
+                count=lambda what: made.labels(what).inc(),
+            ),
+            usage,
+            self._quotas.of,
+            count=lambda dialect, outcome: pods.labels(dialect, outcome).inc(),
+        )
+
+    def paths(self) -> Mapping[str, Callable[[AdmissionRequest], Answer]]:
+        return {path: partial(self._answer, in_native=native) for path, native in PATHS.items()}
+
+    def _answer(self, asked: AdmissionRequest, *, in_native: bool) -> Answer:
+        ends = time.monotonic() + self._patience
+        while not self.is_synced():
+            if time.monotonic() >= ends:
+                return Answer((NOT_READY,), code=503, reason="ServiceUnavailable")
+            time.sleep(0.05)
+        return self._admission(asked, in_native)
+
+    def start(self, stop: threading.Event) -> None:
+        spawn(partial(self._pods.run, stop), name="legacy-watch-pods")
+        self._quotas.start(stop)
+
+    def is_synced(self) -> bool:
+        """Every pod of the first list is counted too, and not only listed: a quota would have room that is taken."""
+        return self._pods.wait_synced(0) and self._quotas.is_synced()

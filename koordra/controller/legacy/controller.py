@@ -16,7 +16,7 @@ from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RE
 from koordra.api.objects import Object
 from koordra.controller.cache.pod_claims import PodClaims, is_bound, is_living, may_be_planned
 from koordra.controller.legacy import template_gc
-from koordra.controller.legacy.quota import PodCharges, beyond, bounded
+from koordra.controller.legacy.quota import PodCharge, beyond, bounded, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.templates import NotMade, Templates
 from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_templates
@@ -44,17 +44,15 @@ NOT_READ: Final = (
 LOST: Final = "LegacyTemplateLost"
 QUOTA_EXCEEDED: Final = "QuotaExceeded"
 
+Observe = Callable[[Kind], list[Object]]
+"""The objects of a kind in the term's caches, which are listed."""
 Find = Callable[[Kind, str], Object | None]
-
-
-def _find_nothing(_kind: Kind, _key: str) -> Object | None:
-    """Where nothing can be looked up."""
-    return None
+"""(kind, key) -> the object in the term's caches."""
 
 
 class LegacyController:
-    """Makes templates again, deletes unused ones, counts quotas. Pods and classes are those of the term's caches: `on_pod` follows
-    their watch, `run` gets them as they are. `wake` is called when a quota has changed."""
+    """Makes templates again, deletes unused ones, counts quotas. `on_pod` follows the term's watch of pods; `wake` is called when a
+    quota has changed."""
 
     def __init__(
         self,
@@ -68,14 +66,14 @@ class LegacyController:
         self._client = client
         self._settings = settings
         self._report = report
-        self._find: Find = _find_nothing
+        self._may_write = may_write
         self._wake = wake
-        self._observe: Callable[[Kind], list[Object]] | None = None
+        self._find: Find = lambda _kind, _key: None
+        self._observe: Observe | None = None
         self._observed_pods = 0
         self._is_counted = False
         self._was_read = False
         self._unread_since: float | None = None
-        self._may_write = may_write
         self._changed = threading.Event()
         self._usage = Usage(settings.compat, clock=time.monotonic)
         self._quotas = QuotaWatch(client, wake=wake)
@@ -83,16 +81,12 @@ class LegacyController:
         self._missed: dict[tuple[str, str], float] = {}
         self._over: dict[str, str] = {}
 
-    def start(
-        self, observe: Callable[[Kind], list[Object]], stop: threading.Event, *, find: Find = _find_nothing
-    ) -> threading.Thread:
-        """`run` in a thread of its own. `find` looks into the same caches by kind and key."""
-        self._find = find
-        return spawn(lambda: self.run(observe, stop), name="legacy-upkeep")
+    def start(self, observe: Observe, stop: threading.Event, *, find: Find) -> threading.Thread:
+        """A leader's term, in a thread of its own."""
+        self._observe, self._find = observe, find
+        return spawn(partial(self._run, observe, stop), name="legacy-upkeep")
 
-    def run(self, observe: Callable[[Kind], list[Object]], stop: threading.Event) -> None:
-        """A leader's term. `observe` gives the pods and the classes of caches that are listed."""
-        self._observe = observe
+    def _run(self, observe: Observe, stop: threading.Event) -> None:
         spawn(partial(self._templates.run, stop), name="legacy-resourceclaimtemplates")
         self._quotas.start(stop)
         while not self._templates.wait_synced(0.2):
@@ -132,7 +126,8 @@ class LegacyController:
         return found
 
     def _not_read(self) -> str:
-        self._unread_since = time.monotonic() if self._unread_since is None else self._unread_since
+        if self._unread_since is None:
+            self._unread_since = time.monotonic()
         return NOT_READ if time.monotonic() - self._unread_since > PATIENCE else ""
 
     def _is_read(self) -> bool:
@@ -160,18 +155,17 @@ class LegacyController:
             ),
         )
         late = {objects.uid(one.pod): "" for one in waiting if not self._usage.has_observed(one.pod)}
-        if not late and not any(template_gc.over(quotas, self._usage.counted)):
+        if not late and not any(overdrawn(quota, self._usage.counted) for quota in quotas):
             return {}
         planned = {objects.name(one.pod): objects.uid(one.pod) for one in waiting if may_be_planned(one)}
         counted = []
-        for name, charges in self._usage.charges(namespace).items():
+        for name, charge in self._usage.charges(namespace).items():
             has_devices = name in served or self._has_devices(f"{namespace}/{name}", name in planned)
             if has_devices or name in planned:
                 gang, spare = gangs.get(planned.get(name, ""), ("", 0))
-                age = str(charges[0].pod["metadata"].get("creationTimestamp") or ""), name
-                counted.append(PodCharges(name, charges, has_devices, age, gang, spare))
-        held = beyond(quotas, counted)
-        return late | {planned[name]: text for name, text in held.items()}
+                age = str(charge.pod["metadata"].get("creationTimestamp") or ""), name
+                counted.append(PodCharge(name, charge, has_devices, age, gang, spare))
+        return late | {planned[name]: text for name, text in beyond(quotas, counted).items()}
 
     def _has_devices(self, key: str, is_planned: bool) -> bool:
         """Of a pod of which no claim that waits has devices. One without a node has none, for want of a claim or behind another
@@ -181,7 +175,7 @@ class LegacyController:
         pod = self._find(PODS, key)
         return pod is None or is_bound(pod) or not is_living(pod)
 
-    def _pass(self, observe: Callable[[Kind], list[Object]]) -> float:
+    def _pass(self, observe: Observe) -> float:
         """Seconds until the next pass, if nothing changes."""
         if not self._was_read and self._is_read():
             self._was_read = True
@@ -199,14 +193,12 @@ class LegacyController:
         return 0.5 if self._missed else min(PERIOD, max(grace / 4, 0.5))
 
     def _report_quotas(self) -> None:
-        found = {
-            objects.key(over.quota): over
-            for over in template_gc.over(self._quotas.all(), self._usage.counted)
-        }
-        for key, over in found.items():
-            if self._over.get(key) != over.text:
-                self._report(ClaimEvent(QUOTA_EXCEEDED, cut(over.text), (over.quota,)))
-        self._over = {key: over.text for key, over in found.items()}
+        before, self._over = self._over, {}
+        for quota in self._quotas.all():
+            key, text = objects.key(quota), overdrawn(quota, self._usage.counted)
+            if text and before.get(key) != text:
+                self._report(ClaimEvent(QUOTA_EXCEEDED, cut(text), (quota,)))
+            self._over[key] = text
 
     def _recreate(
         self, pods: list[Object], templates: Mapping[str, Object], classes: Mapping[str, Object]
@@ -226,8 +218,7 @@ class LegacyController:
         self._missed = {place: since for place, since in self._missed.items() if place in missing}
 
     def _make(self, lost: template_gc.Lost) -> None:
-        assert lost.template is not None
-        if not self._may_write():
+        if lost.template is None or not self._may_write():
             return
         store = Templates(self._client, known=lambda *_: None, now=time.time, grace=self._settings.grace)
         try:

@@ -44,7 +44,7 @@ PREFIXES: Final = ("requests.", "limits.")
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A pod and what it amounts to: the pod for the scopes of quotas."""
+    """A pod and what its claims amount to: the pod for the scopes of quotas."""
 
     pod: Object
     amounts: Amounts
@@ -71,47 +71,41 @@ CountOf = Callable[[Object, str], int]
 def refusal(quotas: Iterable[Object], asking: Charge, counted: CountOf) -> str:
     """Why the pod may not be admitted beside the others; "" where it may."""
     for quota in quotas:
-        bounds = {
-            key: bound
-            for key, bound in bounded(quota).items()
-            if bound[0] in asking.amounts and asking.amounts[bound[0]] != 0
-        }
-        if bounds and in_scope(quota, asking.pod):
-            unsaid = [name for name, _ in bounds.values() if asking.amounts[name] is None]
+        if in_scope(quota, asking.pod):
+            unsaid = {name for name, _ in bounded(quota).values() if asking.amounts.get(name, 0) is None}
             if unsaid:
-                return f"failed quota: {objects.name(quota)}: must specify {','.join(sorted(set(unsaid)))}"
-            over = _over(quota, bounds, asking, counted)
-            if over:
+                return f"failed quota: {objects.name(quota)}: must specify {','.join(sorted(unsaid))}"
+            if over := exceeded(quota, asking, counted):
                 return over
     return ""
 
 
 def exceeded(quota: Object, asking: Charge, counted: CountOf) -> str:
     """In what the pod would go above the quota; "" where in nothing. Amounts that it does not say count nothing."""
-    bounds = {key: bound for key, bound in bounded(quota).items() if asking.amounts.get(bound[0])}
-    return _over(quota, bounds, asking, counted)
+    over: list[tuple[str, ...]] = []
+    for key, (name, hard) in sorted(bounded(quota).items()):
+        now, more = used(quota, key, name, counted), asking.amounts.get(name) or 0
+        if more and now + more > hard:
+            over.append(tuple(f"{key}={_text(name, amount)}" for amount in (more, now, hard)))
+    if not over:
+        return ""
+    requested, taken, limited = map(",".join, zip(*over, strict=True))
+    return f"exceeded quota: {objects.name(quota)}, requested: {requested}, used: {taken}, limited: {limited}"
+
+
+def overdrawn(quota: Object, counted: CountOf) -> str:
+    """The lines that are gone beyond by what is there; "" where none is. Two replicas of the webhook may have let in one too many, or
+    the bound was lowered: nothing is taken from anybody, nothing more is let in, and who has no devices yet gets none."""
+    return "; ".join(
+        f"{key}: {now} used, {hard} allowed"
+        for key, (name, hard) in sorted(bounded(quota).items())
+        if counted(quota, name) and (now := used(quota, key, name, counted)) > hard
+    )
 
 
 def used(quota: Object, key: str, name: str, counted: CountOf) -> int:
     """What counts against one line of a quota."""
-    carried = to_int(((objects.status_of(quota).get("used")) or {}).get(key, 0))
-    return carried + counted(quota, name)
-
-
-def _over(quota: Object, bounds: Mapping[str, tuple[str, int]], asking: Charge, counted: CountOf) -> str:
-    requested, taken, limited = [], [], []
-    for key, (name, hard) in sorted(bounds.items()):
-        now, more = used(quota, key, name, counted), asking.amounts[name] or 0
-        if now + more > hard:
-            requested.append(f"{key}={_text(name, more)}")
-            taken.append(f"{key}={_text(name, now)}")
-            limited.append(f"{key}={_text(name, hard)}")
-    if not requested:
-        return ""
-    return (
-        f"exceeded quota: {objects.name(quota)}, requested: {','.join(requested)}, "
-        f"used: {','.join(taken)}, limited: {','.join(limited)}"
-    )
+    return to_int((objects.status_of(quota).get("used") or {}).get(key, 0)) + counted(quota, name)
 
 
 def _text(name: str, amount: int) -> str:
@@ -129,8 +123,8 @@ def in_scope(quota: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
     spec = objects.spec_of(quota)
     if not all(_in(str(scope), pod) for scope in spec.get("scopes") or ()):
         return False
-    selector = spec.get("scopeSelector") or {}
-    return all(_matches(one, pod) for one in selector.get("matchExpressions") or ())
+    expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    return all(_matches(one, pod) for one in expressions)
 
 
 def _in(scope: str, pod: Mapping[str, Any]) -> bool:
@@ -182,73 +176,52 @@ WITH_ITS_GANG: Final = "gang {} waits as a whole, since too few of its members f
 
 
 @dataclass(frozen=True, slots=True)
-class PodCharges:
-    """A pod of one namespace and what it amounts to. `has_devices`: nothing is taken from it, and it comes
-    first. `age` orders the others. `gang`: whom it starts with; `spare`: how many of them may be held without holding all."""
+class PodCharge:
+    """A pod of one namespace. `has_devices`: nothing is taken from it, and it comes first. `age` orders the others. `gang`: whom it
+    starts with; `spare`: how many of them may be held without holding all."""
 
     name: str
-    charges: tuple[Charge, ...]
+    charge: Charge
     has_devices: bool
     age: tuple[str, str]
     gang: str = ""
     spare: int = 0
 
 
-def beyond(quotas: Sequence[Object], pods: Iterable[PodCharges]) -> dict[str, str]:
+def beyond(quotas: Sequence[Object], pods: Iterable[PodCharge]) -> dict[str, str]:
     """Name -> why the pod gets no devices. `quotas` and `pods` are of one namespace; who cannot be given devices now is not
     among them, for nobody should wait for him."""
-    bounding = [quota for quota in quotas if bounded(quota)]
     taken: Counter[tuple[str, str]] = Counter()
-    waiting: list[PodCharges] = []
-    for pod in pods:
+    in_turn: dict[tuple[str, str], list[PodCharge]] = {}  # a gang is as old as its oldest member
+    for pod in sorted(pods, key=lambda one: one.age):
         if pod.has_devices:
-            _take(bounding, pod, taken)
+            _take(quotas, pod, taken)
         else:
-            waiting.append(pod)
+            in_turn.setdefault((pod.gang, "" if pod.gang else pod.name), []).append(pod)
+
+    def counted(quota: Object, name: str) -> int:
+        return taken[objects.name(quota), name]
+
     held: dict[str, str] = {}
-    for together in _in_turn(waiting):
+    for (gang, _), together in in_turn.items():
         before, found = taken.copy(), {}
         for pod in together:
-            quota, why = _first_exceeded(bounding, pod, taken)
-            if why:
-                found[pod.name] = BEYOND.format(why, quota)
+            for quota in quotas:
+                why = in_scope(quota, pod.charge.pod) and exceeded(quota, pod.charge, counted)
+                if why:
+                    found[pod.name] = BEYOND.format(why, objects.name(quota))
+                    break
             else:
-                _take(bounding, pod, taken)
-        first = together[0]
-        if first.gang and len(found) > first.spare:
-            taken, words = before, WITH_ITS_GANG.format(first.gang, next(iter(found.values())))
-            found = dict.fromkeys((pod.name for pod in together), words)
+                _take(quotas, pod, taken)
+        if gang and len(found) > together[0].spare:
+            taken, words = before, WITH_ITS_GANG.format(gang, next(iter(found.values())))
+            found = {pod.name: words for pod in together}
         held.update(found)
     return held
 
 
-def _in_turn(pods: Iterable[PodCharges]) -> list[list[PodCharges]]:
-    """By age; a gang is as old as its oldest member."""
-    found: dict[tuple[str, str], list[PodCharges]] = {}
-    for pod in sorted(pods, key=lambda one: one.age):
-        found.setdefault((pod.gang, "" if pod.gang else pod.name), []).append(pod)
-    return list(found.values())
-
-
-def _take(quotas: Sequence[Object], pod: PodCharges, taken: Counter[tuple[str, str]]) -> None:
+def _take(quotas: Sequence[Object], pod: PodCharge, taken: Counter[tuple[str, str]]) -> None:
     for quota in quotas:
-        for charge in pod.charges:
-            if in_scope(quota, charge.pod):
-                for name, amount in charge.amounts.items():
-                    taken[objects.name(quota), name] += amount or 0
-
-
-def _first_exceeded(
-    quotas: Sequence[Object], pod: PodCharges, taken: Counter[tuple[str, str]]
-) -> tuple[str, str]:
-    """(quota, words); all charges of a pod at once."""
-    more: Counter[str] = Counter()
-    for charge in pod.charges:
-        more.update({name: amount for name, amount in charge.amounts.items() if amount})
-    for quota in quotas:
-        if pod.charges and in_scope(quota, pod.charges[0].pod):
-            asking = Charge(pod.charges[0].pod, more)
-            why = exceeded(quota, asking, lambda one, name: taken[objects.name(one), name])
-            if why:
-                return objects.name(quota), why
-    return "", ""
+        if in_scope(quota, pod.charge.pod):
+            for name, amount in pod.charge.amounts.items():
+                taken[objects.name(quota), name] += amount or 0

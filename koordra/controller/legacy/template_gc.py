@@ -1,11 +1,8 @@
-"""What a leader does about templates and quotas, decided from what it sees. Pure.
+"""What a leader does about templates, decided from what it sees. Pure.
 
 again      a pod that has not finished, of which a claim is still to be made, refers to a template of ours that is not there
 planted    ... that is there and has other content: nothing is made; reported on the pod
 delete     a template that the webhook made, that no unfinished pod refers to, unused for the whole grace
-over       lines of ResourceQuotas that the namespace's pods go beyond: two replicas of the webhook may have let in one too
-           many, or the bound was lowered. Reported on the ResourceQuota; nothing is taken from anybody, nothing more is let in, and
-           who has no devices yet gets none (holds)
 """
 
 from __future__ import annotations
@@ -19,9 +16,7 @@ from koordra.api.elastic import elastic_pods
 from koordra.api.objects import Object
 from koordra.compat import original_request
 from koordra.compat.quota_charges import dialect_of
-from koordra.compat.rewrite import Rewritten
 from koordra.compat.settings import Settings
-from koordra.controller.legacy.quota import CountOf, bounded, used
 from koordra.controller.legacy.templates import OTHER_CONTENT, is_ours, keeps_promise, last_used
 from koordra.controller.legacy.translation import in_native_form
 from koordra.controller.legacy.usage import legacy_templates
@@ -82,19 +77,14 @@ def _again(
         return None
     if found is None or found.template is None:
         return None
-    for form in (found, _native(found, classes)):
-        if form is not None and form.template is not None and objects.name(form.template) == name:
-            return form.template
+    for template in (found.template, in_native_form(found, classes)[0].template):
+        if template is not None and objects.name(template) == name:
+            return template
     return None
 
 
 _MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Users can write what they like into the annotation: one pod must not end the upkeep of all others."""
-
-
-def _native(found: Rewritten, classes: Mapping[str, Object]) -> Rewritten | None:
-    form, problems = in_native_form(found, classes)
-    return None if problems else form
 
 
 def _why(pod: Object, entry: str, name: str) -> str:
@@ -125,24 +115,3 @@ def unused(
             and now - last_used(template) >= grace
         ):
             yield template
-
-
-@dataclass(frozen=True, slots=True)
-class Over:
-    quota: Object
-    text: str
-
-
-def over(quotas: Sequence[Object], counted: CountOf) -> Iterator[Over]:
-    """Lines that are gone beyond, by what is there."""
-    for quota in quotas:
-        bounds = bounded(quota)
-        if not bounds:
-            continue
-        beyond = [
-            f"{key}: {now} used, {hard} allowed"
-            for key, (name, hard) in sorted(bounds.items())
-            if counted(quota, name) and (now := used(quota, key, name, counted)) > hard
-        ]
-        if beyond:
-            yield Over(quota, "; ".join(beyond))

@@ -11,7 +11,6 @@ What was made a moment ago and is not in the watch yet is remembered, so that a 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,7 +28,9 @@ MADE_BY: Final = names.DOMAIN + "made-by"
 WEBHOOK: Final = "legacy-pods"
 LAST_USED: Final = names.DOMAIN + "last-used"
 """Annotation: when a pod was admitted that refers to the template (RFC 3339), to half the grace."""
-REMEMBERED: Final = 4096
+RECENT: Final = 5.0
+"""Seconds in which the watch shows what was made."""
+MOST_RECENT: Final = 4096
 
 
 class NotMade(Exception):
@@ -58,8 +59,7 @@ class Templates:
         self._mark_after = grace / 2
         self._count = count
         self._lock = threading.Lock()
-        self._recent: OrderedDict[str, tuple[float, Object]] = OrderedDict()
-        self._same: dict[str, tuple[Object, Object]] = {}
+        self._recent: dict[str, tuple[float, Object]] = {}
 
     def ensure(self, template: Object) -> None:
         """Raises NotMade."""
@@ -69,65 +69,53 @@ class Templates:
             if found is None or objects.is_deleting(found):
                 self._make(template)
             else:
-                self._compare(found, template)
+                refuse_other_content(found, template)
                 self._mark(found, template)
         except ApiError as error:
-            self._forget(key)
+            with self._lock:
+                self._recent.pop(key, None)
             raise NotMade(f"ResourceClaimTemplate {key} could not be made: {error.message}") from error
 
-    def _compare(self, found: Object, template: Object) -> None:
-        """Objects of the watch and remembered rewritings are never changed in place: the same two are compared once."""
-        key = objects.key(template)
-        before = self._same.get(key)
-        if before is not None and before[0] is found and before[1] is template:
-            return
-        refuse_other_content(found, template)
-        if len(self._same) >= REMEMBERED:
-            self._same.clear()
-        self._same[key] = (found, template)
-
     def _make(self, template: Object) -> None:
-        body = marked(template, self._now())
+        place = objects.namespace(template)
         try:
-            made = self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=objects.namespace(template))
+            made = self._client.create(
+                RESOURCE_CLAIM_TEMPLATES, marked(template, self._now()), namespace=place
+            )
             self._count("made")
         except Conflict:
-            made = self._client.get(
-                RESOURCE_CLAIM_TEMPLATES, objects.name(template), namespace=objects.namespace(template)
-            )
+            made = self._client.get(RESOURCE_CLAIM_TEMPLATES, objects.name(template), namespace=place)
             refuse_other_content(made, template)
         self._remember(made)
 
     def _mark(self, found: Object, template: Object) -> None:
         """Nobody deletes it from under the pod."""
-        if not is_ours(found) or self._now() - last_used(found) < self._mark_after:
+        now = self._now()
+        if not is_ours(found) or now - last_used(found) < self._mark_after:
             return
-        change = {"metadata": {"annotations": {LAST_USED: stamp(self._now())}}}
+        change = {"metadata": {"annotations": {LAST_USED: stamp(now)}}}
         try:
-            marked_now = self._client.patch(
+            changed = self._client.patch(
                 RESOURCE_CLAIM_TEMPLATES, objects.name(found), change, namespace=objects.namespace(found)
             )
         except NotFound:
             self._make(template)
-            return
-        self._count("marked")
-        self._remember(marked_now)
+        else:
+            self._count("marked")
+            self._remember(changed)
 
     def _seen(self, key: str) -> Object | None:
         """What this replica made or marked within a few seconds."""
         with self._lock:
-            found = self._recent.get(key)
-            return found[1] if found and self._now() - found[0] < 5.0 else None
+            at, found = self._recent.get(key, (0.0, None))
+            return found if self._now() - at < RECENT else None
 
     def _remember(self, made: Object) -> None:
+        now = self._now()
         with self._lock:
-            self._recent[objects.key(made)] = (self._now(), made)
-            while len(self._recent) > REMEMBERED:
-                self._recent.popitem(last=False)
-
-    def _forget(self, key: str) -> None:
-        with self._lock:
-            self._recent.pop(key, None)
+            self._recent[objects.key(made)] = (now, made)
+            if len(self._recent) > MOST_RECENT:
+                self._recent = {key: one for key, one in self._recent.items() if now - one[0] < RECENT}
 
 
 def refuse_other_content(found: Object, wanted: Object) -> None:
@@ -164,11 +152,10 @@ def content(template: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def marked(template: Object, now: float) -> Object:
     """The template as koordra makes it: its own to delete, used now."""
-    metadata = objects.metadata(template)
     return {
         **template,
         "metadata": {
-            **metadata,
+            **objects.metadata(template),
             "labels": {**objects.labels_of(template), MADE_BY: WEBHOOK},
             "annotations": {**objects.annotations_of(template), LAST_USED: stamp(now)},
         },

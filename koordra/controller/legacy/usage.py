@@ -16,8 +16,10 @@ differ by what came to the other within the watch's delay; the leader then gives
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -27,7 +29,7 @@ from koordra.compat.quota_charges import Amounts, amounts, canonical_spec, diale
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.controller.legacy.quota import Charge, in_scope, is_scoped
-from koordra.errors import ApiError, InvalidInput, NotFound
+from koordra.errors import InvalidInput
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
@@ -39,7 +41,6 @@ ADMITTED: Final = names.DOMAIN + "admitted-as"
 """Annotation: uids of the reviews that charged the pod to a quota, several where another webhook asked for more in between."""
 RESERVED_FOR: Final = 60.0
 
-
 Find = Callable[[str, str], Object | None]
 """(namespace, name) -> the object."""
 
@@ -48,47 +49,42 @@ _MALFORMED: Final = (InvalidInput, ArithmeticError, AttributeError, LookupError,
 a class of somebody else's). It counts nothing, as handwritten ones do, and nobody else may suffer from it."""
 
 
+@dataclass(slots=True)
 class _Place:
-    """One namespace: its pods, what is being admitted, and the totals of both by name."""
+    """One namespace: its pods by name, those among them of a template that is not known yet, what is being admitted by the uid of its
+    review until when, in the order in which that ends, and the totals of pods and reservations."""
 
-    def __init__(self) -> None:
-        self.pods: dict[str, tuple[Charge, ...]] = {}
-        self.reserved: dict[str, tuple[float, Charge]] = {}
-        self.totals: Counter[str] = Counter()
+    pods: dict[str, Charge] = field(default_factory=dict)
+    waiting: dict[str, Object] = field(default_factory=dict)
+    reserved: dict[str, tuple[float, Charge]] = field(default_factory=dict)
+    totals: Counter[str] = field(default_factory=Counter)
 
-    def set_pod(self, name: str, charges: tuple[Charge, ...]) -> None:
-        self._add(self.pods.pop(name, ()), -1)
-        if charges:
-            self.pods[name] = charges
-            self._add(charges, 1)
+    def set_pod(self, name: str, charge: Charge | None) -> None:
+        if name in self.pods:
+            self._add(self.pods.pop(name), -1)
+        if charge is not None:
+            self.pods[name] = charge
+            self._add(charge, 1)
 
     def reserve(self, token: str, until: float, charge: Charge) -> None:
         self.release(token)
         self.reserved[token] = until, charge
-        self._add((charge,), 1)
+        self._add(charge, 1)
 
     def release(self, token: str) -> None:
-        found = self.reserved.pop(token, None)
-        if found is not None:
-            self._add((found[1],), -1)
+        if token in self.reserved:
+            self._add(self.reserved.pop(token)[1], -1)
 
     def expire(self, now: float) -> None:
-        """Reservations stand in the order in which they end."""
         while self.reserved:
             token, (until, _) = next(iter(self.reserved.items()))
             if until > now:
                 return
             self.release(token)
 
-    def charges(self) -> list[Charge]:
-        counted = [charge for charges in self.pods.values() for charge in charges]
-        return [*counted, *(charge for _, charge in self.reserved.values())]
-
-    def _add(self, charges: Iterable[Charge], sign: int) -> None:
-        for charge in charges:
-            for name, amount in charge.amounts.items():
-                if amount:
-                    self.totals[name] += sign * amount
+    def _add(self, charge: Charge, sign: int) -> None:
+        for name, amount in charge.amounts.items():
+            self.totals[name] += sign * (amount or 0)
 
 
 class Usage:
@@ -99,45 +95,28 @@ class Usage:
         self._clock = clock
         self._lock = threading.RLock()
         self._amounts: dict[str, Amounts] = {}
-        self._places: dict[str, _Place] = {}
-        self._unknown: dict[str, dict[str, Object]] = {}
-        self._waiting: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._places: defaultdict[str, _Place] = defaultdict(_Place)
 
     def on_pod(self, event: str, pod: Object, /) -> None:
+        """Pods of a template that is not known yet are counted when it is; what reserved for them counts until then."""
         gone = event == "DELETED" or objects.pod_is_finished(pod)
         templates = () if gone else tuple(legacy_templates(pod))
+        name = objects.name(pod)
         with self._lock:
-            place = self._places.setdefault(objects.namespace(pod), _Place())
-            if not self._waits_for(pod, templates):
+            place = self._places[objects.namespace(pod)]
+            known = [self._amounts[template] for template in templates if template in self._amounts]
+            if len(known) < len(templates):
+                place.waiting[name] = pod
+            else:
+                place.waiting.pop(name, None)
                 for token in tokens(pod):
                     place.release(token)
-            kept = _for_scopes(pod)
-            known = (self._amounts[name] for name in templates if name in self._amounts)
-            place.set_pod(objects.name(pod), tuple(Charge(kept, amounts) for amounts in known))
-
-    def _waits_for(self, pod: Object, templates: tuple[str, ...]) -> bool:
-        """Pods of a template that is not known yet are counted when it is; what reserved for them counts until then."""
-        key, waiting = objects.key(pod), self._waiting.setdefault(objects.namespace(pod), {})
-        for name in waiting.pop(key, ()):
-            others = self._unknown.get(name, {})
-            others.pop(key, None)
-            if not others:
-                self._unknown.pop(name, None)
-        missing = tuple(name for name in templates if name not in self._amounts)
-        for name in missing:
-            self._unknown.setdefault(name, {})[key] = pod
-        if missing:
-            waiting[key] = missing
-        elif not waiting:
-            del self._waiting[objects.namespace(pod)]
-        return bool(missing)
+            place.set_pod(name, Charge(pod, _sum(known)) if known else None)
 
     def recall(self, namespace: str, *, template: Find, claim: Find) -> None:
         """Templates that the watch has not shown yet; those that are gone, from the claims that were made of them."""
         with self._lock:
-            pods = [
-                self._unknown[missing[0]][key] for key, missing in self._waiting.get(namespace, {}).items()
-            ]
+            pods = list(self._places[namespace].waiting.values())
         for pod in pods:
             made = objects.pod_claim_names(pod)
             for entry in objects.spec_of(pod).get("resourceClaims") or ():
@@ -146,7 +125,7 @@ class Usage:
                     continue
                 there, name = template(namespace, wanted), made.get(str(entry.get("name")))
                 if there is not None:
-                    self._learn_if_genuine(wanted, objects.spec_of(there).get("spec") or {})
+                    self.on_template("ADDED", there)
                 elif name and (found := claim(namespace, name)) is not None:
                     self._learn_if_genuine(wanted, objects.spec_of(found))
 
@@ -165,60 +144,65 @@ class Usage:
 
     def amounts_of(self, name: str, spec: Mapping[str, Any]) -> Amounts:
         """What a template of ours amounts to, without remembering it: it may never be made."""
-        with self._lock:
-            known = self._amounts.get(name)
+        known = self._amounts.get(name)
         return amounts(dialect_of(name), spec, self._settings) if known is None else known
 
-    def learn(self, name: str, spec: Mapping[str, Any]) -> Amounts:
+    def learn(self, name: str, spec: Mapping[str, Any]) -> None:
         """The same, remembered: pods will refer to it."""
-        with self._lock:
-            if name not in self._amounts:
-                self._remember(name, amounts(dialect_of(name), spec, self._settings))
-            return self._amounts[name]
+        if name not in self._amounts:
+            self._remember(name, self.amounts_of(name, spec))
 
     def _remember(self, name: str, amounts_: Amounts) -> None:
         with self._lock:
             self._amounts[name] = amounts_
-            for pod in self._unknown.pop(name, {}).values():
-                self.on_pod("MODIFIED", pod)
+            for place in self._places.values():
+                for pod in [one for one in place.waiting.values() if name in legacy_templates(one)]:
+                    self.on_pod("MODIFIED", pod)
 
     def counted(self, quota: Object, name: str) -> int:
         """What the namespace's pods, admitted ones among them, add up to in what a quota counts."""
         with self._lock:
-            place = self._places.get(objects.namespace(quota))
-            if place is None:
-                return 0
+            place = self._places[objects.namespace(quota)]
             place.expire(self._clock())
             if not is_scoped(quota):
                 return place.totals[name]
-            return sum(
-                charge.amounts.get(name) or 0 for charge in place.charges() if in_scope(quota, charge.pod)
-            )
+            charges = [*place.pods.values(), *(charge for _, charge in place.reserved.values())]
+            return sum(charge.amounts.get(name) or 0 for charge in charges if in_scope(quota, charge.pod))
 
     def has_observed(self, pod: Mapping[str, Any]) -> bool:
         """Whether the watch has shown the pod."""
-        place = self._places.get(objects.namespace(pod))
-        waiting = self._waiting.get(objects.namespace(pod), {})
-        return (place is not None and objects.name(pod) in place.pods) or objects.key(pod) in waiting
+        with self._lock:
+            place = self._places[objects.namespace(pod)]
+            return objects.name(pod) in place.pods or objects.name(pod) in place.waiting
 
-    def charges(self, namespace: str) -> dict[str, tuple[Charge, ...]]:
+    def charges(self, namespace: str) -> dict[str, Charge]:
         """Of the pods that the watch has shown, by name."""
         with self._lock:
-            place = self._places.get(namespace)
-            return dict(place.pods) if place else {}
+            return dict(self._places[namespace].pods)
 
     def reserve(self, token: str, asking: Charge, refused: Callable[[], str], *, keep: bool = True) -> str:
         """Charge the pod unless `refused` says why not, given what is counted. One step."""
         with self._lock:
             why = refused()
             if not why and keep:
-                place = self._places.setdefault(objects.namespace(asking.pod), _Place())
-                place.reserve(token, self._clock() + RESERVED_FOR, asking)
+                self._places[objects.namespace(asking.pod)].reserve(
+                    token, self._clock() + RESERVED_FOR, asking
+                )
             return why
 
     def release(self, token: str, namespace: str) -> None:
         with self._lock:
-            self._places.setdefault(namespace, _Place()).release(token)
+            self._places[namespace].release(token)
+
+
+def _sum(parts: list[Amounts]) -> Amounts:
+    """Of a pod that has several claims; what one of them does not say counts nothing."""
+    if len(parts) == 1:
+        return parts[0]
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update({name: amount or 0 for name, amount in part.items()})
+    return total
 
 
 def tokens(pod: Mapping[str, Any]) -> list[str]:
@@ -236,51 +220,36 @@ def legacy_templates(pod: Mapping[str, Any]) -> Iterator[str]:
 
 def counted_part(pod: Object) -> Object:
     """As much of a pod as is looked at here: a replica that only admits need not hold the cluster's pods in memory."""
-    metadata = objects.metadata(pod)
-    kept = {key: metadata[key] for key in ("name", "namespace", "resourceVersion", "uid") if key in metadata}
-    if not any(legacy_templates(pod)):
-        return {"metadata": kept}
-    spec, status = objects.spec_of(pod), objects.status_of(pod)
-    if charged := objects.annotations_of(pod).get(ADMITTED):
-        kept["annotations"] = {ADMITTED: charged}
-    return {
-        "metadata": kept,
-        "spec": {key: spec[key] for key in ("resourceClaims", *_SCOPED) if key in spec},
-        "status": {key: status[key] for key in ("phase", "resourceClaimStatuses") if key in status},
-    }
+    kept: Object = {"metadata": _only(pod, "metadata", "name", "namespace", "resourceVersion", "uid")}
+    if any(legacy_templates(pod)):
+        if charged := objects.annotations_of(pod).get(ADMITTED):
+            kept["metadata"]["annotations"] = {ADMITTED: charged}
+        kept["spec"] = _only(
+            pod, "spec", "resourceClaims", "activeDeadlineSeconds", "affinity", "priorityClassName"
+        )
+        kept["status"] = _only(pod, "status", "phase", "resourceClaimStatuses")
+    return kept
 
 
-_SCOPED: Final = ("activeDeadlineSeconds", "affinity", "priorityClassName")
-
-
-def _for_scopes(pod: Object) -> Object:
-    """As much of a pod as the scopes of quotas look at, and who comes first."""
-    spec = objects.spec_of(pod)
-    kept = {key: spec[key] for key in _SCOPED if key in spec}
-    metadata = objects.metadata(pod)
-    named = {key: metadata[key] for key in ("name", "namespace", "creationTimestamp") if key in metadata}
-    return {"metadata": named, "spec": kept}
-
-
-PERIOD: Final = 10.0
+def _only(pod: Object, part: str, *fields: str) -> Object:
+    found = pod.get(part) or {}
+    return {name: found[name] for name in fields if name in found}
 
 
 class QuotaWatch:
-    """ResourceQuotas by namespace. A server that does not have them has no quotas. `wake` is called after each change."""
+    """ResourceQuotas by namespace. `wake` is called after each change."""
 
     def __init__(self, client: KubeClient, *, wake: Callable[[], None] = lambda: None) -> None:
-        self._client = client
         self._wake = wake
         self._cache = WatchCache(client, RESOURCE_QUOTAS, on_change=self._changed)
         self._lock = threading.Lock()
-        self._by_namespace: dict[str, dict[str, Object]] = {}
-        self._served = True
+        self._by_namespace: defaultdict[str, dict[str, Object]] = defaultdict(dict)
 
     def start(self, stop: threading.Event) -> None:
-        spawn(lambda: self._run(stop), name="legacy-watch-quotas")
+        spawn(partial(self._cache.run, stop), name="legacy-watch-quotas")
 
     def is_synced(self) -> bool:
-        return not self._served or self._cache.wait_synced(0)
+        return self._cache.wait_synced(0)
 
     def of(self, namespace: str) -> list[Object]:
         with self._lock:
@@ -289,26 +258,9 @@ class QuotaWatch:
     def all(self) -> list[Object]:
         return self._cache.objects()
 
-    def _run(self, stop: threading.Event) -> None:
-        while not stop.is_set():
-            try:
-                self._client.list(RESOURCE_QUOTAS)
-            except NotFound:
-                if self._served:
-                    log.info("resource_quotas_not_served", again_in=PERIOD * 6)
-                self._served = False
-                stop.wait(PERIOD * 6)
-                continue
-            except ApiError as error:
-                log.warning("resource_quotas_not_read", error=str(error), again_in=PERIOD)
-                stop.wait(PERIOD)
-                continue
-            self._served = True
-            self._cache.run(stop)
-
     def _changed(self, event: str, quota: Object, /) -> None:
         with self._lock:
-            found = self._by_namespace.setdefault(objects.namespace(quota), {})
+            found = self._by_namespace[objects.namespace(quota)]
             if event == "DELETED":
                 found.pop(objects.name(quota), None)
             else:

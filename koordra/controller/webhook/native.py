@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
@@ -49,8 +49,7 @@ _JOINT_REMEDY: Final = "use a node pool in joint mode (koordra.io/allocation-mod
 MOST_REQUESTS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Translated:
+class Translated(NamedTuple):
     """`object` is the very same one where nothing had to change."""
 
     object: Object

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from koordra.controller.legacy.run import LegacyWebhook
+from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.secret import Files, SharedSecret, Source, inject

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from koordra.api import objects
+from koordra.api.kinds import PODS
 from koordra.compat import quota_charges
 from koordra.compat.rewrite import template_name
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
-from koordra.controller.legacy import template_gc
-from koordra.controller.legacy.quota import in_scope
-from koordra.controller.legacy.run import LegacyWebhook
+from koordra.controller.legacy.admission import LegacyWebhook
+from koordra.controller.legacy.quota import in_scope, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.legacy.usage import ADMITTED
 from koordra.controller.webhook.lookups import Lookups
@@ -275,9 +275,9 @@ def test_a_template_that_the_watch_did_not_tell_of_yet_is_looked_up() -> None:
 def test_a_replica_is_ready_when_what_was_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is in before its last pod is counted."""
     stored = [{"metadata": {"name": f"p{number}", "namespace": "team"}} for number in range(2)]
-    client: Any = SimpleNamespace(list=lambda _kind, **_options: (stored, "1"))
+    client: Any = SimpleNamespace(list=lambda kind, **_options: (stored if kind is PODS else [], "1"))
     webhook = LegacyWebhook(client, LegacySettings(), Lookups(client), metrics=Metrics(), patience=0.0)
-    monkeypatch.setattr(webhook._quotas, "_served", False)
+    webhook._quotas._cache._relist()
     answers = []
 
     def answer() -> bool:
@@ -313,7 +313,7 @@ def test_a_pod_of_the_same_name_is_another() -> None:
     later.usage.on_pod("MODIFIED", {**second, "metadata": {**second["metadata"], "uid": "pod-2"}})
     later.usage.on_template("ADDED", four)
     assert later.usage.counted(a_quota({}), "nvidia.com/gpu") == 1
-    assert not later.usage._unknown
+    assert not later.usage._places["team"].waiting
 
 
 def test_a_pod_that_was_rewritten_twice_counts_once() -> None:
@@ -446,6 +446,6 @@ def test_what_went_beyond_is_counted_by_what_is_there() -> None:
     cluster = Cluster()
     for number in range(2):
         cluster.store(cluster.admitted(pod(GPU, name=f"p{number}"), uid=f"u{number}"))
-    (found,) = template_gc.over([a_quota({"requests.nvidia.com/gpu": "1"})], cluster.usage.counted)
-    assert found.text == "requests.nvidia.com/gpu: 2 used, 1 allowed"
-    assert not list(template_gc.over([a_quota({"requests.nvidia.com/gpu": "2"})], cluster.usage.counted))
+    found = overdrawn(a_quota({"requests.nvidia.com/gpu": "1"}), cluster.usage.counted)
+    assert found == "requests.nvidia.com/gpu: 2 used, 1 allowed"
+    assert not overdrawn(a_quota({"requests.nvidia.com/gpu": "2"}), cluster.usage.counted)

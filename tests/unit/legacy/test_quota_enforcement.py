@@ -17,7 +17,7 @@ from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.gangs.annotations import GANG, GANG_MIN
 from koordra.controller.legacy import controller
 from koordra.controller.legacy.controller import LegacyController
-from koordra.controller.legacy.quota import Charge, PodCharges, beyond
+from koordra.controller.legacy.quota import Charge, PodCharge, beyond
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
 from koordra.placement.gang import place_gang
@@ -30,9 +30,9 @@ ONE_CARD = a_quota({"requests.nvidia.com/gpu": "1"})
 TWO_CARDS = a_quota({"requests.nvidia.com/gpu": "2"})
 
 
-def counted(name: str, cards: int, *, has_devices: bool = False, age: str = "1", **spec: Any) -> PodCharges:
+def counted(name: str, cards: int, *, has_devices: bool = False, age: str = "1", **spec: Any) -> PodCharge:
     stored = {"metadata": {"name": name, "namespace": "team"}, "spec": spec}
-    return PodCharges(name, (Charge(stored, {"nvidia.com/gpu": cards}),), has_devices, (age, name))
+    return PodCharge(name, Charge(stored, {"nvidia.com/gpu": cards}), has_devices, (age, name))
 
 
 def test_the_older_comes_first() -> None:
@@ -57,7 +57,7 @@ def test_a_quota_counts_what_is_in_its_scope_only() -> None:
     assert set(beyond([scoped], [*urgent, counted("c", 1), counted("d", 1)])) == {"b"}
 
 
-def in_gang(name: str, gang: str, *, age: str, spare: int = 0) -> PodCharges:
+def in_gang(name: str, gang: str, *, age: str, spare: int = 0) -> PodCharge:
     return replace(counted(name, 1, age=age), gang=gang, spare=spare)
 
 
