@@ -29,8 +29,8 @@ from koordra.allocator.features import Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.api import names
 
-Verdicts = dict[tuple[object, int, bool], Verdict]
-"""By kind of request, position of the device, and whether other drivers' devices are left out."""
+Verdicts = dict[tuple[object, int], Verdict]
+"""By kind of request and position of the device."""
 
 
 @dataclass(slots=True)
@@ -80,18 +80,16 @@ class NodeState:
         self.parts = [self.part(device, used) if used else 0 for device, used in enumerate(self.used)]
         self.fabric = fabric_of(self.devices)
 
-    def verdict(self, wanted: RequestAlternative, device: int, *, own_driver_only: bool) -> Verdict:
+    def verdict(self, wanted: RequestAlternative, device: int) -> Verdict:
         """The static verdict, judged once per kind of request and device."""
-        key = (wanted.kind, device, own_driver_only)
+        key = (wanted.kind, device)
         found = self.verdicts.get(key)
         if found is None:
             offered = self.devices[device]
             place = (wanted.selectors, device)
             if place not in self._left_out:
                 self._left_out[place] = selected(wanted, offered, features=self.features)
-            found = self._left_out[place] or admitted(
-                wanted, offered, features=self.features, own_driver_only=own_driver_only
-            )
+            found = self._left_out[place] or admitted(wanted, offered, features=self.features)
             self.verdicts[key] = found
         return found
 
@@ -111,11 +109,8 @@ class NodeState:
 
     def demand(self, wanted: RequestAlternative, device: int) -> Demand | None:
         """What the request takes of a device that was judged before and can serve it."""
-        for own_driver_only in (False, True):
-            found = self.verdicts.get((wanted.kind, device, own_driver_only))
-            if found is not None and found.demand is not None:
-                return found.demand
-        return None
+        found = self.verdicts.get((wanted.kind, device))
+        return found.demand if found is not None else None
 
     def has_room(self, device: int, demand: Demand) -> bool:
         """Whether the device's capacities hold what is used and the demand."""

@@ -344,17 +344,15 @@ def _kinds(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[Member, set
     kinds: dict[Member, set[str]] = {}
     if not any(claim.joints for claim in asked):
         return kinds
-    of_kind: dict[tuple[object, bool], set[str]] = {}
+    of_kind: dict[object, set[str]] = {}
     for claim in asked:
-        own = claim.own_driver_only
-        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
-            found = of_kind.get((wanted.kind, own))
+        for wanted in claim.alternatives:
+            found = of_kind.get(wanted.kind)
             if found is None:
-                found = of_kind[wanted.kind, own] = {
+                found = of_kind[wanted.kind] = {
                     offered.kind
                     for device, offered in enumerate(state.devices)
-                    if offered.kind in (GPU, NIC)
-                    and state.verdict(wanted, device, own_driver_only=own).demand is not None
+                    if offered.kind in (GPU, NIC) and state.verdict(wanted, device).demand is not None
                 }
             kinds.setdefault((wanted.claim, wanted.request), set()).update(found)
     return kinds

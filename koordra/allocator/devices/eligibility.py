@@ -41,13 +41,9 @@ class Verdict:
     short_of: tuple[str, Decimal] | None = None
 
 
-def judge(
-    wanted: RequestAlternative, offered: PublishedDevice, *, features: Features, own_driver_only: bool
-) -> Verdict:
+def judge(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict:
     """The static verdict, clauses in upstream's order."""
-    return selected(wanted, offered, features=features) or admitted(
-        wanted, offered, features=features, own_driver_only=own_driver_only
-    )
+    return selected(wanted, offered, features=features) or admitted(wanted, offered, features=features)
 
 
 def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict | None:
@@ -68,15 +64,13 @@ def selected(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
     return None
 
 
-def admitted(
-    wanted: RequestAlternative, offered: PublishedDevice, *, features: Features, own_driver_only: bool
-) -> Verdict:
+def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: Features) -> Verdict:
     """The verdict on a device that the selectors choose."""
     if not offered.here:
         return Verdict(
             cause=Cause.NODE_UNSUITABLE, detail="the device's own node selection leaves this node out"
         )
-    if own_driver_only and offered.id.driver != names.DRIVER:
+    if wanted.own_driver_only and offered.id.driver != names.DRIVER:
         return Verdict(
             cause=Cause.FOREIGN_DRIVER,
             detail=f"driver {offered.id.driver}: the claim asks for {names.DRIVER} devices and cannot be mixed",

@@ -59,15 +59,11 @@ class _Diagnosis:
 
     def _tell(self, position: int, claim: ResolvedClaim, wanted: RequestAlternative) -> bool:
         """Tell the devices that cannot serve the request; true when enough others can."""
-        own, state = claim.own_driver_only, self.state
-        of_class = [
-            device
-            for device in range(len(state.devices))
-            if state.verdict(wanted, device, own_driver_only=own).of_class
-        ]
+        state = self.state
+        of_class = [device for device in range(len(state.devices)) if state.verdict(wanted, device).of_class]
         usable, misses = 0, dict[int, Rejection]()
         for device in of_class or range(len(state.devices)):
-            miss = device_reason(wanted, device, state, own_driver_only=own)
+            miss = device_reason(wanted, device, state)
             if miss is None:
                 usable += 1
                 continue

@@ -180,12 +180,10 @@ class Together:
         for position, index in sorted(rule.members):
             claim = self.claims[position]
             wanted = claim.requests[index].alternatives[0]
-            own = claim.own_driver_only
             usable = [
                 device
                 for device, offered in enumerate(devices)
-                if offered.kind in asked
-                and device_reason(wanted, device, self.state, own_driver_only=own) is None
+                if offered.kind in asked and device_reason(wanted, device, self.state) is None
             ]
             for kind in {devices[device].kind for device in usable[:1]}:
                 asked[kind] += len(usable) if wanted.takes_all else wanted.spec.count
@@ -250,12 +248,10 @@ class Together:
         state, told = self.state, []
         for claim in self.claims:
             for wanted in (request.alternatives[0] for request in claim.requests):
-                own = claim.own_driver_only
                 usable = (
                     device
                     for device, offered in enumerate(state.devices)
-                    if offered.device.consumes_counters
-                    and device_reason(wanted, device, state, own_driver_only=own) is None
+                    if offered.device.consumes_counters and device_reason(wanted, device, state) is None
                 )
                 device = next(usable, None)
                 if device is not None:
@@ -304,12 +300,7 @@ class Together:
         for position, claim in enumerate(self.claims):
             cards, every = 0, ""
             for wanted in (request.alternatives[0] for request in claim.requests):
-                own = claim.own_driver_only
-                fitting = [
-                    card
-                    for card in demanded.cards
-                    if state.verdict(wanted, card, own_driver_only=own).demand is not None
-                ]
+                fitting = [card for card in demanded.cards if state.verdict(wanted, card).demand is not None]
                 if fitting:
                     cards += len(fitting) if wanted.takes_all else wanted.spec.count
                     every = "all " if wanted.takes_all else every
@@ -351,7 +342,7 @@ class Together:
             if not constraint.covers(wanted.base, wanted.sub):
                 continue
             for device, offered in enumerate(self.state.devices):
-                if device_reason(wanted, device, self.state, own_driver_only=claim.own_driver_only) is None:
+                if device_reason(wanted, device, self.state) is None:
                     attribute = offered.facts.attributes.get(name)
                     value = "no value" if attribute is None else str(attribute)
                     tally = counts.setdefault(wanted.label, {})
@@ -383,8 +374,7 @@ class Together:
                 fitting = [
                     device
                     for device in range(len(self.state.devices))
-                    if device_reason(wanted, device, self.state, own_driver_only=claim.own_driver_only)
-                    is None
+                    if device_reason(wanted, device, self.state) is None
                 ]
                 serving.update(fitting)
                 demands = [self.state.demand(wanted, device) for device in fitting]

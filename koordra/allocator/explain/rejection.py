@@ -29,12 +29,10 @@ class Rejection:
     lacking: Decimal = Decimal(0)
 
 
-def device_reason(
-    wanted: RequestAlternative, device: int, state: NodeState, *, own_driver_only: bool
-) -> Rejection | None:
+def device_reason(wanted: RequestAlternative, device: int, state: NodeState) -> Rejection | None:
     """Why the device cannot serve the request as things stand; None when it can."""
     offered = state.devices[device]
-    verdict = state.verdict(wanted, device, own_driver_only=own_driver_only)
+    verdict = state.verdict(wanted, device)
     if verdict.short_of is not None:
         return _no_room(state, device, *verdict.short_of)
     if verdict.cause is not None:

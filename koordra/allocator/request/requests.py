@@ -1,6 +1,6 @@
 """What a claim asks for, resolved: each request with its class, amounts and koordra's own parameters.
 
-A claim becomes an ResolvedClaim: requests in their order, each with its alternatives (one for an exact request), the claim's
+A claim becomes a ResolvedClaim: requests in their order, each with its alternatives (one for an exact request), the claim's
 constraints, and the opaque parameters of `koordra.io/v1alpha1` found in the configuration of the classes and of the claim
 (the claim's own word wins over its class's). Everything that upstream answers with an error for the claim as a whole is
 found here and raised as ClaimRefused, so that the search only meets requests that make sense.
@@ -12,12 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
 from typing import Final
 
 from koordra.allocator import features as gates
 from koordra.allocator.features import Features
-from koordra.allocator.reasons import Cause, refusal
+from koordra.allocator.reasons import Cause, ClaimRefused, refusal
 from koordra.allocator.request.claim_validation import refuse_memory_said_twice, refuse_misnamed
 from koordra.api import names
 from koordra.api.claims import (
@@ -53,6 +52,7 @@ _DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 class RequestAlternative:
     """One way to satisfy a request. `label` is the name results carry: `request` or `request/subrequest`.
 
+    `own_driver_only`: some request of the claim is for koordra's classes, so devices of other drivers may not be mixed in.
     Two that are of one `kind` ask the same of a device, so that what was found for one holds for the other. Of those with the
     same `selectors` that is true of what these say.
     """
@@ -65,11 +65,13 @@ class RequestAlternative:
     sub: str
     spec: Alternative
     device_class: DeviceClass
-    percent: Mapping[str, int] = field(default_factory=dict)
-    whole: frozenset[str] = frozenset()
-    isolation: AskedIsolation = field(default_factory=AskedIsolation)
-    kind: object = None
-    selectors: object = None
+    own_driver_only: bool
+    percent: Mapping[str, int]
+    whole: frozenset[str]
+    isolation: AskedIsolation
+    demands_partition: bool
+    kind: object
+    selectors: object
 
     @property
     def takes_all(self) -> bool:
@@ -85,10 +87,7 @@ class ResolvedRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedClaim:
-    """`own_driver_only`: some request is for koordra's classes, so devices of other drivers may not be mixed in.
-
-    `demands_partition`: its whole GPUs are one partition of the NVLink fabric, whatever the node's label says.
-    """
+    """`demands_partition`: its whole GPUs are one partition of the NVLink fabric, whatever the node's label says."""
 
     claim: ResourceClaim
     requests: tuple[ResolvedRequest, ...]
@@ -96,8 +95,12 @@ class ResolvedClaim:
     joints: tuple[JointAllocation, ...] = ()
     joint_requests: tuple[frozenset[int], ...] = ()
     placement: PlacementPolicy = field(default_factory=PlacementPolicy)
-    own_driver_only: bool = False
     demands_partition: bool = False
+
+    @property
+    def alternatives(self) -> list[RequestAlternative]:
+        """Those of all requests."""
+        return [wanted for request in self.requests for wanted in request.alternatives]
 
 
 def resolve(
@@ -108,202 +111,203 @@ def resolve(
     features: Features,
 ) -> ResolvedClaim:
     """The claim as the search sees it. Raises ClaimRefused."""
-    requests = tuple(
-        _request(claim, request, position=(position, index), classes=classes, features=features)
-        for index, request in enumerate(claim.requests)
+    known = (classes.get(spec.device_class) for request in claim.requests for spec in request.alternatives)
+    own = any(isinstance(found, DeviceClass) and _is_koordra(found) for found in known)
+    resolver = _Resolver(claim, position, classes, features, own)
+    resolved = ResolvedClaim(
+        claim,
+        tuple(resolver.request(index, request) for index, request in enumerate(claim.requests)),
+        claim.constraints,
     )
     for index, constraint in enumerate(claim.constraints):
         if not (constraint.match_attribute or constraint.distinct_attribute):
-            raise refusal(
-                claim.key,
-                Cause.CONSTRAINT_VIOLATED,
-                f"constraint #{index}: empty constraint (unsupported constraint type?)",
-            )
-    foreign = _foreign_driver(requests)
-    own = any(_is_koordra(wanted.device_class) for request in requests for wanted in request.alternatives)
+            detail = f"constraint #{index}: empty constraint (unsupported constraint type?)"
+            raise resolver.refusal(Cause.CONSTRAINT_VIOLATED, detail)
     refuse_misnamed(claim, own=own)
-    if own and foreign:
-        raise refusal(
-            claim.key,
-            Cause.FOREIGN_DRIVER,
-            f"the claim mixes requests for {names.DRIVER} and for {foreign[1]}; put the latter into a claim of its own",
-            request=foreign[0],
-        )
-    joints, joint_requests, placement = _claim_parameters(claim, requests)
-    return ResolvedClaim(
-        claim=claim,
-        requests=requests,
-        constraints=claim.constraints,
-        joints=joints,
-        joint_requests=joint_requests,
-        placement=placement,
-        own_driver_only=own,
-        demands_partition=_demands_partition(claim, requests),
-    )
+    if own:
+        resolver.refuse_foreign_driver(resolved.alternatives)
+    return resolver.with_claim_parameters(resolved)
 
 
-def _request(
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    *,
-    position: tuple[int, int],
-    classes: Mapping[str, DeviceClass | InvalidManifest],
-    features: Features,
-) -> ResolvedRequest:
-    if request.prioritized and gates.PRIORITIZED_LIST not in features:
-        raise refusal(
-            claim.key,
-            Cause.FEATURE_DISABLED,
-            f"has subrequests, but the {gates.PRIORITIZED_LIST} feature is disabled",
-            request=request.name,
-        )
-    return ResolvedRequest(
-        request.name,
-        tuple(
-            _alternative(
-                claim, request, spec, position=(*position, index), classes=classes, features=features
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    claim: ResourceClaim
+    position: int
+    classes: Mapping[str, DeviceClass | InvalidManifest]
+    features: Features
+    own_driver_only: bool
+
+    def refusal(self, cause: Cause, detail: str, label: str | None = None) -> ClaimRefused:
+        return refusal(self.claim.key, cause, detail, request=label)
+
+    def request(self, index: int, request: DeviceRequest) -> ResolvedRequest:
+        if request.prioritized:
+            self._require(gates.PRIORITIZED_LIST, "has subrequests", request.name)
+        alternatives = []
+        for number, spec in enumerate(request.alternatives):
+            label = f"{request.name}/{spec.name}" if request.prioritized else request.name
+            device_class = self._checked(spec, label)
+            of_class, of_claim = self._parameters_of(device_class, request.name, label)
+            parameters = (*of_class, *of_claim)
+            percent: dict[str, int] = {}
+            whole: set[str] = set()
+            partition = None
+            for entry in parameters:
+                if isinstance(entry, GpuConfig):
+                    partition = entry.partition or partition
+                    if entry.memory_percent is not None:
+                        percent[names.CAPACITY_MEMORY] = entry.memory_percent
+                    if entry.exclusive:
+                        whole.add(names.CAPACITY_SLOTS)
+                elif isinstance(entry, RdmaConfig) and entry.mode is RdmaMode.EXCLUSIVE:
+                    whole.add(names.CAPACITY_SHARE)
+            isolation = asked_isolation(of_class, of_claim)
+            selectors = (device_class.name, device_class.selectors, spec.selectors)
+            # Everything that decides whether a device can serve the request.
+            kind = (
+                self.own_driver_only,
+                selectors,
+                spec.tolerations,
+                None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
+                tuple(sorted(spec.capacity_spelled.items())),
+                tuple(sorted(percent.items())),
+                frozenset(whole),
+                isolation,
             )
-            for index, spec in enumerate(request.alternatives)
-        ),
-        request.prioritized,
-    )
+            alternatives.append(
+                RequestAlternative(
+                    self.position,
+                    index,
+                    number,
+                    label=label,
+                    base=request.name,
+                    sub=spec.name if request.prioritized else "",
+                    spec=spec,
+                    device_class=device_class,
+                    own_driver_only=self.own_driver_only,
+                    percent=percent,
+                    whole=frozenset(whole),
+                    isolation=isolation,
+                    demands_partition=partition is PartitionPolicy.HONOR,
+                    kind=_one_of(kind),
+                    selectors=_one_of(selectors),
+                )
+            )
+        return ResolvedRequest(request.name, tuple(alternatives), request.prioritized)
 
+    def _require(self, gate: str, what: str, label: str) -> None:
+        if gate not in self.features:
+            detail = f"{what}, but the {gate} feature is disabled"
+            raise self.refusal(Cause.FEATURE_DISABLED, detail, label)
 
-def _alternative(
-    claim: ResourceClaim,
-    request: DeviceRequest,
-    spec: Alternative,
-    *,
-    position: tuple[int, int, int],
-    classes: Mapping[str, DeviceClass | InvalidManifest],
-    features: Features,
-) -> RequestAlternative:
-    label = f"{request.name}/{spec.name}" if request.prioritized else request.name
-    _check_gates(claim, spec, label=label, features=features)
-    _check_selectors(claim, spec.selectors, label=label, owner="")
-    device_class = _class_of(claim, spec, label=label, classes=classes)
-    _check_selectors(claim, device_class.selectors, label=label, owner=f"class {device_class.name}, ")
-    if spec.mode not in (EXACT_COUNT, ALL):
-        raise refusal(claim.key, Cause.FEATURE_DISABLED, f"unsupported count mode {spec.mode}", request=label)
-    _check_amounts(claim, spec, device_class, label=label)
-    percent: dict[str, int] = {}
-    whole: set[str] = set()
-    of_class, of_claim = _parameters_of(claim, device_class, request.name, label)
-    isolation = asked_isolation(of_class, of_claim)
-    for parameters in (*of_class, *of_claim):
-        if isinstance(parameters, GpuConfig) and parameters.memory_percent is not None:
-            percent[names.CAPACITY_MEMORY] = parameters.memory_percent
-        if isinstance(parameters, GpuConfig) and parameters.exclusive:
-            whole.add(names.CAPACITY_SLOTS)
-        if isinstance(parameters, RdmaConfig) and parameters.mode is RdmaMode.EXCLUSIVE:
-            whole.add(names.CAPACITY_SHARE)
-    return RequestAlternative(
-        *position,
-        label=label,
-        base=request.name,
-        sub=spec.name if request.prioritized else "",
-        spec=spec,
-        device_class=device_class,
-        percent=percent,
-        whole=frozenset(whole),
-        isolation=isolation,
-        kind=_kind(spec, device_class, percent, frozenset(whole), isolation),
-        selectors=_one_of((device_class.name, device_class.selectors, spec.selectors)),
-    )
+    def _checked(self, spec: Alternative, label: str) -> DeviceClass:
+        """The class of what is asked for. Raises ClaimRefused for what no device could satisfy, or upstream does not take."""
+        if spec.capacity is not None:
+            self._require(gates.CONSUMABLE_CAPACITY, "has capacity requests", label)
+        if spec.admin_access:
+            self._require(gates.ADMIN_ACCESS, "admin access is requested", label)
+        self._refuse_empty(spec.selectors, label, owner="")
+        if not spec.device_class:
+            detail = "missing device class name (unsupported request type?); set deviceClassName"
+            raise self.refusal(Cause.SELECTOR_MISMATCH, detail, label)
+        device_class = self.classes.get(spec.device_class)
+        if device_class is None:
+            known = ", ".join(sorted(self.classes)) or "none"
+            detail = f"DeviceClass {spec.device_class} does not exist; create it or use one of: {known}"
+            raise self.refusal(Cause.SELECTOR_MISMATCH, detail, label)
+        if isinstance(device_class, InvalidManifest):
+            raise self.refusal(Cause.SELECTOR_ERROR, str(device_class), label)
+        self._refuse_empty(device_class.selectors, label, owner=f"class {device_class.name}, ")
+        if spec.mode not in (EXACT_COUNT, ALL):
+            raise self.refusal(Cause.FEATURE_DISABLED, f"unsupported count mode {spec.mode}", label)
+        for name, amount in sorted((spec.capacity or {}).items()):
+            if amount < 0:
+                detail = f"{name}: requested {amount}, an amount cannot be negative"
+                raise self.refusal(Cause.INSUFFICIENT_CAPACITY, detail, label)
+            if amount == 0 and _is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
+                detail = f"{name}: requested 0, at least 1Mi; leave memory out for the whole card"
+                raise self.refusal(Cause.INSUFFICIENT_CAPACITY, detail, label)
+        return device_class
 
+    def _refuse_empty(self, selectors: Sequence[str], label: str, *, owner: str) -> None:
+        if "" in selectors:
+            place = f"{owner}selector #{selectors.index('')}"
+            detail = f"{place}: CEL expression empty (unsupported selector type?)"
+            raise self.refusal(Cause.SELECTOR_ERROR, detail, label)
 
-def _kind(
-    spec: Alternative,
-    device_class: DeviceClass,
-    percent: Mapping[str, int],
-    whole: frozenset[str],
-    isolation: AskedIsolation,
-) -> object:
-    """Everything of a request that decides whether a device can serve it, as one object per value."""
-    return _one_of(
-        (
-            device_class.name,
-            device_class.selectors,
-            spec.selectors,
-            spec.tolerations,
-            None if spec.capacity is None else tuple(sorted(spec.capacity.items())),
-            tuple(sorted(spec.capacity_spelled.items())),
-            tuple(sorted(percent.items())),
-            whole,
-            isolation,
+    def refuse_foreign_driver(self, alternatives: Sequence[RequestAlternative]) -> None:
+        """Raises ClaimRefused where a class names a driver other than koordra's."""
+        for wanted in alternatives:
+            foreign = sorted(_drivers_named(wanted.device_class) - {names.DRIVER})
+            if foreign and not _is_koordra(wanted.device_class):
+                detail = f"the claim mixes requests for {names.DRIVER} and for {foreign[0]}; put the latter into a claim of its own"
+                raise self.refusal(Cause.FOREIGN_DRIVER, detail, wanted.label)
+
+    def _parameters_of(
+        self, device_class: DeviceClass, request: str, label: str
+    ) -> tuple[list[Parameters], list[Parameters]]:
+        """koordra's parameters for one request: the class's, and the claim's (which win but for isolation)."""
+        own = [
+            entry for entry in self.claim.config if not entry.requests or {request, label} & {*entry.requests}
+        ]
+        of_class = [self._decoded(entry, device_class) for entry in device_class.config]
+        of_claim = [self._decoded(entry) for entry in own]
+        return [one for one in of_class if one is not None], [one for one in of_claim if one is not None]
+
+    def _decoded(self, entry: Configuration, device_class: DeviceClass | None = None) -> Parameters | None:
+        """koordra's parameters in an entry of the class, or of the claim; None in another driver's entry."""
+        if entry.driver != names.DRIVER:
+            return None
+        owner = f"DeviceClass {device_class.name}" if device_class else str(self.claim)
+        field = f"{entry.where}.opaque.parameters"
+        try:
+            found = decode(entry.parameters, object=owner, field=field)
+            if device_class is None:
+                reject_operator_fields(found, object=owner, field=field)
+        except InvalidInput as error:
+            raise self.refusal(Cause.CONSTRAINT_VIOLATED, str(error)) from error
+        return found
+
+    def with_claim_parameters(self, resolved: ResolvedClaim) -> ResolvedClaim:
+        """With JointAllocations and the requests each covers, and the placement policy (the last one said wins)."""
+        joints: list[tuple[JointAllocation, frozenset[int]]] = []
+        placement = PlacementPolicy()
+        everything = frozenset(range(len(resolved.requests)))
+        for entry in self.claim.config:
+            parameters = self._decoded(entry)
+            refuse_memory_said_twice(self.claim, entry, parameters, self.claim.requests)
+            if isinstance(parameters, JointAllocation):
+                named = {name.partition("/")[0] for name in entry.requests}
+                covered = {index for index, one in enumerate(resolved.requests) if one.name in named}
+                joints.append((parameters, frozenset(covered) if named else everything))
+            elif isinstance(parameters, PlacementPolicy):
+                placement = _merged(parameters, placement)
+        for device_class in dict.fromkeys(wanted.device_class for wanted in resolved.alternatives):
+            for entry in device_class.config:
+                parameters = self._decoded(entry, device_class)
+                if isinstance(parameters, JointAllocation) and not joints:
+                    joints.append((parameters, everything))
+                elif isinstance(parameters, PlacementPolicy):
+                    placement = _merged(placement, parameters)
+        return ResolvedClaim(
+            self.claim,
+            resolved.requests,
+            resolved.constraints,
+            joints=tuple(joint for joint, _ in joints),
+            joint_requests=tuple(covered for _, covered in joints),
+            placement=placement,
+            demands_partition=any(wanted.demands_partition for wanted in resolved.alternatives),
         )
-    )
+
+
+def _merged(first: PlacementPolicy, second: PlacementPolicy) -> PlacementPolicy:
+    return PlacementPolicy(first.node or second.node, first.device or second.device)
 
 
 @lru_cache(maxsize=4096)
 def _one_of(values: tuple[object, ...]) -> object:
+    """One object for each value, which is compared quickly."""
     return object()
-
-
-def _check_gates(claim: ResourceClaim, spec: Alternative, *, label: str, features: Features) -> None:
-    if spec.capacity is not None and gates.CONSUMABLE_CAPACITY not in features:
-        raise refusal(
-            claim.key,
-            Cause.FEATURE_DISABLED,
-            f"has capacity requests, but the {gates.CONSUMABLE_CAPACITY} feature is disabled",
-            request=label,
-        )
-    if spec.admin_access and gates.ADMIN_ACCESS not in features:
-        raise refusal(
-            claim.key,
-            Cause.FEATURE_DISABLED,
-            f"admin access is requested, but the {gates.ADMIN_ACCESS} feature is disabled",
-            request=label,
-        )
-
-
-def _check_selectors(claim: ResourceClaim, selectors: Sequence[str], *, label: str, owner: str) -> None:
-    for index, expression in enumerate(selectors):
-        if not expression:
-            detail = f"{owner}selector #{index}: CEL expression empty (unsupported selector type?)"
-            raise refusal(claim.key, Cause.SELECTOR_ERROR, detail, request=label)
-
-
-def _class_of(
-    claim: ResourceClaim,
-    spec: Alternative,
-    *,
-    label: str,
-    classes: Mapping[str, DeviceClass | InvalidManifest],
-) -> DeviceClass:
-    if not spec.device_class:
-        raise refusal(
-            claim.key,
-            Cause.SELECTOR_MISMATCH,
-            "missing device class name (unsupported request type?); set deviceClassName",
-            request=label,
-        )
-    found = classes.get(spec.device_class)
-    if found is None:
-        known = ", ".join(sorted(classes)) or "none"
-        raise refusal(
-            claim.key,
-            Cause.SELECTOR_MISMATCH,
-            f"DeviceClass {spec.device_class} does not exist; create it or use one of: {known}",
-            request=label,
-        )
-    if isinstance(found, InvalidManifest):
-        raise refusal(claim.key, Cause.SELECTOR_ERROR, str(found), request=label)
-    return found
-
-
-def _check_amounts(claim: ResourceClaim, spec: Alternative, device_class: DeviceClass, *, label: str) -> None:
-    for name, amount in sorted((spec.capacity or {}).items()):
-        if amount < 0:
-            detail = f"{name}: requested {amount}, an amount cannot be negative"
-            raise refusal(claim.key, Cause.INSUFFICIENT_CAPACITY, detail, request=label)
-        if amount == 0 and _is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
-            raise refusal(
-                claim.key,
-                Cause.INSUFFICIENT_CAPACITY,
-                f"{name}: requested 0, at least 1Mi; leave memory out for the whole card",
-                request=label,
-            )
 
 
 def _is_koordra(device_class: DeviceClass) -> bool:
@@ -314,95 +318,9 @@ def _drivers_named(device_class: DeviceClass) -> set[str]:
     return {driver for expression in device_class.selectors for driver in _DRIVER_TEST.findall(expression)}
 
 
-def _foreign_driver(requests: Sequence[ResolvedRequest]) -> tuple[str, str] | None:
-    """The first request whose class names a driver other than koordra's, with that driver."""
-    for request in requests:
-        for wanted in request.alternatives:
-            others = sorted(_drivers_named(wanted.device_class) - {names.DRIVER})
-            if others and not _is_koordra(wanted.device_class):
-                return wanted.label, others[0]
-    return None
-
-
-def _parameters_of(
-    claim: ResourceClaim, device_class: DeviceClass, request: str, label: str
-) -> tuple[tuple[Parameters, ...], tuple[Parameters, ...]]:
-    """koordra's parameters for one request: the class's, and the claim's (which win but for isolation)."""
-    own = [entry for entry in claim.config if not entry.requests or {request, label} & set(entry.requests)]
-    of_class, of_claim = (
-        tuple(found for entry in entries if (found := _decoded(claim, entry, owner=owner)) is not None)
-        for entries, owner in ((device_class.config, f"DeviceClass {device_class.name}"), (own, str(claim)))
-    )
-    return of_class, of_claim
-
-
-def _decoded(claim: ResourceClaim, entry: Configuration, *, owner: str) -> Parameters | None:
-    if entry.driver != names.DRIVER:
-        return None
-    try:
-        field = f"{entry.where}.opaque.parameters"
-        found = decode(entry.parameters, object=owner, field=field)
-        if owner == str(claim):
-            reject_operator_fields(found, object=owner, field=field)
-        return found
-    except InvalidInput as error:
-        raise refusal(claim.key, Cause.CONSTRAINT_VIOLATED, str(error)) from error
-
-
-def _demands_partition(claim: ResourceClaim, requests: Sequence[ResolvedRequest]) -> bool:
-    """The last word of class and claim about any of the requests; one request that demands it is enough."""
-    for wanted in (wanted for request in requests for wanted in request.alternatives):
-        said = [
-            parameters.partition
-            for parameters in chain(*_parameters_of(claim, wanted.device_class, wanted.base, wanted.label))
-            if isinstance(parameters, GpuConfig) and parameters.partition is not None
-        ]
-        if said and said[-1] is PartitionPolicy.HONOR:
-            return True
-    return False
-
-
-def _claim_parameters(
-    claim: ResourceClaim, requests: Sequence[ResolvedRequest]
-) -> tuple[tuple[JointAllocation, ...], tuple[frozenset[int], ...], PlacementPolicy]:
-    """JointAllocations with the requests each covers, and the placement policy (the last one said wins)."""
-    joints: list[JointAllocation] = []
-    covered: list[frozenset[int]] = []
-    placement = PlacementPolicy()
-    everything = frozenset(range(len(requests)))
-    for entry in claim.config:
-        parameters = _decoded(claim, entry, owner=str(claim))
-        refuse_memory_said_twice(claim, entry, parameters, claim.requests)
-        if isinstance(parameters, JointAllocation):
-            named = {name.partition("/")[0] for name in entry.requests}
-            joints.append(parameters)
-            covered.append(
-                frozenset(index for index, request in enumerate(requests) if request.name in named)
-                if named
-                else everything
-            )
-        elif isinstance(parameters, PlacementPolicy):
-            placement = PlacementPolicy(
-                parameters.node or placement.node, parameters.device or placement.device
-            )
-    for device_class in dict.fromkeys(
-        wanted.device_class for request in requests for wanted in request.alternatives
-    ):
-        for entry in device_class.config:
-            parameters = _decoded(claim, entry, owner=f"DeviceClass {device_class.name}")
-            if isinstance(parameters, JointAllocation) and not joints:
-                joints.append(parameters)
-                covered.append(everything)
-            elif isinstance(parameters, PlacementPolicy):
-                placement = PlacementPolicy(
-                    placement.node or parameters.node, placement.device or parameters.device
-                )
-    return tuple(joints), tuple(covered), placement
-
-
 def refuse_bad_selectors(claim: ResolvedClaim) -> None:
     """Raises ClaimRefused for the first selector that does not compile, though no device may ever be held against it."""
-    for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
+    for wanted in claim.alternatives:
         for owner, expressions in (
             (f"class {wanted.device_class.name}: ", wanted.device_class.selectors),
             ("", wanted.spec.selectors),

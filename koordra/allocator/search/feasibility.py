@@ -36,28 +36,27 @@ Candidates = dict[RequestAlternative, list[int]]
 def candidates_of(claims: Sequence[ResolvedClaim], state: NodeState) -> Candidates | None:
     """Devices that can serve each fixed request as things stand, in search order; None if a selector fails on one."""
     found: Candidates = {}
-    of_kind: dict[tuple[object, bool], list[int]] = {}
+    of_kind: dict[object, list[int]] = {}
     for claim in claims:
         for request in claim.requests:
             wanted = request.alternatives[0]
             if len(request.alternatives) > 1 or wanted.takes_all or wanted.spec.admin_access:
                 continue
-            kind = (wanted.kind, claim.own_driver_only)
-            if kind not in of_kind:
-                devices = _serving(wanted, state, own_driver_only=claim.own_driver_only)
+            if wanted.kind not in of_kind:
+                devices = _serving(wanted, state)
                 if devices is None:
                     return None
-                of_kind[kind] = devices
-            found[wanted] = of_kind[kind]
+                of_kind[wanted.kind] = devices
+            found[wanted] = of_kind[wanted.kind]
     return found
 
 
-def _serving(wanted: RequestAlternative, state: NodeState, *, own_driver_only: bool) -> list[int] | None:
+def _serving(wanted: RequestAlternative, state: NodeState) -> list[int] | None:
     devices = []
     for device, busy in enumerate(state.busy):
         if busy:
             continue
-        verdict = state.verdict(wanted, device, own_driver_only=own_driver_only)
+        verdict = state.verdict(wanted, device)
         if verdict.error:
             return None
         demand = verdict.demand

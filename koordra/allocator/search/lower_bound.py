@@ -149,10 +149,9 @@ class LowerBound:
 
     def _option(self, wanted: RequestAlternative) -> _Option:
         search, state = self._search, self._search.state
-        own = search.claims[wanted.claim].own_driver_only
         takes: dict[int, Mapping[str, int] | None] = {}
         for device in search.candidates.get(wanted, range(len(state.devices))):
-            verdict = state.verdict(wanted, device, own_driver_only=own)
+            verdict = state.verdict(wanted, device)
             self.usable = self.usable and not verdict.error
             if verdict.demand is not None and verdict.cause is None:
                 shares = state.shared[device] and not wanted.spec.admin_access

@@ -247,11 +247,7 @@ def _items(search: PartialChoice) -> tuple[list[RequestAlternative], list[str], 
             map(state.shared.__getitem__, search.candidates[wanted])
         ):
             return None
-        own = search.claims[wanted.claim].own_driver_only
-        demands = {
-            device: state.verdict(wanted, device, own_driver_only=own).demand
-            for device in search.candidates[wanted]
-        }
+        demands = {device: state.verdict(wanted, device).demand for device in search.candidates[wanted]}
         takes[wanted] = {
             device: dict(demand.nano) for device, demand in demands.items() if demand is not None
         }

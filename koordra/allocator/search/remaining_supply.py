@@ -33,7 +33,7 @@ def nics_after(
         if (claim, index) in joined:
             for wanted in request.alternatives:
                 count = len(state.devices) if wanted.takes_all else wanted.spec.count
-                can_bring = max(can_bring, count if _may_have(wanted, nics, claims, state) else 0)
+                can_bring = max(can_bring, count if _may_have(wanted, nics, state) else 0)
         counts.append(can_bring)
     found = []
     for tally in tallies:
@@ -52,8 +52,7 @@ def cards_after(
     bounds = []
     for _, _, request in requests:
         counts = [
-            _range(wanted) if _may_have(wanted, cards, claims, state) else (0, 0)
-            for wanted in request.alternatives
+            _range(wanted) if _may_have(wanted, cards, state) else (0, 0) for wanted in request.alternatives
         ]
         bounds.append((min(fewest for fewest, _ in counts), max(most for _, most in counts)))
     found = []
@@ -68,11 +67,8 @@ def _range(wanted: RequestAlternative) -> tuple[int, int]:
     return (0, MAX_RESULTS) if wanted.takes_all else (wanted.spec.count, wanted.spec.count)
 
 
-def _may_have(
-    wanted: RequestAlternative, devices: Iterable[int], claims: Sequence[ResolvedClaim], state: NodeState
-) -> bool:
-    own = claims[wanted.claim].own_driver_only
-    return any(state.verdict(wanted, device, own_driver_only=own).demand is not None for device in devices)
+def _may_have(wanted: RequestAlternative, devices: Iterable[int], state: NodeState) -> bool:
+    return any(state.verdict(wanted, device).demand is not None for device in devices)
 
 
 @dataclass(frozen=True, slots=True)

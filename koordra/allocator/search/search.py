@@ -315,7 +315,7 @@ class Search(PartialChoice):
         if self.by_request.get((member, device)):
             # The devices of one request are different ones, also where a device can be shared.
             return None
-        verdict = state.verdict(wanted, device, own_driver_only=self.claims[claim].own_driver_only)
+        verdict = state.verdict(wanted, device)
         if verdict.error:
             self._err(wanted, verdict.cause or Cause.SELECTOR_ERROR, verdict.detail)
         if verdict.demand is None or verdict.cause is not None:
@@ -442,9 +442,8 @@ class Search(PartialChoice):
                     request=wanted.label,
                 )
         found = []
-        own = self.claims[wanted.claim].own_driver_only
         for device in range(len(self.state.devices)):
-            verdict = self.state.verdict(wanted, device, own_driver_only=own)
+            verdict = self.state.verdict(wanted, device)
             if verdict.error:
                 self._err(wanted, Cause.SELECTOR_ERROR, verdict.detail)
             if verdict.demand is not None:

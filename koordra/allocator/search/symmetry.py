@@ -211,10 +211,7 @@ class Symmetry:
 
     def _statics(self, search: PartialChoice) -> list[int]:
         """Per device everything that does not change during the walk."""
-        serving: list[tuple[Any, int, bool]] = []
-        for claim, _, request in search.requests:
-            own = search.claims[claim].own_driver_only
-            serving += [(wanted, claim, own) for wanted in request.alternatives]
+        serving = [wanted for _, _, request in search.requests for wanted in request.alternatives]
         left = {wanted: set(devices) for wanted, devices in search.candidates.items()}
         return [self._static(search, device, serving, left) for device in range(len(self.devices))]
 
@@ -222,18 +219,18 @@ class Symmetry:
         self,
         search: PartialChoice,
         device: int,
-        serving: list[tuple[Any, int, bool]],
+        serving: list[Any],
         left: dict[Any, set[int]],
     ) -> int:
         state, offered = search.state, self.devices[device]
         # What is left of counters and capacities as the walk began, also where this is made in its midst.
         counters = search.counters_before[state.pool_of[device]]
         serves: list[Hashable] = []
-        for wanted, _, own in serving:
+        for wanted in serving:
             if wanted in left and device not in left[wanted]:
                 serves.append(None)
                 continue
-            verdict = state.verdict(wanted, device, own_driver_only=own)
+            verdict = state.verdict(wanted, device)
             if verdict.demand is None or verdict.cause is not None:
                 serves.append(verdict.error)
             else:

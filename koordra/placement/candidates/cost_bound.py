@@ -105,9 +105,7 @@ class CostBound:
         amounts: dict[str, Decimal] = {}
         for claim in self._asked:
             for request in claim.requests:
-                found = [
-                    self._of_request(one, devices, claim.own_driver_only) for one in request.alternatives
-                ]
+                found = [self._of_request(one, devices) for one in request.alternatives]
                 requests.append(
                     _Asked(
                         tuple(found),
@@ -173,11 +171,11 @@ class CostBound:
         )
 
     def _of_request(
-        self, wanted: RequestAlternative, devices: Sequence[PublishedDevice], own: bool
+        self, wanted: RequestAlternative, devices: Sequence[PublishedDevice]
     ) -> tuple[tuple[int, Mapping[str, Decimal]], ...]:
         found = []
         for at, offered in enumerate(devices):
-            verdict = judge(wanted, offered, features=self._features, own_driver_only=own)
+            verdict = judge(wanted, offered, features=self._features)
             if verdict.error or (verdict.demand is not None and verdict.cause is None):
                 amounts = {} if verdict.demand is None else verdict.demand.amounts
                 found.append((at, amounts))

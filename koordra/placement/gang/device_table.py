@@ -176,7 +176,7 @@ def _taken_whole(asked: Sequence[ResolvedClaim], state: NodeState) -> dict[int, 
             ):
                 return None
             for device, offered in enumerate(state.devices):
-                verdict = state.verdict(wanted, device, own_driver_only=claim.own_driver_only)
+                verdict = state.verdict(wanted, device)
                 if verdict.error or (verdict.demand is not None and not offered.kind):
                     return None
                 if verdict.demand is None or verdict.cause is not None:
@@ -212,10 +212,7 @@ def _ways(
     for position, claim in enumerate(asked):
         for index, request in enumerate(claim.requests):
             wanted = request.alternatives[0]
-            verdicts = [
-                state.verdict(wanted, device, own_driver_only=claim.own_driver_only)
-                for device in range(len(state.devices))
-            ]
+            verdicts = [state.verdict(wanted, device) for device in range(len(state.devices))]
             usable = [at for at, one in enumerate(verdicts) if one.demand is not None and one.cause is None]
             requests.append(((position, index), wanted, usable))
             kinds[position, index] = {

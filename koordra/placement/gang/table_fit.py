@@ -20,7 +20,7 @@ from koordra.allocator.devices.inventory import NIC, Usage
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import Placement
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.request.requests import RequestAlternative
 from koordra.allocator.search.solution import Placed
 from koordra.placement.decide import Engine
 from koordra.placement.gang.device_table import Table, table_of
@@ -105,7 +105,7 @@ class TableFit:
                 request for claim in asked[number * each : (number + 1) * each] for request in claim.requests
             ]
             for request, taken in zip(requests, table.own[own], strict=True):
-                placed += [_placed(state, asked, request.alternatives[0], device) for device in taken]
+                placed += [_placed(state, request.alternatives[0], device) for device in taken]
         offer = Offer(name, asked, state.devices, tuple(placed))
         return replace(
             fit_of([(asks, members)], [offer], taken=self.engine.index.taken), spare=spare.bit_count()
@@ -190,10 +190,8 @@ def _kept(asks: RequestClass, name: str) -> dict[Hashable, Any]:
     return found
 
 
-def _placed(
-    state: NodeState, asked: Sequence[ResolvedClaim], wanted: RequestAlternative, device: int
-) -> Placed:
-    verdict = state.verdict(wanted, device, own_driver_only=asked[wanted.claim].own_driver_only)
+def _placed(state: NodeState, wanted: RequestAlternative, device: int) -> Placed:
+    verdict = state.verdict(wanted, device)
     assert verdict.demand is not None
     shared = state.shared[device]
     return Placed(wanted, device, verdict.demand if shared else Demand({}), shared)

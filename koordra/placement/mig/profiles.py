@@ -66,7 +66,8 @@ class Profiles:
         found = [
             one
             for one in self.samples
-            if judge(wanted, one.device, features=_GATES, own_driver_only=True).demand is not None
+            if one.device.id.driver == names.DRIVER
+            and judge(wanted, one.device, features=_GATES).demand is not None
         ]
         if not found:
             return None

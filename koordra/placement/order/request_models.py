@@ -43,7 +43,7 @@ class RequestModels:
 
     def __init__(self, features: Features, identities: set[str]) -> None:
         self._features, self._identities = features, identities
-        self._known: dict[tuple[object, bool, NodeClass], frozenset[str]] = {}
+        self._known: dict[tuple[object, NodeClass], frozenset[str]] = {}
 
     def models(
         self, asked: Sequence[ResolvedClaim], pods: Sequence[Pod], nodes: Iterable[tuple[NodeInfo, str]]
@@ -70,7 +70,7 @@ class RequestModels:
         def renamed(claim: ResolvedClaim, way: RequestAlternative) -> RequestAlternative:
             if way.device_class.name in _CLASSES.values():
                 return way
-            types = {one for info in one_of_each for one in self._types(claim, way, info)}
+            types = {one for info in one_of_each for one in self._types(way, info)}
             classes = {_CLASSES.get(one, "") for one in types}
             name = classes.pop() if len(classes) == 1 else ""
             return replace(way, spec=replace(way.spec, device_class=name)) if name else way
@@ -90,30 +90,30 @@ class RequestModels:
 
     def _may_serve(self, asked: Sequence[ResolvedClaim], info: NodeInfo) -> bool:
         return all(
-            any(self._types(claim, way, info) for way in one.alternatives)
+            any(self._types(way, info) for way in one.alternatives)
             for claim in asked
             for one in claim.requests
         )
 
-    def _types(self, claim: ResolvedClaim, way: RequestAlternative, info: NodeInfo) -> frozenset[str]:
+    def _types(self, way: RequestAlternative, info: NodeInfo) -> frozenset[str]:
         """Types of the node's devices that could serve the request, were they empty and not tainted."""
         of = info.devices.node_class
         if of is None:
-            return self._judged(claim, way, info.pools)
-        key = way.kind, claim.own_driver_only, of
+            return self._judged(way, info.pools)
+        key = way.kind, of
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= _MOST:
                 self._known.clear()
-            found = self._known[key] = self._judged(claim, way, info.pools)
+            found = self._known[key] = self._judged(way, info.pools)
         return found
 
-    def _judged(self, claim: ResolvedClaim, way: RequestAlternative, pools: Sequence[Pool]) -> frozenset[str]:
+    def _judged(self, way: RequestAlternative, pools: Sequence[Pool]) -> frozenset[str]:
         plain, found = self._readable(way), set[str]()
         for one in (one for pool in pools if not pool.trouble for one in pool.devices if one.here):
             if type_of(one) not in found:
                 free = replace(one, taints=()) if any(map(keeps_out, one.taints)) else one
-                verdict = judge(plain, free, features=self._features, own_driver_only=claim.own_driver_only)
+                verdict = judge(plain, free, features=self._features)
                 if verdict.error or (verdict.demand is not None and verdict.cause is None):
                     found.add(type_of(one))
         return frozenset(found)
