@@ -148,8 +148,8 @@ def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
 ) -> None:
     """First its successor is announced; it signs when every API server has had the time to hear of it."""
     present, now = stored(client), datetime.now(UTC)
-    due = keys.new_authority(
-        "koordra-webhook", now=now - timedelta(days=2600), lifetime=keys.AUTHORITY_LIFETIME
+    due = keys.issue(
+        None, ["koordra-webhook"], now=now - timedelta(days=2600), lifetime=keys.AUTHORITY_LIFETIME
     )
     names_of = sorted(keys.names_of(present.serving.certificate))
     serving = keys.issue(due, names_of, now=now, lifetime=keys.SERVING_LIFETIME)
@@ -165,8 +165,9 @@ def test_an_authority_that_nears_its_end_hands_over_and_nobody_notices(
             timeout=ROUND,
         )
         # Ten minutes later; the controller still announces this one before it lets it sign.
-        settled = keys.new_authority(
-            "koordra-webhook",
+        settled = keys.issue(
+            None,
+            ["koordra-webhook"],
             now=datetime.now(UTC) - keys.SETTLE - timedelta(minutes=1),
             lifetime=keys.AUTHORITY_LIFETIME,
         )
@@ -281,7 +282,7 @@ def adding_claims(client: KubeClient, controller: None, tmp_path: Path) -> Itera
     """Another mutating webhook, asked after koordra's, that gives a pod one claim more."""
     del controller
     now = datetime.now(UTC)
-    authority = keys.new_authority("koordra-test", now=now, lifetime=timedelta(days=1))
+    authority = keys.issue(None, ["koordra-test"], now=now, lifetime=timedelta(days=1))
     pair = keys.issue(authority, ["127.0.0.1"], now=now, lifetime=timedelta(days=1))
     (tmp_path / "pair").write_bytes(pair.key + b"\n" + pair.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -203,7 +203,7 @@ class LegacyWebhook:
             count=lambda dialect, outcome: pods.labels(dialect, outcome).inc(),
         )
 
-    def paths(self) -> Mapping[str, Callable[[AdmissionRequest], Answer]]:
+    def paths(self) -> dict[str, Callable[[AdmissionRequest], Answer]]:
         return {path: partial(self._answer, in_native=native) for path, native in PATHS.items()}
 
     def _answer(self, asked: AdmissionRequest, *, in_native: bool) -> Answer:

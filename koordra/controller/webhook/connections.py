@@ -28,7 +28,6 @@ from koordra.metrics import Metrics
 
 MAX_CONNECTIONS: Final = 512
 """An API server keeps a few connections; this is room for many API servers."""
-SWEEP_PERIOD: Final = 0.5
 
 
 class Phase(Enum):
@@ -42,18 +41,21 @@ class Phase(Enum):
     WRITING = ("writing", 10.0)
 
 
+_OWING: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE, Phase.READING)
+"""At the cap these make room."""
+
+
 @dataclass(slots=True)
-class Connection:
+class _Connection:
     """`asked`: it has made a whole request before, so its owner is no stranger."""
 
-    sock: socket.socket
     phase: Phase
     since: float
     asked: bool = False
 
 
 class Connections:
-    """`limits`: other limits than those of the phases; `clock` in seconds."""
+    """By their sockets. `limits`: other limits than those of the phases; `clock` in seconds."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class Connections:
         self._limits = {phase: phase.value[1] for phase in Phase} | dict(limits or {})
         self._clock = clock
         self._lock = threading.Lock()
-        self._open: dict[int, Connection] = {}
+        self._open: dict[socket.socket, _Connection] = {}
         self._closed = metrics.counter(
             "koordra_webhook_connections_closed",
             "Connections the webhook ended by itself: slow (past a time limit), displaced (at the cap), refused (at the cap).",
@@ -77,55 +79,44 @@ class Connections:
             lambda: len(self._open)
         )
 
-    def admit(self, sock: socket.socket) -> Connection | None:
-        """A newcomer; None where there is no room for it."""
-        now = self._clock()
+    def admit(self, newcomer: socket.socket) -> bool:
+        """False where there is no room for it."""
         with self._lock:
-            if len(self._open) >= self._most and not self._displace():
-                self._closed.labels("refused").inc()
-                return None
-            found = Connection(sock, Phase.HANDSHAKE, now)
-            self._open[id(found)] = found
-            return found
+            if len(self._open) >= self._most:
+                waiting = [sock for sock, one in self._open.items() if one.phase in _OWING]
+                if not waiting:
+                    self._closed.labels("refused").inc()
+                    return False
+                self._end(
+                    min(waiting, key=lambda sock: (self._open[sock].asked, self._open[sock].since)),
+                    "displaced",
+                )
+            self._open[newcomer] = _Connection(Phase.HANDSHAKE, self._clock())
+            return True
 
-    def _displace(self) -> bool:
-        waiting = [
-            one
-            for one in self._open.values()
-            if one.phase in (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE, Phase.READING)
-        ]
-        if not waiting:
-            return False
-        victim = min(waiting, key=lambda one: (one.asked, one.since))
-        self._end(victim, "displaced")
-        return True
-
-    def enter(self, connection: Connection, phase: Phase) -> None:
+    def enter(self, sock: socket.socket, phase: Phase) -> None:
         """The connection goes on to another phase; its time starts anew."""
         with self._lock:
-            connection.asked = connection.asked or phase is Phase.ANSWERING
-            connection.phase, connection.since = phase, self._clock()
+            if found := self._open.get(sock):
+                found.asked = found.asked or phase is Phase.ANSWERING
+                found.phase, found.since = phase, self._clock()
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, sock: socket.socket) -> None:
         with self._lock:
-            self._open.pop(id(connection), None)
+            self._open.pop(sock, None)
 
     def sweep(self) -> None:
         """Ends what is past its limit."""
         now = self._clock()
         with self._lock:
-            for one in list(self._open.values()):
+            for sock, one in list(self._open.items()):
                 limit = self._limits[one.phase]
                 if limit is not None and now - one.since >= limit:
-                    self._end(one, "slow")
+                    self._end(sock, "slow")
 
-    def run(self, stop: threading.Event) -> None:
-        while not stop.wait(SWEEP_PERIOD):
-            self.sweep()
-
-    def _end(self, connection: Connection, reason: str) -> None:
+    def _end(self, sock: socket.socket, reason: str) -> None:
         """Shut down from outside: the thread that reads or writes there ends, and closes. TLS is not asked."""
-        self._open.pop(id(connection), None)
+        del self._open[sock]
         self._closed.labels(reason).inc()
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -16,6 +16,7 @@ their own, which calls `admitted` of this module for the gate and the suitable n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -28,7 +29,8 @@ from koordra.controller.webhook import claims, native
 from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 
-Handler = Callable[[AdmissionRequest, Lookups, bool], Answer]
+Handler = Callable[..., Answer]
+"""(request, lookups, in_native) -> the decision."""
 
 _CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
 
@@ -76,10 +78,11 @@ PATHS: Final[Mapping[str, tuple[Handler, bool]]] = {
 """Path -> (handler, whether the namespace is native)."""
 
 
-def answer(path: str, asked: AdmissionRequest, lookups: Lookups) -> Answer | None:
-    """None where nothing is served at the path."""
-    found = PATHS.get(path)
-    return found[0](asked, lookups, found[1]) if found else None
+def paths(lookups: Lookups) -> dict[str, Callable[[AdmissionRequest], Answer]]:
+    """Path -> the decision, for the server."""
+    return {
+        path: partial(handler, lookups=lookups, in_native=native) for path, (handler, native) in PATHS.items()
+    }
 
 
 def is_native(obj: Mapping[str, Any], in_native: bool) -> bool:
@@ -131,9 +134,11 @@ def _claims(pod: Object, lookups: Lookups, made: Object | None) -> list[Object]:
 
 
 def _claim_of_template(template: Object | None) -> Object | None:
-    inner = objects.spec_of(template or {})
+    if template is None:
+        return None
+    inner = objects.spec_of(template)
     claim = {"metadata": inner.get("metadata") or {}, "spec": inner.get("spec") or {}}
-    return None if template is None else {"kind": "ResourceClaim", **claim}
+    return {"kind": "ResourceClaim", **claim}
 
 
 def _gated(pod: Object) -> Object:

@@ -42,35 +42,53 @@ class Pair:
     key: bytes
 
 
-def new_authority(name: str, *, now: datetime, lifetime: timedelta) -> Pair:
-    """A self-signed authority that signs serving certificates and nothing else."""
+def issue(authority: Pair | None, names: Sequence[str], *, now: datetime, lifetime: timedelta) -> Pair:
+    """A serving certificate for DNS names and IP addresses. Without an authority a new one of the first name, self-signed, that signs
+    serving certificates and nothing else."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(subject, subject, key.public_key(), now=now, lifetime=lifetime)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(signs=True), critical=True)
-    builder = builder.add_extension(
-        x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-    )
-    return _pair(builder.sign(key, hashes.SHA256()), key)
-
-
-def issue(authority: Pair, names: Sequence[str], *, now: datetime, lifetime: timedelta) -> Pair:
-    """A serving certificate for DNS names and IP addresses."""
-    signer, signer_key = _certificate(authority.certificate), _key(authority.key)
-    key = ec.generate_private_key(ec.SECP256R1())
+    signs = authority is None
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
-    builder = _builder(subject, signer.subject, key.public_key(), now=now, lifetime=lifetime)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs=False), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    builder = builder.add_extension(
-        x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
+    issuer = _certificate(authority.certificate).subject if authority else subject
+    signer = _key(authority.key) if authority else key
+    usage = x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
     )
-    builder = builder.add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
     )
-    return _pair(builder.sign(signer_key, hashes.SHA256()), key)
+    if signs:
+        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        builder = builder.add_extension(own, critical=False)
+    else:
+        builder = (
+            builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(list(map(_general_name, names))), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+            )
+        )
+    return Pair(
+        builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+    )
 
 
 def ends(certificate: bytes) -> datetime:
@@ -84,10 +102,9 @@ def begins(certificate: bytes) -> datetime:
 
 def names_of(certificate: bytes) -> frozenset[str]:
     """DNS names and IP addresses that the certificate is for."""
+    extensions = _certificate(certificate).extensions
     try:
-        found = (
-            _certificate(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        )
+        found = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return frozenset()
     dns = found.get_values_for_type(x509.DNSName)
@@ -106,43 +123,9 @@ def is_signed_by(certificate: bytes, authority: bytes) -> bool:
 def fits(pair: Pair) -> bool:
     """Whether the private key belongs to the certificate."""
     try:
-        public = _key(pair.key).public_key()
-        return _certificate(pair.certificate).public_key() == public
+        return _certificate(pair.certificate).public_key() == _key(pair.key).public_key()
     except (InvalidInput, ValueError, TypeError):
         return False
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
-    *,
-    now: datetime,
-    lifetime: timedelta,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + lifetime)
-    )
-
-
-def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -167,15 +150,6 @@ def _key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     if not isinstance(found, ec.EllipticCurvePrivateKey):
         raise InvalidInput("the private key is of another kind than koordra makes")
     return found
-
-
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
-    return Pair(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        ),
-    )
 
 
 SERVING_LIFETIME: Final = timedelta(days=90)
@@ -205,36 +179,35 @@ class Keys:
 
 
 def wanted(present: Keys | None, names: Sequence[str], *, now: datetime, trusted: bool) -> Keys:
-    """The keys there should be; the very same ones where nothing is due."""
+    """The keys there should be; the very same ones where nothing is due. `trusted`: whether the bundle of the present ones is
+    in every configuration."""
     if present is None or ends(present.authority.certificate) <= now:
-        authority = new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
+        authority = _new_authority(now)
         return Keys(_serving(authority, names, now), authority)
-    keys = _with_authority(present, now=now, trusted=trusted)
+    keys, successor = present, present.successor
+    if keys.predecessor and ends(keys.predecessor) <= now:
+        keys = replace(keys, predecessor=b"")
+    if successor is None and _is_due(keys.authority.certificate, now):
+        keys = replace(keys, successor=_new_authority(now))
+    elif successor is not None and trusted and begins(successor.certificate) + SETTLE <= now:
+        keys = replace(keys, authority=successor, successor=None, predecessor=keys.authority.certificate)
     serving = keys.serving.certificate
-    current = (
+    if (
         is_signed_by(serving, keys.authority.certificate)
         and names_of(serving) == frozenset(names)
         and not _is_due(serving, now)
-    )
-    return keys if current else replace(keys, serving=_serving(keys.authority, names, now))
-
-
-def _with_authority(keys: Keys, *, now: datetime, trusted: bool) -> Keys:
-    if keys.predecessor and ends(keys.predecessor) <= now:
-        keys = replace(keys, predecessor=b"")
-    if keys.successor is None:
-        if not _is_due(keys.authority.certificate, now):
-            return keys
-        made = new_authority("koordra-webhook", now=now, lifetime=AUTHORITY_LIFETIME)
-        return replace(keys, successor=made)
-    if trusted and begins(keys.successor.certificate) + SETTLE <= now:
-        return replace(keys, authority=keys.successor, successor=None, predecessor=keys.authority.certificate)
-    return keys
+    ):
+        return keys
+    return replace(keys, serving=_serving(keys.authority, names, now))
 
 
 def _is_due(certificate: bytes, now: datetime) -> bool:
     start = begins(certificate)
     return now >= start + (ends(certificate) - start) * 2 / 3
+
+
+def _new_authority(now: datetime) -> Pair:
+    return issue(None, ["koordra-webhook"], now=now, lifetime=AUTHORITY_LIFETIME)
 
 
 def _serving(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
@@ -261,17 +234,16 @@ def from_secret_data(data: Mapping[str, str]) -> Keys | None:
     """None where the Secret holds no keys that can be read: new ones are made then."""
     try:
         parts = {name: base64.b64decode(value, validate=True) for name, value in data.items()}
-        keys = Keys(
-            Pair(parts["tls.crt"], parts["tls.key"]),
-            Pair(parts["authority.crt"], parts["authority.key"]),
-            Pair(parts[f"{_SUCCESSOR}.crt"], parts[f"{_SUCCESSOR}.key"])
-            if f"{_SUCCESSOR}.crt" in parts
-            else None,
-            parts.get(_PREDECESSOR, b""),
+        serving, authority, successor = (
+            Pair(parts[f"{name}.crt"], parts[f"{name}.key"]) if f"{name}.crt" in parts else None
+            for name in ("tls", "authority", _SUCCESSOR)
         )
-        if keys.predecessor:
-            ends(keys.predecessor)
+        predecessor = parts.get(_PREDECESSOR, b"")
+        if predecessor:
+            ends(predecessor)
     except (KeyError, ValueError, InvalidInput):
         return None
-    pairs = (keys.serving, keys.authority, *((keys.successor,) if keys.successor else ()))
-    return keys if all(map(fits, pairs)) else None
+    if serving is None or authority is None:
+        return None
+    keys = Keys(serving, authority, successor, predecessor)
+    return keys if all(fits(pair) for pair in (serving, authority, successor) if pair) else None

@@ -21,22 +21,19 @@ from koordra.watch import Listener, WatchCache
 
 log = get_logger(__name__)
 
-_KINDS = (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
-
 
 class Lookups:
     """None: there is none. `is_synced` once every kind has been listed."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._lock = threading.Lock()
-        self._classes: Mapping[str, Object] | None = None
-        self._template_listeners: list[Listener] = []
-        listeners: dict[Kind, Listener] = {
-            DEVICE_CLASSES: self._forget,
-            RESOURCE_CLAIM_TEMPLATES: self._notify,
+        self._listeners: list[Listener] = []
+        self._caches = {
+            kind: WatchCache(
+                client, kind, on_change=self._notify if kind == RESOURCE_CLAIM_TEMPLATES else None
+            )
+            for kind in (RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES)
         }
-        self._caches = {kind: WatchCache(client, kind, on_change=listeners.get(kind)) for kind in _KINDS}
 
     def start(self, stop: threading.Event) -> None:
         for kind, cache in self._caches.items():
@@ -57,21 +54,14 @@ class Lookups:
 
     def listen(self, listener: Listener) -> None:
         """Add a listener of templates. Before `start`."""
-        self._template_listeners.append(listener)
+        self._listeners.append(listener)
 
     def classes(self) -> Mapping[str, Object]:
-        with self._lock:
-            if self._classes is None:
-                self._classes = {objects.name(obj): obj for obj in self._caches[DEVICE_CLASSES].objects()}
-            return self._classes
+        return {objects.name(obj): obj for obj in self._caches[DEVICE_CLASSES].objects()}
 
     def _notify(self, event: str, template: Object, /) -> None:
-        for listener in self._template_listeners:
+        for listener in self._listeners:
             listener(event, template)
-
-    def _forget(self, _event: str, _obj: Object, /) -> None:
-        with self._lock:
-            self._classes = None
 
     def _one(self, kind: Kind, namespace: str, name: str) -> Object | None:
         found = self._caches[kind].get(f"{namespace}/{name}")

@@ -108,22 +108,26 @@ def _translate_entry(entry: Entry, work: _Work) -> None:
         _joint(value, entry, work)
     elif isinstance(value, PlacementPolicy):
         work.refuse(where, "in native mode kube-scheduler places devices; it knows no PlacementPolicy")
-    elif isinstance(value, GpuConfig) and value.memory_percent is not None:
-        work.refuse(
-            f"{where}.memoryPercent",
-            "in native mode the amount has to be known before the card is chosen",
-            "ask for an amount: capacity.requests.memory",
-        )
-    elif isinstance(value, GpuConfig) and value.exclusive:
-        work.refuse(
-            f"{where}.exclusive",
-            "in native mode nobody keeps the rest of a card free",
-            "ask for all of its memory: leave capacity.requests.memory out",
-        )
-    elif isinstance(value, GpuConfig) and value.partition is not None:
-        work.refuse(
-            f"{where}.partition", "in native mode nobody looks at the partitions of the NVLink fabric"
-        )
+    elif isinstance(value, GpuConfig):
+        for name, problem, remedy in _JOINT_ALONE:
+            if entry.body.get(name):
+                work.refuse(f"{where}.{name}", problem, remedy)
+
+
+_JOINT_ALONE: Final = (
+    (
+        "memoryPercent",
+        "in native mode the amount has to be known before the card is chosen",
+        "ask for an amount: capacity.requests.memory",
+    ),
+    (
+        "exclusive",
+        "in native mode nobody keeps the rest of a card free",
+        "ask for all of its memory: leave capacity.requests.memory out",
+    ),
+    ("partition", "in native mode nobody looks at the partitions of the NVLink fabric", _JOINT_REMEDY),
+)
+"""Fields of GpuConfig that only koordra's own controller keeps."""
 
 
 def _joint(value: JointAllocation, entry: Entry, work: _Work) -> None:

@@ -19,8 +19,9 @@ from typing import Final
 
 from koordra.controller.legacy.admission import LegacyWebhook
 from koordra.controller.legacy.settings import LegacySettings
+from koordra.controller.webhook.handlers import paths
 from koordra.controller.webhook.lookups import Lookups
-from koordra.controller.webhook.secret import Files, SharedSecret, Source, inject
+from koordra.controller.webhook.secret import Served, inject, refresh_files, refresh_secret
 from koordra.controller.webhook.server import WebhookServer
 from koordra.errors import ApiError, InvalidInput, NodeError
 from koordra.kube import KubeClient
@@ -53,12 +54,6 @@ class WebhookSettings:
     host: str = ""
 
 
-def service_names(settings: WebhookSettings) -> tuple[str, ...]:
-    """The names under which the API server calls the webhook."""
-    base = f"{SERVICE_NAME}.{settings.namespace}"
-    return (f"{base}.svc", base, f"{base}.svc.cluster.local", *([settings.host] if settings.host else []))
-
-
 def start_webhook(
     client: KubeClient,
     settings: WebhookSettings,
@@ -79,66 +74,44 @@ def start_webhook(
     has_keys = threading.Event()
     server = WebhookServer(
         parse_address(settings.address),
-        lookups,
+        paths(lookups) | (rewriting.paths() if rewriting else {}),
         metrics=metrics,
         ready=lambda: has_keys.is_set() and lookups.is_synced() and (not rewriting or rewriting.is_synced()),
-        more=rewriting.paths() if rewriting else None,
     )
     lookups.start(stop)
     if rewriting:
         rewriting.start(stop)
-    source: Source = (
-        Files(settings.certificates)
-        if settings.certificates
-        else SharedSecret(
-            client,
-            namespace=settings.namespace,
-            name=SECRET_NAME,
-            names=service_names(settings),
-            now=lambda: datetime.now(UTC),
-        )
-    )
-    spawn(
-        lambda: _rounds(client, source, server, has_keys, stop, legacy=legacy is not None),
-        name="webhook-keys",
-    )
+    base = f"{SERVICE_NAME}.{settings.namespace}"
+    names = (f"{base}.svc", base, f"{base}.svc.cluster.local", *([settings.host] if settings.host else []))
+
+    def refresh(trusted: bytes) -> Served:
+        if settings.certificates:
+            return refresh_files(settings.certificates)
+        now = datetime.now(UTC)
+        return refresh_secret(client, settings.namespace, SECRET_NAME, names, now=now, trusted=trusted)
+
+    def rounds() -> None:
+        trusted, settled, started = b"", False, time.monotonic()
+        while not stop.is_set():
+            if not settled and server.is_ready():
+                gc.freeze()  # what was listed stays: the collector need not stop reviews to look through it
+                settled = True
+            pause = PERIOD if settled and time.monotonic() >= started + YOUNG else RETRY
+            try:
+                served = refresh(trusted)
+                server.use(served.pair)
+                if not has_keys.is_set():
+                    server.start()
+                    has_keys.set()
+                    log.info("webhook_serving", port=server.port)
+                if not served.bundle or inject(client, served.bundle, legacy=legacy is not None):
+                    trusted = served.bundle
+            except (ApiError, NodeError, InvalidInput) as error:
+                log.warning("webhook_keys_failed", error=str(error), again_in=RETRY)
+                pause = RETRY
+            stop.wait(pause)
+        if has_keys.is_set():
+            server.close()
+
+    spawn(rounds, name="webhook-keys")
     return server
-
-
-def _rounds(
-    client: KubeClient,
-    source: Source,
-    server: WebhookServer,
-    has_keys: threading.Event,
-    stop: threading.Event,
-    *,
-    legacy: bool,
-) -> None:
-    trusted, settled, started = b"", False, time.monotonic()
-    while not stop.is_set():
-        if not settled and server.is_ready():
-            gc.freeze()  # what was listed stays: the collector need not stop reviews to look through it
-            settled = True
-        young = time.monotonic() < started + YOUNG
-        pause = PERIOD if settled and not young else RETRY
-        try:
-            served = _round(source, server, has_keys, trusted)
-            if not served or inject(client, served, legacy=legacy):
-                trusted = served
-        except (ApiError, NodeError, InvalidInput) as error:
-            log.warning("webhook_keys_failed", error=str(error), again_in=RETRY)
-            pause = RETRY
-        stop.wait(pause)
-    if has_keys.is_set():
-        server.close()
-
-
-def _round(source: Source, server: WebhookServer, has_keys: threading.Event, trusted: bytes) -> bytes:
-    """The bundle that every configuration has to carry; empty where that is somebody else's business."""
-    served = source.refresh(trusted=trusted)
-    server.use(served.pair)
-    if not has_keys.is_set():
-        server.start()
-        has_keys.set()
-        log.info("webhook_serving", port=server.port)
-    return served.bundle

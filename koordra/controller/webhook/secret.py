@@ -5,7 +5,7 @@
     files          tls.crt, tls.key and ca.crt in a directory, as a mounted Secret of cert-manager has them; read again when
                    they change, never written; caBundle is then cert-manager's business
 
-`refresh` is called every ten seconds and returns the keys to serve with. `inject` changes only entries of koordra's own
+One of both is asked every ten seconds for the keys to serve with. `inject` changes only entries of koordra's own
 configurations (that for legacy pods is installed by choice), and only when their bundle is another one. Each write is conditional
 on the resourceVersion, since replicas write side by side.
 """
@@ -13,7 +13,7 @@ on the resourceVersion, since replicas write side by side.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -40,87 +40,53 @@ class Served:
     bundle: bytes = b""
 
 
-class SharedSecret:
-    """Self-signed keys in a Secret. Raises ApiError from `refresh`; the caller tries again."""
+def refresh_files(directory: Path) -> Served:
+    """Keys in a directory that somebody else keeps current. Raises NodeError where they cannot be read."""
+    try:
+        return Served(Pair((directory / "tls.crt").read_bytes(), (directory / "tls.key").read_bytes()))
+    except OSError as error:
+        raise NodeError(
+            f"{error.filename}: the webhook's certificate cannot be read: {error.strerror}"
+        ) from error
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        namespace: str,
-        name: str,
-        names: Sequence[str],
-        now: Callable[[], datetime],
-    ) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._name = name
-        self._names = tuple(names)
-        self._now = now
 
-    def refresh(self, *, trusted: bytes) -> Served:
-        """The keys to serve with now. `trusted`: the bundle that has been injected everywhere, as far as is known."""
-        secret = self._read()
-        present = keys_of.from_secret_data((secret or {}).get("data") or {})
-        is_trusted = present is not None and present.bundle == trusted
-        wanted = keys_of.wanted(present, self._names, now=self._now(), trusted=is_trusted)
-        if wanted is not present:
-            wanted = self._write(secret, wanted)
-        return Served(wanted.serving, wanted.bundle)
+def refresh_secret(
+    client: KubeClient, namespace: str, name: str, names: Sequence[str], *, now: datetime, trusted: bytes
+) -> Served:
+    """The self-signed keys to serve with now. `trusted`: the bundle that has been injected everywhere, as far as is known. Replicas
+    write conditionally: whoever is second takes the keys of whoever was first. Raises ApiError."""
 
-    def _read(self) -> Object | None:
+    def read() -> tuple[Object | None, Keys | None]:
         try:
-            return self._client.get(SECRETS, self._name, namespace=self._namespace)
+            secret = client.get(SECRETS, name, namespace=namespace)
         except NotFound:
-            return None
+            return None, None
+        return secret, keys_of.from_secret_data(secret.get("data") or {})
 
-    def _write(self, secret: Object | None, wanted: Keys) -> Keys:
-        """Conditionally: whoever is second takes the keys of whoever was first."""
+    secret, present = read()
+    is_trusted = present is not None and present.bundle == trusted
+    wanted = keys_of.wanted(present, names, now=now, trusted=is_trusted)
+    if wanted is not present:
         data = keys_of.to_secret_data(wanted)
         try:
             if secret is None:
-                self._client.create(SECRETS, self._new(data))
+                metadata = {"name": name, "namespace": namespace}
+                new = {
+                    "apiVersion": "v1",
+                    "kind": "Secret",
+                    "metadata": metadata,
+                    "type": "kubernetes.io/tls",
+                }
+                client.create(SECRETS, {**new, "data": data})
             else:
-                self._client.update(SECRETS, {**secret, "data": data})
+                client.update(SECRETS, {**secret, "data": data})
+            log.info("webhook_keys_written", secret=f"{namespace}/{name}")
         except Conflict:
-            first = keys_of.from_secret_data((self._read() or {}).get("data") or {})
+            first = read()[1]
             if first is None:
                 raise
-            return first
-        log.info("webhook_keys_written", secret=f"{self._namespace}/{self._name}")
-        return wanted
-
-    def _new(self, data: dict[str, str]) -> Object:
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "type": "kubernetes.io/tls",
-            "data": data,
-        }
-
-
-class Files:
-    """Keys in a directory that somebody else keeps current."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def refresh(self, *, trusted: bytes) -> Served:
-        """Raises NodeError where the files cannot be read."""
-        del trusted
-        try:
-            pair = Pair(
-                (self._directory / "tls.crt").read_bytes(), (self._directory / "tls.key").read_bytes()
-            )
-        except OSError as error:
-            raise NodeError(
-                f"{error.filename}: the webhook's certificate cannot be read: {error.strerror}"
-            ) from error
-        return Served(pair)
-
-
-Source = SharedSecret | Files
+            wanted = first
+    return Served(wanted.serving, wanted.bundle)
 
 
 _GROUP: Final = "admissionregistration.k8s.io"
@@ -138,9 +104,7 @@ def inject(client: KubeClient, bundle: bytes, *, legacy: bool = False) -> bool:
     """True once all configurations that exist carry the bundle. Raises ApiError."""
     encoded = base64.b64encode(bundle).decode()
     wanted = [(kind, NAME) for kind in CONFIGURATIONS] + ([(CONFIGURATIONS[0], LEGACY)] if legacy else [])
-    carried = [
-        _inject(client, kind, name, encoded) for kind, name in wanted
-    ]  # all, also when the first failed
+    carried = [_inject(client, kind, name, encoded) for kind, name in wanted]  # all, also when one failed
     return all(carried)
 
 

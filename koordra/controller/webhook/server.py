@@ -1,8 +1,8 @@
 """HTTPS for the API server's calls: one thread a connection, kept alive; the certificate can be changed while it serves.
 
 The handshake runs in the connection's own thread, so that a peer that says nothing holds up nobody; connections.py bounds their
-number and how long a peer may take. A new certificate is loaded into the same context and used from the next connection on. Besides the paths of handlers there are
-/healthz and /readyz.
+number and how long a peer may take. A new certificate is used from the next connection on. Besides the paths of the handlers there
+are /healthz and /readyz.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import os
 import socket
 import ssl
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from koordra.controller.webhook import handlers, review
-from koordra.controller.webhook.connections import Connection, Connections, Phase
+from koordra.controller.webhook import review
+from koordra.controller.webhook.connections import Connections, Phase
 from koordra.controller.webhook.keys import Pair
-from koordra.controller.webhook.lookups import Lookups
 from koordra.controller.webhook.review import AdmissionRequest, Answer
 from koordra.errors import InvalidInput
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
+from koordra.process import spawn
 
 log = get_logger(__name__)
 
@@ -34,35 +34,41 @@ MOST_BODY: Final = 8 * 1024 * 1024
 """An object of 1.5 MB, old and new, with room."""
 LONGEST_SILENCE: Final = 120.0
 """Seconds for one read or write; connections.py has the limits that count."""
+SWEEP_PERIOD: Final = 0.5
+NOTHING_HERE: Final = b"nothing is served here\n"
 
 
-class WebhookServer:
-    """`address` (host, port); port 0 takes any free one. Serves once `use` has been called. `more`: paths besides those of
-    handlers.py, that answer by themselves. `connections`: other limits than the usual."""
+class WebhookServer(ThreadingHTTPServer):
+    """`address` (host, port); port 0 takes any free one. Serves `paths` once `use` and `start` have been called. `connections`: other
+    limits than the usual."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 1024  # a full queue costs the API server a second
 
     def __init__(
         self,
         address: tuple[str, int],
-        lookups: Lookups,
+        paths: Mapping[str, Callable[[AdmissionRequest], Answer]],
         *,
         metrics: Metrics,
         ready: Callable[[], bool] = lambda: True,
-        more: Mapping[str, Callable[[AdmissionRequest], Answer]] | None = None,
         connections: Connections | None = None,
     ) -> None:
-        self._more = more or {}
-        self._stop = threading.Event()
-        self._connections = connections or Connections(metrics)
+        self._paths = paths
+        self.connections = connections or Connections(metrics)
+        self.is_ready = ready
+        self._context = _tls()
         self._requests = metrics.counter(
             "koordra_webhook_requests", "Admission reviews answered.", ("path", "outcome")
         )
         self._seconds = metrics.histogram(
             "koordra_webhook_request_seconds", "From the body read to the answer made.", ("path",)
         )
-        self._lookups = lookups
-        self._ready = ready
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         try:
-            self._server = _Server(address, _handler_of(self), self._connections)
+            super().__init__(address, _Handler)
         except OSError as error:
             raise InvalidInput(
                 f"webhook address {address[0]}:{address[1]}: {error.strerror or error}"
@@ -70,7 +76,7 @@ class WebhookServer:
 
     @property
     def port(self) -> int:
-        return int(self._server.server_address[1])
+        return int(self.server_address[1])
 
     def use(self, pair: Pair) -> None:
         """Serve with this certificate from the next connection on. The key touches the disk unreadable to others.
@@ -87,21 +93,14 @@ class WebhookServer:
             raise InvalidInput(f"the webhook's certificate cannot be used: {error}") from error
         finally:
             Path(path).unlink()
-        self._server.context = context
+        self._context = context
 
     def start(self) -> None:
-        threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, name="webhook", daemon=True
-        ).start()
-
-        threading.Thread(
-            target=self._connections.run, args=(self._stop,), name="webhook-connections", daemon=True
-        ).start()
+        spawn(partial(self.serve_forever, poll_interval=SWEEP_PERIOD), name="webhook")
 
     def close(self) -> None:
-        self._stop.set()
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
     def answer(self, path: str, body: bytes) -> tuple[int, bytes]:
         """(HTTP status, body) of one POST."""
@@ -111,10 +110,9 @@ class WebhookServer:
         except InvalidInput as error:
             self._requests.labels("-", "malformed").inc()
             return 400, str(error).encode()
-        more = self._more.get(path)
-        found = more(asked) if more else handlers.answer(path, asked, self._lookups)
-        if found is None:
-            return 404, b"nothing is served here\n"
+        if path not in self._paths:
+            return 404, NOTHING_HERE
+        found = self._paths[path](asked)
         outcome = "refused" if found.problems else "changed" if found.object is not None else "allowed"
         self._requests.labels(path, outcome).inc()
         if found.problems:
@@ -123,8 +121,38 @@ class WebhookServer:
         self._seconds.labels(path).observe(time.perf_counter() - began)
         return 200, written
 
-    def is_ready(self) -> bool:
-        return self._ready()
+    def service_actions(self) -> None:
+        """In the accepting thread, after each connection and each SWEEP_PERIOD."""
+        self.connections.sweep()
+
+    def get_request(self) -> tuple[ssl.SSLSocket, Any]:
+        """In the accepting thread, so without a word to the peer."""
+        request, client_address = super().get_request()
+        try:
+            secured = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            secured.settimeout(LONGEST_SILENCE)
+        except (OSError, ValueError) as error:  # gone already, in one of TLS's many ways
+            request.close()
+            raise OSError(str(error)) from error
+        return secured, client_address
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        return self.connections.admit(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            request.do_handshake()
+        except (OSError, ValueError) as error:
+            log.debug("handshake_failed", client=str(client_address), error=str(error))
+            self.shutdown_request(request)
+        else:
+            self.connections.enter(request, Phase.NEW)
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.leave(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("connection_failed", client=str(client_address))
 
 
 def _tls() -> ssl.SSLContext:
@@ -133,123 +161,62 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 1024  # a full queue costs the API server a second
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: WebhookServer
+    wbufsize = -1  # head and body leave in one packet
+    disable_nagle_algorithm = True
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        handler: type[BaseHTTPRequestHandler],
-        connections: Connections,
-    ) -> None:
-        self.context = _tls()
-        self._connections = connections
-        self._mine = threading.local()
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, handler)
+    def parse_request(self) -> bool:
+        self._enter(Phase.READING)
+        return super().parse_request()
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """In the accepting thread, so without a word to the peer: a place for the connection, and a thread."""
-        try:
-            secured = self.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-            secured.settimeout(LONGEST_SILENCE)
-        except (OSError, ValueError):  # gone already, in one of TLS's many ways
-            self.shutdown_request(request)
+    def do_POST(self) -> None:
+        declared = self.headers.get("Content-Length") or ""
+        if not (declared.isascii() and declared.isdigit()):  # -1 would be read until the memory is full
+            self._send(411, b"say the length of the body\n", last=True)
             return
-        connection = self._connections.admit(secured)
-        if connection is None:
-            self._drop(secured)
+        length = int(declared)
+        if length > MOST_BODY:
+            self._send(413, b"too large\n", last=True)
             return
-        threading.Thread(
-            target=self._serve, args=(secured, client_address, connection), name="webhook-peer", daemon=True
-        ).start()
-
-    def _serve(self, secured: ssl.SSLSocket, client_address: Any, connection: Connection) -> None:
-        self._mine.connection = connection
+        body = self.rfile.read(length)
+        if len(body) < length:
+            self.close_connection = True
+            return
+        self._enter(Phase.ANSWERING)
         try:
-            secured.do_handshake()
-        except (OSError, ValueError) as error:
-            log.debug("handshake_failed", client=str(client_address), error=str(error))
-            self._drop(secured)
-        else:
-            self.enter(Phase.NEW)
-            super().process_request_thread(secured, client_address)
-        finally:
-            self._connections.leave(connection)
+            self._send(*self.server.answer(self.path.partition("?")[0], body))
+        except Exception:  # a defect met in one review must not end the connection of all
+            log.exception("review_failed", path=self.path)
+            self._send(500, b"internal error\n")
 
-    def enter(self, phase: Phase) -> None:
-        """Where the connection of the present thread is now."""
-        self._connections.enter(self._mine.connection, phase)
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/healthz":
+                self._send(200, b"ok\n")
+            case "/readyz":
+                good = self.server.is_ready()
+                self._send(200 if good else 503, b"ok\n" if good else b"not ready\n")
+            case _:
+                self._send(404, NOTHING_HERE)
 
-    def _drop(self, secured: ssl.SSLSocket) -> None:
-        """Without a goodbye: the peer may never read it."""
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(secured, socket.SHUT_RDWR)
-        secured.close()
+    def _send(self, code: int, body: bytes, *, last: bool = False) -> None:
+        self._enter(Phase.WRITING)
+        self.close_connection = self.close_connection or last
+        self.send_response(code)
+        self.send_header(
+            "Content-Type", "application/json" if body[:1] == b"{" else "text/plain; charset=utf-8"
+        )
+        self.send_header("Content-Length", str(len(body)))
+        with contextlib.suppress(OSError):  # the peer has gone, in one of TLS's many ways
+            self.end_headers()
+            self.wfile.write(body)
+            self.wfile.flush()
+        self._enter(Phase.IDLE)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("connection_failed", client=str(client_address))
+    def _enter(self, phase: Phase) -> None:
+        self.server.connections.enter(self.connection, phase)
 
-
-def _handler_of(owner: WebhookServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server: _Server
-        wbufsize = -1  # head and body leave in one packet
-        disable_nagle_algorithm = True
-
-        def parse_request(self) -> bool:
-            self.server.enter(Phase.READING)
-            return super().parse_request()
-
-        def do_POST(self) -> None:
-            declared = self.headers.get("Content-Length") or ""
-            if not (declared.isascii() and declared.isdigit()):  # -1 would be read until the memory is full
-                self.close_connection = True
-                self._send(411, b"say the length of the body\n")
-                return
-            length = int(declared)
-            if length > MOST_BODY:
-                self.close_connection = True
-                self._send(413, b"too large\n")
-                return
-            body = self.rfile.read(length)
-            if len(body) < length:
-                self.close_connection = True
-                return
-            self.server.enter(Phase.ANSWERING)
-            try:
-                self._send(*owner.answer(self.path.partition("?")[0], body))
-            except Exception:  # a defect met in one review must not end the connection of all
-                log.exception("review_failed", path=self.path)
-                self._send(500, b"internal error\n")
-
-        def do_GET(self) -> None:
-            match self.path.partition("?")[0]:
-                case "/healthz":
-                    self._send(200, b"ok\n")
-                case "/readyz":
-                    good = owner.is_ready()
-                    self._send(200 if good else 503, b"ok\n" if good else b"not ready\n")
-                case _:
-                    self._send(404, b"nothing is served here\n")
-
-        def _send(self, code: int, body: bytes) -> None:
-            self.server.enter(Phase.WRITING)
-            kind = "application/json" if body[:1] == b"{" else "text/plain; charset=utf-8"
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            with contextlib.suppress(OSError):  # the peer has gone, in one of TLS's many ways
-                self.end_headers()
-                self.wfile.write(body)
-                self.wfile.flush()
-            self.server.enter(Phase.IDLE)
-
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
-    return Handler
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordra.controller.webhook import keys, secret
-from koordra.controller.webhook.secret import SECRETS, Files, SharedSecret
+from koordra.controller.webhook.secret import SECRETS, Served, refresh_files, refresh_secret
 from koordra.errors import Conflict, InvalidInput, NodeError, NotFound
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -121,14 +121,14 @@ class Secrets:
         return stored
 
 
-def shared(client: Any, now: datetime = NOW) -> SharedSecret:
-    return SharedSecret(client, namespace="koordra-system", name="tls", names=NAMES, now=lambda: now)
+def refreshed(client: Any) -> Served:
+    return refresh_secret(client, "koordra-system", "tls", NAMES, now=NOW, trusted=b"")
 
 
 def test_replicas_end_up_with_the_same_keys() -> None:
     client = Secrets()
-    first = shared(client).refresh(trusted=b"")
-    assert shared(client).refresh(trusted=b"") == first
+    first = refreshed(client)
+    assert refreshed(client) == first
     assert client.stored[f"{SECRETS}/tls"]["type"] == "kubernetes.io/tls"
 
 
@@ -142,10 +142,10 @@ def test_a_replica_that_is_second_takes_the_keys_of_the_first() -> None:
             raise error
         return client.get(kind, name, namespace=namespace)
 
-    first = shared(client).refresh(trusted=b"")
+    first = refreshed(client)
     slow.get = late  # type: ignore[method-assign]
     slow.create = client.create  # type: ignore[method-assign]
-    assert shared(slow).refresh(trusted=b"") == first
+    assert refreshed(slow) == first
 
 
 def test_the_bundle_reaches_every_entry_once() -> None:
@@ -169,11 +169,10 @@ def test_without_configurations_there_is_nothing_to_inject() -> None:
 
 
 def test_files_of_cert_manager_are_read_each_time(tmp_path: Any) -> None:
-    source = Files(tmp_path)
     with pytest.raises(NodeError, match=r"tls\.crt"):
-        source.refresh(trusted=b"")
+        refresh_files(tmp_path)
     made = keys.wanted(None, NAMES, now=NOW, trusted=False)
     (tmp_path / "tls.crt").write_bytes(made.serving.certificate)
     (tmp_path / "tls.key").write_bytes(made.serving.key)
-    assert source.refresh(trusted=b"").pair == made.serving
-    assert source.refresh(trusted=b"").bundle == b""
+    found = refresh_files(tmp_path)
+    assert (found.pair, found.bundle) == (made.serving, b"")

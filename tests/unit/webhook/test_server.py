@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import pytest
 
 from koordra.api import names
-from koordra.controller.webhook import keys, review
+from koordra.controller.webhook import handlers, keys, review
 from koordra.controller.webhook.connections import Connections, Phase
 from koordra.controller.webhook.keys import Pair
 from koordra.controller.webhook.server import WebhookServer
@@ -50,7 +50,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def server(metrics: Metrics) -> Iterator[WebhookServer]:
-    server = WebhookServer(("127.0.0.1", 0), KNOWN, metrics=metrics)
+    server = WebhookServer(("127.0.0.1", 0), handlers.paths(KNOWN), metrics=metrics)
     server.use(KEYS.serving)
     server.start()
     yield server
@@ -182,7 +182,10 @@ def test_a_peer_that_trickles_is_cut_off(metrics: Metrics) -> None:
     """A byte now and then keeps every read alive; what counts is the time of the whole."""
     limits = {Phase.NEW: 0.3, Phase.READING: 0.3}
     server = WebhookServer(
-        ("127.0.0.1", 0), KNOWN, metrics=metrics, connections=Connections(metrics, limits=limits)
+        ("127.0.0.1", 0),
+        handlers.paths(KNOWN),
+        metrics=metrics,
+        connections=Connections(metrics, limits=limits),
     )
     server.use(KEYS.serving)
     server.start()
@@ -215,7 +218,9 @@ def _is_cut_off(sock: socket.socket, letter: bytes) -> bool:
 
 
 def test_at_the_cap_those_go_that_never_asked(metrics: Metrics) -> None:
-    server = WebhookServer(("127.0.0.1", 0), KNOWN, metrics=metrics, connections=Connections(metrics, most=5))
+    server = WebhookServer(
+        ("127.0.0.1", 0), handlers.paths(KNOWN), metrics=metrics, connections=Connections(metrics, most=5)
+    )
     server.use(KEYS.serving)
     server.start()
     kept = Caller(server.port)
@@ -246,20 +251,17 @@ def test_connections_by_the_clock() -> None:
         except BlockingIOError:
             return False
 
-    found = [connections.admit(pairs[number][0]) for number in range(3)]
-    for one in found:
-        assert one is not None
-    client, stranger, third = (one for one in found if one)
-    connections.enter(client, Phase.ANSWERING)
-    connections.enter(client, Phase.IDLE)
+    socks = [ours for ours, _ in pairs]
+    assert all(map(connections.admit, socks[:3]))
+    connections.enter(socks[0], Phase.ANSWERING)
+    connections.enter(socks[0], Phase.IDLE)
     clock.now = 1.0
-    fourth = connections.admit(pairs[3][0])
+    assert connections.admit(socks[3])
     assert (ended(0), ended(1), ended(2)) == (False, True, False)
-    assert fourth is not None
-    for one in (client, third, fourth):
-        connections.enter(one, Phase.ANSWERING)
-    assert connections.admit(pairs[4][0]) is None
-    connections.enter(third, Phase.READING)
+    for number in (0, 2, 3):
+        connections.enter(socks[number], Phase.ANSWERING)
+    assert not connections.admit(socks[4])
+    connections.enter(socks[2], Phase.READING)
     clock.now = 11.5
     connections.sweep()
     assert (ended(0), ended(2), ended(3)) == (False, True, False)
@@ -269,7 +271,7 @@ def test_connections_by_the_clock() -> None:
         1,
         1,
     ]
-    connections.leave(stranger)
+    connections.leave(socks[1])
     for pair in pairs:
         for end in pair:
             end.close()
