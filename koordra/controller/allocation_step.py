@@ -1,7 +1,7 @@
 """The planning step of a pass: groups that wait, most urgent first, each against all writes so far.
 
 Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others who give
-out the same cards (conflicts/foreign_drivers), refusals by the scheduler (allocation/node_backoff), predicates over several
+out the same cards (conflicts/), refusals by the scheduler (allocation/node_backoff), predicates over several
 pods (allocation/interpod_predicates), nodes kept free for groups that come first (reservations, gangs), and, in the allocator,
 by the node's own predicates.
 """
@@ -22,7 +22,7 @@ from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_P
 from koordra.controller.allocation.preemption import EvictionBackoff, preemption_for
 from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.cache.groups import Group
-from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
+from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
 from koordra.controller.gangs.member_placement import Place
 from koordra.controller.gangs.planner import Entries
@@ -65,7 +65,7 @@ class AllocationStep:
         cache = context.cache
         self.placer = Placer(learned=learned)
         self.reservations = Reservations(starves_after=starves_after)
-        self.foreign_drivers = ForeignDrivers(cache)
+        self.conflicts = ConflictWatch(cache)
         self._predicates = InterPodPredicates(cache, self.placer.nodes)
         self.gangs = GangController(
             context,
@@ -92,7 +92,7 @@ class AllocationStep:
         for node in cache.capacity_epoch.changed_nodes():
             self._node_backoff.retry_node(node, now)
         self.placer.sync(cache)
-        self.foreign_drivers.sync()
+        self.conflicts.sync()
         self._queue.ask_quota(now)
         changed, gone = self._queue.update()
         for key in gone:
@@ -102,7 +102,7 @@ class AllocationStep:
         epoch = cache.capacity_epoch.epoch
         concerns = (
             epoch,
-            self.foreign_drivers.version,
+            self.conflicts.version,
             self.reservations.version,
             cache.pod_index.repelling_version,
         )
@@ -131,7 +131,7 @@ class AllocationStep:
             self._queue.waits(group, basis, None if pause < 0 else now + pause)
 
     def _excluded(self, group: Group, now: float) -> Excluded:
-        found: dict[str, Reason] = self.foreign_drivers.excluded(group)
+        found: dict[str, Reason] = self.conflicts.excluded(group)
         cause = Cause.NODE_UNSUITABLE.value
         for pod in group.pods:
             for node, why in self._node_backoff.active(objects.uid(pod), now).items():

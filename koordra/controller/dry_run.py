@@ -33,7 +33,7 @@ from koordra.controller.cache.changes import Change, Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, GroupIndex
 from koordra.controller.claims import Owner
-from koordra.controller.conflicts.foreign_drivers import ForeignDrivers
+from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.annotations import gang_of
 from koordra.controller.placer import Placer
 from koordra.controller.reporting import claim_events
@@ -116,7 +116,7 @@ class _Passing:
     def run(self, reservations: Reservations) -> _Run:
         cache, placer = ClusterCache.of(self._cluster), Placer()
         placer.sync(cache)
-        foreign = ForeignDrivers(cache)
+        foreign = ConflictWatch(cache)
         foreign.sync()
         users = cache.pod_index.users
         predicates, groups = InterPodPredicates(cache, placer.nodes), _waiting(cache)

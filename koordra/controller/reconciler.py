@@ -31,11 +31,10 @@ from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, P
 from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import Refusal
 from koordra.controller.allocation_step import AllocationStep
-from koordra.controller.cache.changes import Source
+from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.pod_claims import pod_scheduled
 from koordra.controller.cache.pod_index import split_across_nodes
-from koordra.controller.conflicts.conflict_watch import ConflictWatch
-from koordra.controller.conflicts.foreign_drivers import NO_GPUS
+from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.gangs.member_placement import Place
 from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import Quota
@@ -57,7 +56,7 @@ class Reconciler:
 
     def __init__(
         self,
-        source: Source,
+        source: ChangeQueue,
         writer: Writer,
         *,
         clock: Callable[[], float],
@@ -88,7 +87,6 @@ class Reconciler:
         self._latency = latency
         self.cache = cache = self._context.cache
         self.audit = self._context.audit
-        self._conflict_watch = ConflictWatch(cache)
         cache.listen(PODS, self._on_pod)
         cache.listen(RESOURCE_CLAIMS, self._on_claim)
         cache.listen(NODES, self._on_node)
@@ -215,11 +213,9 @@ class Reconciler:
 
     def _report_conflicts(self) -> None:
         context = self._context
-        for claim_event in self._conflict_watch.sync(
-            now=context.clock(), also=self.allocation.foreign_drivers.conflicts()
-        ):
+        for claim_event in self.allocation.conflicts.report(now=context.clock()):
             context.events.report(claim_event)
-        for node, seen in self._conflict_watch.quarantines():
+        for node, seen in self.allocation.conflicts.quarantines():
             written = context.writer.annotate(node, names.QUARANTINE_SEEN, seen)
             if written.outcome is Outcome.REFUSED:
                 log.error("quarantine_not_confirmed", node=objects.name(node), error=written.message)
@@ -231,7 +227,7 @@ class Reconciler:
     def _annotate_refused_nodes(self) -> None:
         """Each text once: a write that was refused is not tried again before something else is to be said."""
         context = self._context
-        for node, text in self.allocation.foreign_drivers.annotations():
+        for node, text in self.allocation.conflicts.annotations():
             if self._annotated.get(objects.uid(node), "") == text:
                 continue
             written = context.writer.annotate(node, NO_GPUS, text)
@@ -251,7 +247,7 @@ class Reconciler:
         )
         instruments.count_differences(self.audit.differences)
         instruments.planned(self.allocation.took)
-        instruments.refused_nodes.set(self.allocation.foreign_drivers.refused)
+        instruments.refused_nodes.set(self.allocation.conflicts.refused)
         instruments.count_gangs(self.allocation.gangs.counts())
 
     def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:

@@ -207,9 +207,8 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
     )
     caches = Informers(
         process.client,
-        changed=changed,
+        changed=(changed, elastic_changed, peers_changed),
         stop=stop,
-        also_set=(elastic_changed, peers_changed),
         listeners={
             PODS: [
                 requeue.on_pod,

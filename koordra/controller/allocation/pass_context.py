@@ -4,7 +4,7 @@
 every step sees what the steps before it did. `settled` is the one place where the outcome of a write is taken over.
 
 A pass goes by what has changed. Every FULL_PASS seconds one reads everything instead, which proves the indices right
-(cache/audit.py).
+(cache/cluster_cache.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.scheduler_feedback import FeedbackTracker
-from koordra.controller.cache.audit import Audit
-from koordra.controller.cache.changes import Source
-from koordra.controller.cache.cluster_cache import ClusterCache
+from koordra.controller.cache.changes import ChangeQueue
+from koordra.controller.cache.cluster_cache import Audit, ClusterCache
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
 from koordra.controller.reporting.event_recorder import EventDedup
@@ -38,7 +37,7 @@ class PassContext:
 
     def __init__(
         self,
-        source: Source,
+        source: ChangeQueue,
         writer: Writer,
         *,
         clock: Callable[[], float],

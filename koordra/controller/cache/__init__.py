@@ -8,5 +8,4 @@ pod_index       pods with their claims (pod_claims), sorted by what is to be don
 claim_index     claims, read once a version: held, orphaned, asking for devices without a pod; by pool
 slice_index     slices by node and by pool
 groups          pods that are decided together, and who comes first
-audit           the full read that proves the indices right
 """

@@ -31,8 +31,10 @@ class PendingWrite:
 
     def with_allocation(self) -> Object:
         """The claim as it is if the write took effect."""
-        status = {**objects.status_of(self.claim), "allocation": self.allocation}
-        return {**self.claim, "status": status}
+        return {
+            **self.claim,
+            "status": {**objects.status_of(self.claim), "allocation": self.allocation},
+        }
 
 
 class AssumeCache:

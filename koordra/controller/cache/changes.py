@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -74,6 +74,37 @@ Table = dict[str, Object]
 """Objects of one kind, by key."""
 
 
+class KeySets(dict[str, set[str]]):
+    """Keys of objects by what they have in common; what no object has any more is dropped."""
+
+    def move(self, key: str, before: Iterable[str], now: Iterable[str]) -> None:
+        """The object had `before` and has `now`."""
+        if before == now:
+            return
+        for name in before:
+            self[name].discard(key)
+            if not self[name]:
+                del self[name]
+        for name in now:
+            self.setdefault(name, set()).add(key)
+
+
+def keep_if(keys: set[str], key: str, belongs: bool) -> None:
+    """The key stands in the set if it belongs there."""
+    if belongs:
+        keys.add(key)
+    else:
+        keys.discard(key)
+
+
+def set_or_drop(table: dict[Any, Any], key: object, value: object) -> None:
+    """Store the value, or drop the key where there is nothing to store."""
+    if value:
+        table[key] = value
+    else:
+        table.pop(key, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A full read: every object of the kinds that matter."""
@@ -112,20 +143,9 @@ class Change:
     obj: Object | None
 
 
-class Source(Protocol):
-    """Where the worker gets its objects from."""
-
-    def changes(self) -> Iterable[Change]:
-        """What has changed since the last call; everything there is at the first."""
-        ...
-
-    def cluster(self) -> Cluster:
-        """A full read: every object as it is now."""
-        ...
-
-
 class ChangeQueue:
-    """A Source that is filled by any thread and emptied by one; `cluster` makes a full read."""
+    """Where the worker gets its objects from: filled by any thread, emptied by one. `cluster` makes a full read: every object as it
+    is now."""
 
     def __init__(self, cluster: Callable[[], Cluster] = Cluster) -> None:
         self.cluster = cluster
@@ -137,7 +157,8 @@ class ChangeQueue:
         self._queue.append(Change(table, key_of(table, obj), None if event == "DELETED" else obj))
 
     def changes(self) -> list[Change]:
-        """Each object once, as it was last told of, in the order in which changes are applied."""
+        """What has changed since the last call, everything there is at the first: each object once, as it was last told of, in the
+        order in which changes are applied."""
         latest: dict[tuple[Kind, str], Change] = {}
         while self._queue:
             change = self._queue.popleft()

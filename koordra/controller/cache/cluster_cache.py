@@ -14,8 +14,9 @@ after. So a claim that waits costs nothing while others are placed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import objects
 from koordra.api.kinds import (
@@ -32,12 +33,26 @@ from koordra.api.kinds import (
 )
 from koordra.api.objects import Object
 from koordra.controller.cache.assume_cache import AssumeCache
-from koordra.controller.cache.changes import FIELDS, POD_GROUP, Change, Cluster, Table
+from koordra.controller.cache.changes import (
+    FIELDS,
+    POD_GROUP,
+    Change,
+    ChangeQueue,
+    Cluster,
+    Table,
+    set_or_drop,
+)
 from koordra.controller.cache.claim_index import ClaimIndex
 from koordra.controller.cache.pod_claims import is_bound
 from koordra.controller.cache.pod_index import PodIndex
 from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
+from koordra.logs import get_logger
+
+log = get_logger(__name__)
+
+AUDIT_PERIOD: Final = 900.0
+INDICES: Final = ("pods", "claims", "slices")
 
 OnChange = Callable[[str, Object | None, Object | None], None]
 """(key, before, now); one of the two may be None, and both may be different objects of one name."""
@@ -63,14 +78,11 @@ class ClusterCache:
         self.claims = self._tables[RESOURCE_CLAIMS]
         self.pods = self._tables[PODS]
         self.pod_groups = self._tables[POD_GROUP]
-        claim_entries: dict[str, ClaimEntry] = {}
-        self.pod_index = PodIndex(claim_entries, self.classes)
-        self.claim_index = ClaimIndex(self.pod_index, claim_entries)
-        self.slice_index = SliceIndex()
+        entries: dict[str, ClaimEntry] = {}
+        self.pod_index = PodIndex(entries, self.classes)
+        self.claim_index = ClaimIndex(self.pod_index, entries)
+        self.slice_index = SliceIndex(self.slices)
         self.capacity_epoch = CapacityEpoch()
-        self._connect()
-
-    def _connect(self) -> None:
         pods, claims, epoch = self.pod_index, self.claim_index, self.capacity_epoch
         pods.on_touch.append(claims.on_pod_touched)
         claims.on_touch += (epoch.on_claim, pods.on_claim)
@@ -149,10 +161,7 @@ class ClusterCache:
         before = self._cached.get(key)
         if before is not None and (claim is None or objects.uid(before) != objects.uid(claim)):
             self.assume_cache.forget(objects.uid(before))
-        if claim is None:
-            self._cached.pop(key, None)
-        else:
-            self._cached[key] = claim
+        set_or_drop(self._cached, key, claim)
         if claim is None or not self.assume_cache.has_caught_up_with(claim):
             self._put(RESOURCE_CLAIMS, key, None if claim is None else self.assume_cache.current(claim))
 
@@ -161,10 +170,7 @@ class ClusterCache:
         before = table.get(key)
         if before is obj:
             return
-        if obj is None:
-            del table[key]
-        else:
-            table[key] = obj
+        set_or_drop(table, key, obj)
         self.version += 1
         for on_change in self._listeners.get(kind, ()):
             on_change(key, before, obj)
@@ -205,8 +211,7 @@ class CapacityEpoch:
         return found
 
     def on_published(self, _key: str, before: Object | None, now: Object | None) -> None:
-        if before is None or now is None or _identity(before) != _identity(now):
-            self.epoch += 1
+        self.epoch += before is None or now is None or _identity(before) != _identity(now)
 
     def on_node(self, name: str, before: Object | None, now: Object | None) -> None:
         if before is None or now is None:
@@ -219,8 +224,7 @@ class CapacityEpoch:
         """A claim that moved has left room behind."""
         if before is not None and before.is_allocated and before is not now:
             stays = now is not None and now.is_allocated and now.uid == before.uid
-            if now is None or not stays or now.devices != before.devices:
-                self.epoch += 1
+            self.epoch += now is None or not stays or now.devices != before.devices
 
     def on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
         if before is None or before is now or not _takes_room(before):
@@ -232,13 +236,12 @@ class CapacityEpoch:
 def scheduler_relevant_fields(node: Mapping[str, Any]) -> object:
     """What the scheduler's predicates look at; heartbeats are left out."""
     spec, status = objects.spec_of(node), objects.status_of(node)
-    ready = [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"]
     return (
         objects.labels_of(node),
         spec.get("unschedulable"),
         spec.get("taints"),
         status.get("allocatable") or {},
-        ready,
+        [entry.get("status") for entry in status.get("conditions") or () if entry.get("type") == "Ready"],
     )
 
 
@@ -248,3 +251,58 @@ def _identity(obj: Object) -> tuple[str, str]:
 
 def _takes_room(pod: Object) -> bool:
     return is_bound(pod) and not objects.pod_is_finished(pod)
+
+
+class Audit:
+    """The full read, the safety net of a controller that goes by changes. `differences` counts by table or index. Not thread-safe.
+
+    Every AUDIT_PERIOD seconds all objects are read from the watches' tables and compared with those that the changes led to, and every
+    index is made anew and compared with the one that was kept. A difference is counted by what it was found in, logged, and
+    repaired; and everything is told once more to whoever follows the indices, so that a lost wake-up ends here at the latest.
+
+    An event may be on its way between a watch's table and the worker when the tables are read. So an object counts as different
+    only when the next full read finds the same difference again; that one is made at once.
+    """
+
+    def __init__(self, cache: ClusterCache, source: ChangeQueue, *, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._source = source
+        self._clock = clock
+        self._due = clock() + AUDIT_PERIOD
+        self._suspects: set[tuple[str, str, int]] = set()
+        self.differences: Counter[str] = Counter()
+
+    def run_if_due(self) -> float:
+        """When the next full read is due."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now if self.run() else now + AUDIT_PERIOD
+        return self._due
+
+    def run(self) -> bool:
+        """One full read; whether another one has to confirm a suspicion."""
+        found = self._cache.differences(self._source.cluster())
+        suspects = {(str(change.kind), change.key, id(change.obj)) for change in found}
+        confirmed = suspects & self._suspects
+        missed = [one for one in found if (str(one.kind), one.key, id(one.obj)) in confirmed]
+        for change in missed:
+            self._count(change.kind.plural, change.key)
+        self._cache.apply(missed)
+        self._suspects = suspects - confirmed
+        self.compare()
+        self._cache.touch_all()
+        return bool(self._suspects)
+
+    def compare(self) -> None:
+        """Every index with one that is made anew."""
+        for name, kept, made in zip(
+            INDICES, self._cache.indices(), self._cache.rebuilt().indices(), strict=True
+        ):
+            for state in kept.STATE:
+                if getattr(kept, state) != getattr(made, state):
+                    self._count(f"{name}.{state.removeprefix('_')}", "")
+                    setattr(kept, state, getattr(made, state))
+
+    def _count(self, where: str, key: str) -> None:
+        self.differences[where] += 1
+        log.error("index_difference", found_in=where, object=key)

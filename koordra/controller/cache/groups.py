@@ -19,6 +19,7 @@ from typing import Any
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import KeySets
 from koordra.controller.cache.pod_claims import PodClaims
 
 Urgency = tuple[int, str, str]
@@ -31,8 +32,7 @@ def urgency(pod: Mapping[str, Any]) -> Urgency:
     """The sort key of one pod."""
     priority = objects.spec_of(pod).get("priority")
     known = priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
-    created = objects.metadata(pod).get("creationTimestamp")
-    return (-known, str(created or _NO_TIME), objects.key(pod))
+    return (-known, str(objects.metadata(pod).get("creationTimestamp") or _NO_TIME), objects.key(pod))
 
 
 def most_urgent(pods: Iterable[Mapping[str, Any]]) -> Urgency:
@@ -45,7 +45,8 @@ class Group:
     """Pods that have to be planned together, most urgent first; or one Immediate claim that no pod waits for.
 
     `pending` are the claims to allocate, `placed` those of its pods that have their devices already (koordra's and
-    others'); each claim once, by key.
+    others'); each claim once, by key. `key` is the group's stable name: its most urgent pod's uid, or the claim's; `urgency` its
+    place in the order of planning.
     """
 
     members: tuple[PodClaims, ...]
@@ -54,24 +55,21 @@ class Group:
     pending: tuple[Object, ...] = field(init=False, compare=False)
     placed: tuple[Object, ...] = field(init=False, compare=False)
     key: str = field(init=False, compare=False)
-    """Stable name of the group: its most urgent pod's uid, or the claim's."""
     urgency: Urgency = field(init=False, compare=False)
-    """Its place in the order of planning."""
 
     def __post_init__(self) -> None:
         members = self.members
         first = members[0].pod if self.immediate is None else self.immediate
         pending = [self.immediate] if self.immediate is not None else _each(one.pending for one in members)
-        placed = [
-            claim
-            for claim in _each((*one.ours, *one.others) for one in members)
-            if claims_of.is_allocated(claim)
-        ]
-        object.__setattr__(self, "pods", tuple(one.pod for one in members))
-        object.__setattr__(self, "pending", tuple(pending))
-        object.__setattr__(self, "placed", tuple(placed))
-        object.__setattr__(self, "key", objects.uid(first))
-        object.__setattr__(self, "urgency", urgency(first))
+        claims = _each((*one.ours, *one.others) for one in members)
+        for name, value in (
+            ("pods", tuple([one.pod for one in members])),
+            ("pending", tuple(pending)),
+            ("placed", tuple([claim for claim in claims if claims_of.is_allocated(claim)])),
+            ("key", objects.uid(first)),
+            ("urgency", urgency(first)),
+        ):
+            object.__setattr__(self, name, value)
 
     @property
     def label(self) -> str:
@@ -81,7 +79,9 @@ class Group:
     def users(self, claim: Object) -> tuple[Object, ...]:
         """The pods that use a claim."""
         uid = objects.uid(claim)
-        return tuple(one.pod for one in self.members if uid in {objects.uid(entry) for entry in one.ours})
+        return tuple(
+            [one.pod for one in self.members if any(objects.uid(entry) == uid for entry in one.ours)]
+        )
 
 
 def _each(several: Iterable[Sequence[Object]]) -> list[Object]:
@@ -98,8 +98,8 @@ def groups_in_use(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[
         if claims_of.holds_koordra_devices(claim)
     }
     for pod in pods:
-        keys = [f"{objects.namespace(pod)}/{name}" for name in objects.pod_claim_names(pod).values()]
-        own = [held.pop(key) for key in keys if key in held]
+        place, called = objects.namespace(pod), objects.pod_claim_names(pod).values()
+        own = [held.pop(key) for name in called if (key := f"{place}/{name}") in held]
         if own:
             spec = {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}
             yield Group((PodClaims({**pod, "spec": spec}, tuple(own)),))
@@ -113,7 +113,7 @@ class GroupIndex:
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self._members: dict[str, PodClaims] = {}
-        self._waiting_for: dict[str, set[str]] = {}
+        self._waiting_for = KeySets()
         """Key of an unallocated claim -> uids of the members that wait for it."""
         self._group_of: dict[str, str] = {}
         self._immediate: dict[str, Object] = {}
@@ -128,73 +128,48 @@ class GroupIndex:
         before = self._members.pop(uid, None)
         if before is None and member is None:
             return
-        for key in before.pending_keys if before is not None else ():
-            waiting = self._waiting_for[key]
-            waiting.discard(uid)
-            if not waiting:
-                del self._waiting_for[key]
+        self._waiting_for.move(
+            uid, before.pending_keys if before else (), member.pending_keys if member else ()
+        )
         if member is not None:
             self._members[uid] = member
-            for key in member.pending_keys:
-                self._waiting_for.setdefault(key, set()).add(uid)
         self._loose.add(uid)
 
     def settle(self, immediate: Mapping[str, Object]) -> tuple[list[Group], list[str]]:
         """Join what is loose: the groups that are new or changed, and the keys of those that are gone. `immediate`: claims by key
         that ask to be allocated without a pod; one that waits with a pod is left to it."""
         gone: set[str] = set()
-        apart = self._taken_apart(gone)
-        changed = [self._join(uids) for uids in self._components(apart)]
+        changed = list(self._join(gone))
         alone = {key: claim for key, claim in immediate.items() if key not in self._waiting_for}
         for key, claim in self._immediate.items():
             if alone.get(key) is not claim:
                 gone.add(objects.uid(claim))
                 self.groups.pop(objects.uid(claim), None)
-        for key, claim in alone.items():
-            if self._immediate.get(key) is not claim:
-                group = Group((), claim)
-                self.groups[group.key] = group
-                changed.append(group)
+        changed += [Group((), claim) for key, claim in alone.items() if self._immediate.get(key) is not claim]
+        self.groups.update((group.key, group) for group in changed)
         self._immediate = alone
         return changed, sorted(gone - self.groups.keys())
 
-    def _taken_apart(self, gone: set[str]) -> set[str]:
-        """Members whose groups are to be joined anew: the loose ones, and all that they share a claim or a group with."""
-        apart: set[str] = set()
-        loose, self._loose = self._loose, set()
+    def _join(self, gone: set[str]) -> Iterator[Group]:
+        """Take apart the groups of loose members, and of all that they share a claim with, and join them by their claims; `gone`
+        gets the keys that they had."""
+        loose, joined = self._loose, set[str]()
         while loose:
-            uid = loose.pop()
-            key = self._group_of.pop(uid, None)
-            group = None if key is None else self.groups.pop(key, None)
-            if group is not None and key is not None:
-                gone.add(key)
-                loose.update(objects.uid(pod) for pod in group.pods)
-            member = self._members.get(uid)
-            if member is None:
-                continue
-            apart.add(uid)
-            for waited_for in member.pending_keys:
-                loose |= self._waiting_for[waited_for] - apart
-        return apart
-
-    def _components(self, uids: Iterable[str]) -> list[list[str]]:
-        rest, found = set(uids), []
-        while rest:
-            todo, inside = [rest.pop()], []
-            while todo:
-                uid = todo.pop()
-                inside.append(uid)
-                for key in self._members[uid].pending_keys:
-                    for other in self._waiting_for[key] & rest:
-                        rest.discard(other)
-                        todo.append(other)
-            found.append(inside)
-        return found
-
-    def _join(self, uids: Iterable[str]) -> Group:
-        members = sorted((self._members[uid] for uid in uids), key=lambda member: urgency(member.pod))
-        group = Group(tuple(members))
-        self.groups[group.key] = group
-        for member in members:
-            self._group_of[objects.uid(member.pod)] = group.key
-        return group
+            reached, members = [loose.pop()], []
+            while reached:
+                uid = reached.pop()
+                if uid in joined:
+                    continue
+                joined.add(uid)
+                before = self.groups.pop(self._group_of.pop(uid, ""), None)
+                if before is not None:
+                    gone.add(before.key)
+                    loose.update(objects.uid(pod) for pod in before.pods)
+                if (member := self._members.get(uid)) is not None:
+                    members.append(member)
+                    for key in member.pending_keys:
+                        reached += self._waiting_for[key]
+            if members:
+                group = Group(tuple(sorted(members, key=lambda member: urgency(member.pod))))
+                self._group_of.update((objects.uid(member.pod), group.key) for member in members)
+                yield group

@@ -8,7 +8,7 @@ from functools import partial
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key
-from koordra.controller.cache.changes import NEEDED, OPTIONAL, ChangeQueue, Cluster, Source
+from koordra.controller.cache.changes import NEEDED, OPTIONAL, ChangeQueue, Cluster
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -19,19 +19,17 @@ log = get_logger(__name__)
 
 
 class Informers:
-    """`changed` is set whenever anything has changed, and so are those of `also_set`; `stop` ends the term. `listeners` are called
-    with each object of a kind, in the watch's thread."""
+    """Each of `changed` is set whenever anything has changed; `stop` ends the term. `listeners` are called with each object of a kind,
+    in the watch's thread."""
 
     def __init__(
         self,
         client: KubeClient,
         *,
-        changed: threading.Event,
+        changed: Sequence[threading.Event],
         stop: threading.Event,
-        also_set: Sequence[threading.Event] = (),
         listeners: Mapping[Kind, Sequence[Listener]] | None = None,
     ) -> None:
-        self._also_set = tuple(also_set)
         self._listeners = listeners or {}
         self._client = client
         self._stop = stop
@@ -43,8 +41,8 @@ class Informers:
         """List and watch, one thread per kind, until `stop`."""
         kinds = list(NEEDED)
         for kind in OPTIONAL:
-            is_followed = any((each.group, each.plural) == (kind.group, kind.plural) for each in kinds)
-            if not is_followed and self._is_served(kind):
+            known = {(each.group, each.plural) for each in kinds}
+            if (kind.group, kind.plural) not in known and self._is_served(kind):
                 kinds.append(kind)
         self._by_kind = {
             kind: WatchCache(self._client, kind, on_change=self._listener(kind)) for kind in kinds
@@ -61,7 +59,7 @@ class Informers:
                     return False
         return True
 
-    def source(self) -> Source:
+    def source(self) -> ChangeQueue:
         """For one worker, before `start`: every change from then on, and full reads."""
         self._queues.append(ChangeQueue(self.cluster))
         return self._queues[-1]
@@ -72,13 +70,11 @@ class Informers:
 
     def objects(self, kind: Kind) -> list[Object]:
         """Those of one kind; none where it is not followed."""
-        found = self._by_kind.get(kind)
-        return found.objects() if found else []
+        return self._by_kind[kind].objects() if kind in self._by_kind else []
 
     def get(self, kind: Kind, key: str) -> Object | None:
         """By `namespace/name`, or by name for cluster-scoped kinds."""
-        found = self._by_kind.get(kind)
-        return found.get(key) if found else None
+        return self._by_kind[kind].get(key) if kind in self._by_kind else None
 
     def _is_served(self, kind: Kind) -> bool:
         """False when the server says it is not; asked again while nobody answers."""
@@ -95,18 +91,15 @@ class Informers:
         return False
 
     def _listener(self, kind: Kind) -> Listener:
-        listeners = tuple(self._listeners.get(kind, ()))
-
         def on_change(event: str, obj: Object, /) -> None:
             for queue in self._queues:
                 queue.observe(kind, event, obj)
-            for listener in listeners:
+            for listener in self._listeners.get(kind, ()):
                 try:
                     listener(event, obj)
                 except Exception:  # a defect in what stands beside must not end the watch
                     log.exception("listener_failed", kind=str(kind), object=key(obj))
-            self._changed.set()
-            for other in self._also_set:
-                other.set()
+            for changed in self._changed:
+                changed.set()
 
         return on_change

@@ -23,16 +23,14 @@ from koordra.controller.claims import Owner
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """A pod with all its claims: `ours` are koordra's, `others` another driver's, `refused` nobody's (with
-    why)."""
+    """A pod with all its claims: `ours` are koordra's, `others` another driver's, `refused` nobody's (with why). `pending` are
+    those of ours that are still to be allocated."""
 
     pod: Object
     ours: tuple[Object, ...]
     others: tuple[Object, ...] = ()
     refused: tuple[tuple[Object, Owner], ...] = ()
     pending: tuple[Object, ...] = field(init=False, compare=False)
-    """Claims of koordra's that are still to be allocated."""
-
     pending_keys: tuple[str, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,8 +81,8 @@ def is_living(pod: Mapping[str, Any]) -> bool:
 
 def may_be_planned(member: PodClaims) -> bool:
     """Whether the pod waits for koordra and for nobody else; see the module's docstring."""
-    foreign_gates = [gate for gate in gates(member.pod) if gate != names.JOINT_GATE]
-    return bool(member.pending) and not foreign_gates and not member.refused
+    is_free = all(gate == names.JOINT_GATE for gate in gates(member.pod))
+    return bool(member.pending) and is_free and not member.refused
 
 
 def pod_scheduled(pod: Mapping[str, Any]) -> Condition:

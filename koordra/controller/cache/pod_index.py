@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import keep_if, set_or_drop
 from koordra.controller.cache.pod_claims import (
     PodClaims,
     is_bound,
@@ -38,8 +39,7 @@ class PodEntry:
     @property
     def member(self) -> PodClaims | None:
         """With at least one claim that concerns koordra."""
-        found = self.claims
-        return found if found is not None and (found.ours or found.refused) else None
+        return self.claims if self.claims is not None and (self.claims.ours or self.claims.refused) else None
 
 
 OnTouch = Callable[[str, PodEntry | None, PodEntry | None], None]
@@ -48,7 +48,22 @@ OnTouch = Callable[[str, PodEntry | None, PodEntry | None], None]
 
 @dataclass
 class PodIndex:
-    """Over the entries of claims and the table of classes, which are changed before it is told. Not thread-safe."""
+    """Over the entries of claims and the table of classes, which are changed before it is told. Not thread-safe.
+
+    entries          pods with claims or with scheduling gates, by uid
+    users            claim key -> the pods that name it, by their keys
+    repelling        uid -> node and pod, for pods with required anti-affinity of their own that have a node, or whose claims have one
+
+    The other sets are of uids of pods:
+
+    lacking          they name a claim which does not exist or is about to go
+    open             something is left to decide about their claims
+    pending          they wait for devices, and for nobody else
+    refused          they have a claim that nobody can allocate
+    split            their claims are pinned to different nodes
+    complete         they are gated, and their claims all have their devices
+    unschedulable    they have their devices, and kube-scheduler does not place them
+    """
 
     STATE: ClassVar[tuple[str, ...]] = (
         "entries", "users", "repelling",
@@ -58,26 +73,16 @@ class PodIndex:
     claim_entries: Mapping[str, ClaimEntry]
     class_table: Mapping[str, Object]
     entries: dict[str, PodEntry] = field(default_factory=dict)
-    """Pods with claims or with scheduling gates, by uid."""
     users: dict[str, tuple[Object, ...]] = field(default_factory=dict)
-    """Claim key -> the pods that name it, by their keys."""
     repelling: dict[str, tuple[str, Object]] = field(default_factory=dict)
-    """uid -> node and pod, for pods with required anti-affinity of their own that have a node, or whose claims have one."""
     repelling_version: int = 0
     lacking: set[str] = field(default_factory=set)
-    """Pods that name a claim which does not exist or is about to go."""
     open: set[str] = field(default_factory=set)
-    """Pods about whose claims anything is left to decide."""
     pending: set[str] = field(default_factory=set)
-    """Pods that wait for devices, and for nobody else."""
     refused: set[str] = field(default_factory=set)
-    """Pods with a claim that nobody can allocate."""
     split: set[str] = field(default_factory=set)
-    """Pods whose claims are pinned to different nodes."""
     complete: set[str] = field(default_factory=set)
-    """Gated pods whose claims all have their devices."""
     unschedulable: set[str] = field(default_factory=set)
-    """Pods that have their devices and that kube-scheduler does not place."""
     on_touch: list[OnTouch] = field(default_factory=list)
     _owners: dict[tuple[str, ...], Owner] = field(default_factory=dict)
     """By the classes that a claim names."""
@@ -173,12 +178,8 @@ class PodIndex:
             self.entries[uid] = now
         if before is None or now is None or before.pod is not now.pod:
             self._use(uid, before, now)
-        was = _NONE if before is None else before.sets
-        is_in = _NONE if now is None else now.sets
-        for name in was - is_in:
-            getattr(self, name).discard(uid)
-        for name in is_in - was:
-            getattr(self, name).add(uid)
+        for name in (before.sets if before else _NONE) ^ (now.sets if now else _NONE):
+            keep_if(getattr(self, name), uid, now is not None and name in now.sets)
         for on_touch in self.on_touch:
             on_touch(uid, before, now)
 
@@ -189,10 +190,7 @@ class PodIndex:
             if now is not None and key in now.keys:
                 using.append(now.pod)
                 using.sort(key=objects.key)
-            if using:
-                self.users[key] = tuple(using)
-            else:
-                self.users.pop(key, None)
+            set_or_drop(self.users, key, tuple(using))
 
     def _repel(self, uid: str, pod: Object | None) -> None:
         before, node = self.repelling.pop(uid, None), ""
@@ -209,9 +207,9 @@ class PodIndex:
             return ""
         if is_bound(pod):
             return str(objects.spec_of(pod)["nodeName"])
-        entry = self.entries.get(uid)
-        claims = [self.claim_entries.get(key) for key in entry.keys] if entry is not None else []
-        return next((claim.node for claim in claims if claim is not None and claim.node), "")
+        keys = self.entries[uid].keys if uid in self.entries else ()
+        claims = [self.claim_entries[key] for key in keys if key in self.claim_entries]
+        return next((claim.node for claim in claims if claim.node), "")
 
 
 _NONE: Final = frozenset[str]()
@@ -247,5 +245,5 @@ def split_across_nodes(member: PodClaims) -> tuple[Object, ...]:
     pinned = [(claim, node) for claim in member.ours if (node := claims_of.node_of(claim)) is not None]
     if len({node for _, node in pinned}) < 2:
         return ()
-    settled = {node for claim, node in pinned if claims_of.reserved_for(claim)}
-    return tuple(claim for claim, node in pinned if not claims_of.reserved_for(claim) and settled != {node})
+    used = {node for claim, node in pinned if claims_of.reserved_for(claim)}
+    return tuple(claim for claim, node in pinned if not claims_of.reserved_for(claim) and used != {node})

@@ -11,54 +11,48 @@ from typing import Any, ClassVar
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
-
-_Slices = dict[str, dict[str, Object]]
+from koordra.controller.cache.changes import KeySets
 
 
 @dataclass
 class SliceIndex:
-    """Not thread-safe."""
+    """Over the table of slices, which is changed before it is told. Not thread-safe."""
 
-    STATE: ClassVar[tuple[str, ...]] = ("_published", "_of_pool")
+    STATE: ClassVar[tuple[str, ...]] = ("_of_node", "_of_pool")
 
-    _published: _Slices = field(default_factory=dict)
-    _of_pool: _Slices = field(default_factory=dict)
+    slices: Mapping[str, Object]
+    _of_node: KeySets = field(default_factory=KeySets)
+    _of_pool: KeySets = field(default_factory=KeySets)
 
     def published(self, node: str) -> tuple[Object, ...]:
         """The slices of all drivers for the node, by name."""
-        return _sorted(self._published, node)
+        return tuple(self.slices[key] for key in sorted(self._of_node.get(node, ())))
 
     def of_pool(self, pool: str) -> tuple[Object, ...]:
         """koordra's slices of a pool, by name."""
-        return _sorted(self._of_pool, pool)
+        return tuple(self.slices[key] for key in sorted(self._of_pool.get(pool, ())))
 
     def on_slice(self, key: str, before: Object | None, now: Object | None) -> None:
-        for entry in (before, now):
-            if entry is not None:
-                spec = objects.spec_of(entry)
-                _put(self._published, str(spec.get("nodeName") or ""), key, now if entry is now else None)
-                if spec.get("driver") == names.DRIVER:
-                    _put(self._of_pool, pool_name(entry), key, now if entry is now else None)
+        self._of_node.move(key, *([node_name(entry)] if entry else [] for entry in (before, now)))
+        self._of_pool.move(
+            key,
+            *([pool_name(entry)] if entry is not None and is_ours(entry) else [] for entry in (before, now)),
+        )
+
+
+def node_name(entry: Object) -> str:
+    """The node of a slice, empty where it names none."""
+    return str(objects.spec_of(entry).get("nodeName") or "")
+
+
+def is_ours(entry: Object) -> bool:
+    """Whether it is a slice of koordra's."""
+    return bool(objects.spec_of(entry).get("driver") == names.DRIVER)
 
 
 def pool_name(entry: Object) -> str:
     """The pool of a slice."""
     return str((objects.spec_of(entry).get("pool") or {}).get("name"))
-
-
-def _sorted(table: _Slices, place: str) -> tuple[Object, ...]:
-    found = table.get(place, {})
-    return tuple(found[key] for key in sorted(found))
-
-
-def _put(table: _Slices, place: str, key: str, entry: Object | None) -> None:
-    found = table.setdefault(place, {})
-    if entry is not None:
-        found[key] = entry
-        return
-    found.pop(key, None)
-    if not found:
-        del table[place]
 
 
 def joint_slice(entry: Object) -> Object:
@@ -73,12 +67,8 @@ def allocator_of(device: Mapping[str, Any]) -> str:
     """Who gives the device out, in its own words; empty when it does not say. Short attribute names mean the
     driver's domain."""
     attributes = device.get("attributes") or {}
-    value = (
-        attributes.get(names.ATTR_ALLOCATOR)
-        or attributes.get(names.ATTR_ALLOCATOR.removeprefix(names.DOMAIN))
-        or {}
-    )
-    return str(value.get("string") or "")
+    short = names.ATTR_ALLOCATOR.removeprefix(names.DOMAIN)
+    return str((attributes.get(names.ATTR_ALLOCATOR) or attributes.get(short) or {}).get("string") or "")
 
 
 def joint_slices(slices: Iterable[Object]) -> list[Object]:
@@ -87,4 +77,4 @@ def joint_slices(slices: Iterable[Object]) -> list[Object]:
 
     A slice none of whose devices is ours stays, empty, because a pool is complete only with all its slices.
     """
-    return [joint_slice(entry) for entry in slices if objects.spec_of(entry).get("driver") == names.DRIVER]
+    return [joint_slice(entry) for entry in slices if is_ours(entry)]

@@ -1,7 +1,5 @@
 """What nobody but koordra should do with koordra's devices: found, reported, never guessed around.
 
-conflict_rules      by what is published: classes, slices, two drivers for one device
-allocation_audit    by what is allocated: another writer, more than there is
-foreign_drivers     nodes on which somebody else gives out the same GPUs
-conflict_watch      which of it to judge again, and when to report it
+conflict_rules      by what is published (classes, slices, two drivers for one device) and by what is allocated
+conflict_watch      which of it to judge again, when to report it, and the nodes that are left out because of it
 """

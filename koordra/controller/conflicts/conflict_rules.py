@@ -1,44 +1,60 @@
-"""What nobody but koordra should do with koordra's devices, recognised from what is published. Pure.
+"""What nobody but koordra should do with koordra's devices, recognised from what is published and what is allocated. Pure.
 
-One writer allocates the devices of a joint node. What would break that is found here, and in what is allocated
-(allocation_audit.py), and reported (an Event and a metric); koordra never guesses its way around it.
+One writer allocates the devices of a joint node. What would break that is found here, and reported (an Event and a metric); koordra
+never guesses its way around it.
 
     UnguardedClass       a DeviceClass that means koordra's devices and does not demand `allocator == "scheduler"`:
                          kube-scheduler's allocator is kept from joint devices by their taint alone, and on servers
                          without device taints (1.34, 1.35) by nothing
     ForeignClass         a DeviceClass of somebody else (or one without selectors) that matches a joint device
     TwoDrivers           another driver publishes a device at the same PCI address, or with the same UUID, on the same node
-    ForeignPlugin        another device plugin offers GPUs of the same node (conflicts/foreign_drivers.py)
+    ForeignPlugin        status.allocatable of a node has GPUs of another device plugin (koordra.compat.foreign_names)
     StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a pool that
                          is not the node's
+    ForeignWriter        an allocation of a joint device that another field manager wrote
+    OverCommitted        a device that is given out beyond what it has, whoever did it: the node refuses what is too much
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.cel.selectors import DeviceFacts, matches
+from koordra.compat.foreign_names import offered_by_others, publishers
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.slice_index import allocator_of
+from koordra.controller.cache.slice_index import allocator_of, is_ours, node_name, pool_name
 from koordra.controller.reporting.claim_events import (
     FOREIGN_CLASS,
+    FOREIGN_WRITER,
+    OVER_COMMITTED,
     STRANGE_SLICE,
     TWO_DRIVERS,
     UNGUARDED_CLASS,
 )
-from koordra.errors import InvalidInput, KoordraError
+from koordra.errors import InvalidInput, InvalidQuantity, KoordraError
 from koordra.placement import read_inventory
+from koordra.quantity import canonical, parse
 
 _GUARD: Final = re.compile(
     r"""allocator["'\]]*\s*==\s*["']scheduler["']|["']scheduler["']\s*==\s*[^&|]*allocator"""
 )
 _PCI_NAMES: Final = ("pcibusid", "pciaddress", "pcibusaddress", "pci_address")
 _PCI_ADDRESS: Final = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+
+
+FIELD_MANAGER: Final = "koordra-controller"
+
+Place = tuple[str, str]
+"""Pool and name of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +67,17 @@ class DeviceConflict:
     message: str
 
 
-def set_or_drop(table: dict[Any, Any], key: object, value: object) -> None:
-    """Store the value, or drop the key where there is nothing to store."""
-    if value:
-        table[key] = value
-    else:
-        table.pop(key, None)
+def devices_of(entry: Object) -> Sequence[Mapping[str, Any]]:
+    """The devices of a slice."""
+    return objects.spec_of(entry).get("devices") or ()
 
 
 def class_conflicts(classes: Iterable[Object], probes: Collection[DeviceFacts]) -> list[DeviceConflict]:
     """Classes through which kube-scheduler's allocator could take joint devices. `probes`: such devices, of different types."""
     found = []
     for entry in classes:
-        name, expressions = objects.name(entry), _expressions(entry)
+        name, selectors = objects.name(entry), objects.spec_of(entry).get("selectors") or ()
+        expressions = [str((selector.get("cel") or {}).get("expression") or "") for selector in selectors]
         if claims_of.is_koordra_class(entry):
             if not any(_GUARD.search(expression) for expression in expressions):
                 text = (
@@ -85,10 +99,7 @@ def joint_devices(slices: Iterable[Object], known: Container[str] = ()) -> dict[
     """By type, one device that the controller gives out, as selectors see it; types that are `known` are left out."""
     found: dict[str, DeviceFacts] = {}
     for entry in slices:
-        spec = objects.spec_of(entry)
-        if spec.get("driver") != names.DRIVER:
-            continue
-        for device in spec.get("devices") or ():
+        for device in devices_of(entry) if is_ours(entry) else ():
             kind = str(_attribute(device, "type"))
             if kind in known or kind in found or allocator_of(device) != names.ALLOCATOR_CONTROLLER:
                 continue
@@ -120,14 +131,13 @@ class Contest:
 
 def contests(slices: Collection[Object]) -> list[Contest]:
     """The devices that two drivers publish, told apart by PCI address and UUID; each once for a driver."""
-    if all(objects.spec_of(entry).get("driver") == names.DRIVER for entry in slices):
+    if all(map(is_ours, slices)):
         return []
     ours: dict[tuple[str, str], Mapping[str, Any]] = {}
     theirs: dict[tuple[str, str, str], tuple[Object, str]] = {}
     for entry in slices:
-        spec = objects.spec_of(entry)
-        node, driver = str(spec.get("nodeName") or ""), str(spec.get("driver"))
-        for device in spec.get("devices") or () if node else ():
+        node, driver = node_name(entry), str(objects.spec_of(entry).get("driver"))
+        for device in devices_of(entry) if node else ():
             for identity in identities(device):
                 if driver == names.DRIVER:
                     ours[node, identity] = device
@@ -138,9 +148,9 @@ def contests(slices: Collection[Object]) -> list[Contest]:
         mine = ours.get((node, identity))
         if mine is not None:
             name = str(mine.get("name"))
-            is_gpu = str(_attribute(mine, "type")) in (names.TYPE_GPU, names.TYPE_MIG)
-            contest = Contest(node, name, is_gpu, identity, entry, driver, other)
-            found.setdefault((node, name, driver), contest)
+            found.setdefault(
+                (node, name, driver), Contest(node, name, is_gpu(mine), identity, entry, driver, other)
+            )
     return list(found.values())
 
 
@@ -148,65 +158,68 @@ def identities(device: Mapping[str, Any]) -> list[str]:
     """By what a device is known whatever its driver: `PCI device 0000:1f:00.0`, `UUID gpu-...`."""
     address = pci_address(device)
     found = [f"PCI device {address}"] if address else []
-    body = device.get("basic") or device
-    for name, value in (body.get("attributes") or {}).items():
+    for name, value in ((device.get("basic") or device).get("attributes") or {}).items():
         text = str(value.get("string") or "").strip().lower()
         if str(name).rpartition("/")[2].lower() == "uuid" and text:
             found.append(f"UUID {text}")
     return found
 
 
-def publishes_gpus(slices: Iterable[Object]) -> bool:
-    """Whether koordra publishes GPUs in these slices."""
-    return any(
-        str(_attribute(device, "type")) in (names.TYPE_GPU, names.TYPE_MIG)
-        for entry in slices
-        if objects.spec_of(entry).get("driver") == names.DRIVER
-        for device in objects.spec_of(entry).get("devices") or ()
-    )
+def is_gpu(device: Mapping[str, Any]) -> bool:
+    """Whether it is a GPU, or a part of one."""
+    return _attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG)
 
 
-def slice_conflicts(slices: Collection[Object], nodes: Mapping[str, Object]) -> list[DeviceConflict]:
-    """Slices in our name that are not ours, and devices that two drivers publish."""
+def strange_slices(slices: Iterable[Object]) -> list[DeviceConflict]:
+    """Slices in our name that are not ours."""
     found = []
     for entry in slices:
-        spec = objects.spec_of(entry)
-        node = str(spec.get("nodeName") or "")
-        if spec.get("driver") == names.DRIVER:
-            pool = str((spec.get("pool") or {}).get("name"))
-            if pool != node:
-                found.append(_strange(entry, node, pool))
-    for one in contests(slices):
-        about = (one.entry, nodes[one.node]) if one.node in nodes else (one.entry,)
-        key = f"{one.node}/{one.device}/{one.driver}"
-        found.append(DeviceConflict(TWO_DRIVERS, key, about, f"node {one.node}: {one.text}"))
+        node, pool = node_name(entry), pool_name(entry)
+        if is_ours(entry) and pool != node:
+            what = f"is for node {node} and in pool {pool}" if node else f"names no node (pool {pool})"
+            text = (
+                f"ResourceSlice {objects.name(entry)} has driver koordra.io and {what}; koordra's plugins publish one pool "
+                "per node, named after it. Delete the slice, and find out who wrote it"
+            )
+            found.append(DeviceConflict(STRANGE_SLICE, objects.name(entry), (entry,), text))
     return found
 
 
-def _strange(entry: Object, node: str, pool: str) -> DeviceConflict:
-    what = f"is for node {node} and in pool {pool}" if node else f"names no node (pool {pool})"
-    text = (
-        f"ResourceSlice {objects.name(entry)} has driver koordra.io and {what}; koordra's plugins publish one pool "
-        "per node, named after it. Delete the slice, and find out who wrote it"
+def contest_conflicts(found: Iterable[Contest], node: Object | None) -> list[DeviceConflict]:
+    """Devices that two drivers publish, on their node."""
+    return [
+        DeviceConflict(
+            TWO_DRIVERS,
+            f"{one.node}/{one.device}/{one.driver}",
+            (one.entry,) if node is None else (one.entry, node),
+            f"node {one.node}: {one.text}",
+        )
+        for one in found
+    ]
+
+
+def foreign_plugin(node: Object, slices: Iterable[Object]) -> str:
+    """What is wrong where another device plugin offers GPUs of a node on which koordra publishes GPUs."""
+    resources = offered_by_others(node)
+    devices = chain.from_iterable(devices_of(entry) for entry in slices if is_ours(entry))
+    if not resources or not any(map(is_gpu, devices)):
+        return ""
+    return (
+        f"{publishers(resources)} gives out the same cards ({', '.join(resources)} in status.allocatable of node "
+        f"{objects.name(node)}); koordra gives none of them out. Take its DaemonSet off the node; amounts that stay behind "
+        "although it is gone are removed from the Node's status"
     )
-    return DeviceConflict(STRANGE_SLICE, objects.name(entry), (entry,), text)
 
 
 def pci_address(device: Mapping[str, Any]) -> str:
     """`0000:1f:00.0` of a device, whatever its driver calls the attribute; empty where it tells none."""
-    body = device.get("basic") or device
-    for name, value in (body.get("attributes") or {}).items():
+    for name, value in ((device.get("basic") or device).get("attributes") or {}).items():
         if str(name).rpartition("/")[2].lower().replace("-", "") in _PCI_NAMES:
             text = str(value.get("string") or "").strip().lower()
             if _PCI_ADDRESS.match(text):
                 domain, _, rest = text.partition(":") if text.count(":") == 2 else ("0000", "", text)
                 return f"{domain[-4:]}:{rest}"
     return ""
-
-
-def _expressions(device_class: Object) -> list[str]:
-    selectors = objects.spec_of(device_class).get("selectors") or ()
-    return [str((entry.get("cel") or {}).get("expression") or "") for entry in selectors]
 
 
 def _selects(expressions: Sequence[str], device: DeviceFacts) -> bool:
@@ -219,20 +232,117 @@ def _selects(expressions: Sequence[str], device: DeviceFacts) -> bool:
 
 def _attribute(device: Mapping[str, Any], name: str) -> object:
     attributes = device.get("attributes") or {}
-    value = attributes.get(names.DOMAIN + name) or attributes.get(name) or {}
-    return value.get("string")
+    return (attributes.get(names.DOMAIN + name) or attributes.get(name) or {}).get("string")
 
 
 def _facts(entry: Object, device: Mapping[str, Any]) -> DeviceFacts | None:
     """The device as the allocator reads it."""
-    pool = {**(objects.spec_of(entry).get("pool") or {}), "resourceSliceCount": 1}
-    alone = {
-        **entry,
-        "spec": {**objects.spec_of(entry), "pool": pool, "devices": [{**device, "consumesCounters": []}]},
-    }
-    node = {"metadata": {"name": str(objects.spec_of(entry).get("nodeName"))}}
+    spec = objects.spec_of(entry)
+    pool = {**(spec.get("pool") or {}), "resourceSliceCount": 1}
+    alone = {**spec, "pool": pool, "devices": [{**device, "consumesCounters": []}]}
+    node = {"metadata": {"name": str(spec.get("nodeName"))}}
     try:
-        pools = read_inventory([{**alone, "kind": "ResourceSlice"}]).pools(node)
+        pools = read_inventory([{**entry, "kind": "ResourceSlice", "spec": alone}]).pools(node)
     except KoordraError:
         return None
     return next((offered.facts for found in pools for offered in found.devices), None)
+
+
+# what is allocated
+
+
+def joint_places(slices: Iterable[Object]) -> set[Place]:
+    """Pool and name of every device that the controller gives out."""
+    return {
+        (pool_name(entry), str(device.get("name")))
+        for entry in slices
+        if is_ours(entry)
+        for device in devices_of(entry)
+        if allocator_of(device) == names.ALLOCATOR_CONTROLLER
+    }
+
+
+def writer_conflicts(claim: Object, joint: Container[Place]) -> list[DeviceConflict]:
+    """An allocation of joint devices (`joint`: pool and name) that the API server ascribes to somebody else."""
+    taken = [
+        str(result.get("device"))
+        for result in claims_of.results(claim)
+        if result.get("driver") == names.DRIVER
+        and (str(result.get("pool")), str(result.get("device"))) in joint
+    ]
+    manager = foreign_manager(claim) if taken else ""
+    if not manager:
+        return []
+    text = (
+        f"claim {objects.name(claim)}: {', '.join(taken)} was allocated by {manager}, not by koordra's controller; "
+        "devices of a joint node have one writer. Take the right to write resourceclaims/binding from it, or put "
+        "the node into native mode"
+    )
+    return [DeviceConflict(FOREIGN_WRITER, objects.uid(claim), (claim,), text)]
+
+
+def foreign_manager(claim: Object) -> str:
+    """The field manager that owns status.allocation; empty where that is koordra's, or the server does not tell."""
+    for entry in objects.metadata(claim).get("managedFields") or ():
+        status = (entry.get("fieldsV1") or {}).get("f:status")
+        if isinstance(status, Mapping) and "f:allocation" in status:
+            manager = str(entry.get("manager") or "")
+            return "" if manager.startswith(FIELD_MANAGER) else manager
+    return ""
+
+
+def overcommitments(place: Place, slices: Iterable[Object], claims: Iterable[Object]) -> list[DeviceConflict]:
+    """Whether more of a device is given out than it has. `claims`: all that hold it; `slices`: koordra's of its pool."""
+    used = [
+        (claim, result) for claim in claims for result in claims_of.results(claim) if _takes(result, place)
+    ]
+    too_much = _too_much([result for _, result in used], slices, place[1]) if len(used) > 1 else ""
+    if not too_much:
+        return []
+    holders = {objects.uid(claim): claim for claim, _ in used}
+    about = tuple(holders[uid] for uid in sorted(holders))
+    text = (
+        f"device {place[1]} of pool {place[0]} {too_much} {', '.join(sorted(map(objects.key, about)))}; "
+        "the node will refuse to prepare what is too much; delete one of the pods"
+    )
+    return [DeviceConflict(OVER_COMMITTED, "/".join(place), about, text)]
+
+
+def _takes(result: Mapping[str, Any], place: Place) -> bool:
+    """Whether a result of an allocation takes of the device. Admin access takes nothing."""
+    driver, pool, device = result.get("driver"), result.get("pool"), result.get("device")
+    return driver == names.DRIVER and (pool, device) == place and not result.get("adminAccess")
+
+
+def _too_much(results: Sequence[Mapping[str, Any]], slices: Iterable[Object], device: str) -> str:
+    """What is wrong with a device that has several holders, up to their names; empty where nothing is."""
+    if not all(result.get("shareID") for result in results):
+        return "is allocated as a whole to more than one claim:"
+    asked: dict[str, Decimal] = defaultdict(Decimal)
+    for result in results:
+        for name, amount in _amounts(result.get("consumedCapacity")).items():
+            asked[name] += amount
+    for published in chain.from_iterable(map(devices_of, slices)):
+        if published.get("name") == device:
+            values = (published.get("capacity") or {}).items()
+            for name, total in _amounts({name: value.get("value") for name, value in values}).items():
+                if asked[name] > total:
+                    return f"has {name} {canonical(total)} and {canonical(asked[name])} is allocated, to"
+    return ""
+
+
+def _amounts(quantities: object) -> dict[str, Decimal]:
+    """By capacity; what cannot be read is left out (the allocator says so elsewhere)."""
+    found: dict[str, Decimal] = {}
+    for name, text in quantities.items() if isinstance(quantities, Mapping) else ():
+        if (amount := _amount(str(text))) is not None:
+            found[str(name).removeprefix(names.DOMAIN)] = amount
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _amount(text: str) -> Decimal | None:
+    try:
+        return parse(text)
+    except InvalidQuantity:
+        return None

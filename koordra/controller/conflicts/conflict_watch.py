@@ -1,6 +1,12 @@
-"""When to look for conflicts (conflict_rules, allocation_audit), without reporting the same one over and over.
+"""Which conflicts (conflict_rules) there are now, what follows from them for placing, and when they are reported.
 
-Slices are judged node by node, claims one by one, and over-commitment device by device, each when it has changed. A conflict is reported when it is first seen and every REPEAT seconds while it lasts.
+Nodes with their slices are judged one by one, claims too, and over-commitment device by device, each when it has changed. A conflict
+is reported when it is first seen and every REPEAT seconds while it lasts.
+
+Nodes on which somebody else gives out the same GPUs are left out for claims that may take GPUs, with the reason ForeignDriver; claims
+for NICs alone go there, and what is allocated already stays. It is over as soon as the other one is gone, and the claims that wait are
+planned again. Events are gone after an hour, so the Node has the reason too, in the annotation koordra.io/no-gpus, for as long as it
+holds. On native nodes kube-scheduler allocates; there the kubelet plugin taints the cards (koordra.io/foreign-plugin).
 
 Between joint and native allocation a node's devices are in quarantine: published with `allocator: none` and the
 taint koordra.io/quarantine, so that nobody gives them out. The plugin waits until the controller has acknowledged that it
@@ -11,52 +17,65 @@ protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
+from koordra.allocator.reasons import Cause, Reason
 from koordra.api import names, objects
-from koordra.api.kinds import DEVICE_CLASSES, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.cel.selectors import DeviceFacts
+from koordra.controller import claims as claims_of
+from koordra.controller.cache.changes import set_or_drop
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.cache.slice_index import allocator_of, pool_name
+from koordra.controller.cache.groups import Group
+from koordra.controller.cache.slice_index import allocator_of, is_ours, node_name, pool_name
 from koordra.controller.claims import ClaimEntry
-from koordra.controller.conflicts.allocation_audit import (
-    Place,
-    foreign_manager,
-    joint_places,
-    overcommitments,
-    writer_conflicts,
-)
 from koordra.controller.conflicts.conflict_rules import (
     DeviceConflict,
+    Place,
     class_conflicts,
+    contest_conflicts,
+    contests,
+    devices_of,
+    foreign_manager,
+    foreign_plugin,
     joint_devices,
-    set_or_drop,
-    slice_conflicts,
+    joint_places,
+    overcommitments,
+    strange_slices,
+    writer_conflicts,
 )
-from koordra.controller.reporting.claim_events import ClaimEvent, cut
+from koordra.controller.reporting.claim_events import FOREIGN_PLUGIN, ClaimEvent, cut
 
 REPEAT: Final = 600.0
+NO_GPUS: Final = names.DOMAIN + "no-gpus"
+"""Annotation on a Node: why none of its GPUs are given out, and what to do."""
+_OF_NICS = frozenset({names.CLASS_NIC, names.CLASS_VF})
 
 
 class ConflictWatch:
-    """Follows a cache. Not thread-safe."""
+    """Follows a cache. Not thread-safe. `version` goes up whenever other nodes are left out, or for other reasons."""
 
     def __init__(self, cache: ClusterCache) -> None:
+        self.version = 0
         self._cache = cache
         self._probes: dict[str, tuple[str, DeviceFacts]] = {}
         """Type -> the node and the facts of one joint device."""
         self._of_classes: list[DeviceConflict] = []
-        self._of_slices: dict[str, list[DeviceConflict]] = {}
+        self._of_nodes: dict[str, list[DeviceConflict]] = {}
         self._of_claims: dict[str, list[DeviceConflict]] = {}
         self._over_committed: dict[Place, list[DeviceConflict]] = {}
-        self._quarantined: dict[str, int] = {}
+        self._refused: dict[str, Reason] = {}
+        """Nodes of which no GPU is given out."""
+        self._annotated: dict[str, str] = {}
+        """What Nodes say about that."""
+        self._quarantined: dict[str, str] = {}
         """Node -> the highest generation of its pool in which some device changes hands."""
         self._reported: dict[tuple[str, str], float] = {}
         self._classes = cache.follow(DEVICE_CLASSES)
-        self._nodes: set[str] = set()
+        self._nodes = cache.follow(NODES)
         self._places: set[Place] = set()
         """Devices with other holders than before."""
         self._published: set[str] = set()
@@ -67,40 +86,10 @@ class ConflictWatch:
         cache.listen(RESOURCE_SLICES, self._on_slice)
         cache.claim_index.on_touch.append(self._on_claim)
 
-    def sync(self, *, now: float, also: Sequence[DeviceConflict] = ()) -> list[ClaimEvent]:
-        """What is to be reported now; `also`: conflicts that were found elsewhere."""
-        self._judge_published()
-        self._judge_claims()
-        conflicts = {(conflict.reason, conflict.key): conflict for conflict in (*self._conflicts(), *also)}
-        due = [place for place in sorted(conflicts) if self._reported.get(place, -REPEAT) + REPEAT <= now]
-        self._reported = {place: at for place, at in self._reported.items() if place in conflicts}
-        self._reported.update(dict.fromkeys(due, now))
-        return [
-            ClaimEvent(conflicts[place].reason, cut(conflicts[place].message), conflicts[place].about)
-            for place in due
-        ]
-
-    def quarantines(self) -> list[tuple[Object, str]]:
-        """(node, generation of its pool) for nodes whose quarantine was not confirmed yet."""
-        return [
-            (node, str(generation))
-            for name, generation in sorted(self._quarantined.items())
-            if (node := self._cache.nodes.get(name)) is not None
-            and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != str(generation)
-        ]
-
-    def _conflicts(self) -> Iterable[DeviceConflict]:
-        yield from self._of_classes
-        for table in (self._of_slices, self._of_claims, self._over_committed):
-            for conflicts in table.values():
-                yield from conflicts
-
-    # what has changed
-
     def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
         for entry in (before, now):
             if entry is not None:
-                self._nodes.add(str(objects.spec_of(entry).get("nodeName") or ""))
+                self._nodes.add(node_name(entry))
                 self._published.add(pool_name(entry))
 
     def _on_claim(self, key: str, before: ClaimEntry | None, now: ClaimEntry | None) -> None:
@@ -108,54 +97,107 @@ class ConflictWatch:
         for entry in (before, now):
             self._places |= entry.places if entry is not None else frozenset()
 
-    # judging it again
+    # before planning
 
-    def _judge_published(self) -> None:
+    def sync(self) -> None:
+        """Judge again the nodes and classes that have changed."""
         probed = self._probe()
         for name in self._nodes:
-            published = self._cache.slice_index.published(name)
-            set_or_drop(self._of_slices, name, slice_conflicts(published, self._cache.nodes))
-            generation = _in_quarantine(published)
-            if generation is None:
-                self._quarantined.pop(name, None)
-            else:
-                self._quarantined[name] = generation
+            self._judge_node(name)
         self._nodes.clear()
         if probed or self._classes:
             facts = [facts for _, facts in self._probes.values()]
             self._of_classes = class_conflicts(self._cache.classes.values(), facts)
         self._classes.clear()
 
+    def _judge_node(self, name: str) -> None:
+        node, slices = self._cache.nodes.get(name), self._cache.slice_index.published(name)
+        contested, offering, annotation = contests(slices), "", ""
+        conflicts = [*strange_slices(slices), *contest_conflicts(contested, node)]
+        if node is not None:
+            annotation = objects.annotations_of(node).get(NO_GPUS, "")
+            if offering := foreign_plugin(node, slices):
+                text = f"node {name}: {offering}"
+                conflicts.append(DeviceConflict(FOREIGN_PLUGIN, name, (node,), text))
+        set_or_drop(self._of_nodes, name, conflicts)
+        set_or_drop(self._quarantined, name, _in_quarantine(slices))
+        set_or_drop(self._annotated, name, annotation)
+        text = "; ".join(sorted(one.text for one in contested if one.is_gpu)) or offering
+        before = self._refused.get(name)
+        reason = Reason(name, None, None, Cause.FOREIGN_DRIVER.value, text) if text else None
+        set_or_drop(self._refused, name, reason)
+        self.version += before != reason
+
     def _probe(self) -> bool:
         """Have one joint device of each type; whether it is another one than before."""
-        before = dict(self._probes)
-        for kind, (name, _) in before.items():
-            if name in self._nodes:
-                del self._probes[kind]
-        lost = before.keys() - self._probes.keys()
-        for name in sorted(self._nodes):
-            self._probe_node(name)
-        if lost - self._probes.keys():
-            for name in sorted(self._cache.nodes):
-                self._probe_node(name)
+        before = self._probes
+        self._probes = {kind: probe for kind, probe in before.items() if probe[0] not in self._nodes}
+        self._probe_nodes(self._nodes)
+        if before.keys() - self._probes.keys():
+            self._probe_nodes(self._cache.nodes)
         return self._probes != before
 
-    def _probe_node(self, name: str) -> None:
-        found = joint_devices(self._cache.slice_index.published(name), self._probes)
-        self._probes.update({kind: (name, facts) for kind, facts in found.items()})
+    def _probe_nodes(self, nodes: Iterable[str]) -> None:
+        for name in sorted(nodes):
+            found = joint_devices(self._cache.slice_index.published(name), self._probes)
+            self._probes.update({kind: (name, facts) for kind, facts in found.items()})
+
+    def excluded(self, group: Group) -> dict[str, Reason]:
+        """Node -> why no GPU of it is given out."""
+        if not self._refused:
+            return {}
+        named = {name for claim in group.pending for name in claims_of.class_names(claim)}
+        return {} if named and named <= _OF_NICS else dict(self._refused)
+
+    @property
+    def refused(self) -> int:
+        """How many nodes are left out."""
+        return len(self._refused)
+
+    # after all writes of a pass
+
+    def report(self, *, now: float) -> list[ClaimEvent]:
+        """What is to be reported now."""
+        self.sync()
+        self._judge_claims()
+        tables = (self._of_nodes, self._of_claims, self._over_committed)
+        of_objects = chain.from_iterable(chain.from_iterable(table.values()) for table in tables)
+        conflicts = {(one.reason, one.key): one for one in (*self._of_classes, *of_objects)}
+        due = [place for place in sorted(conflicts) if self._reported.get(place, -REPEAT) + REPEAT <= now]
+        self._reported = {place: at for place, at in self._reported.items() if place in conflicts}
+        self._reported.update(dict.fromkeys(due, now))
+        return [
+            ClaimEvent(one.reason, cut(one.message), one.about) for one in map(conflicts.__getitem__, due)
+        ]
+
+    def quarantines(self) -> list[tuple[Object, str]]:
+        """(node, generation of its pool) for nodes whose quarantine was not confirmed yet."""
+        return [
+            (node, generation)
+            for name, generation in sorted(self._quarantined.items())
+            if (node := self._cache.nodes.get(name)) is not None
+            and objects.annotations_of(node).get(names.QUARANTINE_SEEN) != generation
+        ]
+
+    def annotations(self) -> list[tuple[Object, str | None]]:
+        """(node, what its annotation is to say; None for nothing) of nodes that say something else."""
+        wanted = {name: reason.detail for name, reason in self._refused.items() if name in self._cache.nodes}
+        return [
+            (self._cache.nodes[name], wanted.get(name))
+            for name in sorted(wanted.keys() | self._annotated.keys())
+            if wanted.get(name) != self._annotated.get(name)
+        ]
 
     def _judge_claims(self) -> None:
         slices, index = self._cache.slice_index, self._cache.claim_index
-        judged = set(self._claims)
-        for pool in self._published:
-            for entry in index.of_pool(pool):
-                judged.add(objects.key(entry.claim))
-                self._places |= entry.places
+        for entry in chain.from_iterable(map(index.of_pool, self._published)):
+            self._claims.add(objects.key(entry.claim))
+            self._places |= entry.places
         for place in self._places:
             holders = [entry.claim for entry in index.of_pool(place[0]) if place in entry.places]
             found = overcommitments(place, slices.of_pool(place[0]), holders) if len(holders) > 1 else []
             set_or_drop(self._over_committed, place, found)
-        for key in judged:
+        for key in self._claims:
             held = index.entries.get(key)
             conflicts: list[DeviceConflict] = []
             if held is not None and held.pools and foreign_manager(held.claim):
@@ -167,17 +209,12 @@ class ConflictWatch:
         self._claims.clear()
 
 
-def _in_quarantine(slices: Iterable[Object]) -> int | None:
-    """The highest generation of a node's pool in which some device changes hands."""
-    return max(
-        (
-            int((objects.spec_of(entry).get("pool") or {}).get("generation") or 0)
-            for entry in slices
-            if objects.spec_of(entry).get("driver") == names.DRIVER
-            and any(
-                allocator_of(device) == names.ALLOCATOR_NOBODY
-                for device in objects.spec_of(entry).get("devices") or ()
-            )
-        ),
-        default=None,
-    )
+def _in_quarantine(slices: Iterable[Object]) -> str:
+    """The highest generation of a node's pool in which some device changes hands; empty where none does."""
+    generations = [
+        int((objects.spec_of(entry).get("pool") or {}).get("generation") or 0)
+        for entry in slices
+        if is_ours(entry)
+        and any(allocator_of(device) == names.ALLOCATOR_NOBODY for device in devices_of(entry))
+    ]
+    return str(max(generations)) if generations else ""

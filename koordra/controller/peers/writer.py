@@ -17,7 +17,7 @@ from koordra.api.kinds import PODS, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.dialect.allocation import Device
 from koordra.controller import claims as claims_of
-from koordra.controller.cache.changes import Source
+from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.pod_index import PodEntry
 from koordra.controller.peers.annotations import DIALECT, Devices, devices_of, wanted
@@ -34,7 +34,7 @@ GATHER: Final = 0.1
 class PeerAnnotations:
     """Follows a cache of its own. Not thread-safe."""
 
-    def __init__(self, client: KubeClient, source: Source, *, may_write: Callable[[], bool]) -> None:
+    def __init__(self, client: KubeClient, source: ChangeQueue, *, may_write: Callable[[], bool]) -> None:
         self._client = client
         self._source = source
         self._may_write = may_write

@@ -11,7 +11,7 @@ koordra_controller_stage_seconds{part}            from its arrival to its alloca
 koordra_controller_write_seconds{verb,resource}   requests to the API server that change something
 koordra_controller_write_errors_total{resource,code}
 koordra_controller_conflicts{reason}                 what nobody but koordra should do, now (see conflict_rules.py)
-koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had led to (cache/audit.py)
+koordra_controller_index_differences_total{found_in}  what a full read found to differ from what changes had led to (cache/cluster_cache.py)
 koordra_controller_refused_nodes                  nodes whose GPUs somebody else gives out too; koordra gives out none there
 
 The latency of an allocation, by part: what the controller did while a claim waited for it: the time from a claim's arrival to its allocation, by part.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.cache.audit import PERIOD
 from koordra.controller.cache.changes import Change
+from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.metrics import Metrics
 from tests.fakes.joint_cluster import JointCluster
@@ -31,7 +31,7 @@ def test_a_lost_event_is_found_counted_and_made_good(kind: object) -> None:
     lost = str(getattr(kind, "plural", ""))
     cluster, metrics = with_lost_events(lost), Metrics()
     assert cluster.node_of("a") is None
-    cluster.pass_time(PERIOD)
+    cluster.pass_time(AUDIT_PERIOD)
     assert cluster.reconciler.reconcile() == 0.0, "what is suspected is confirmed at once"
     assert not cluster.reconciler.audit.differences
     cluster.reconciler.reconcile()

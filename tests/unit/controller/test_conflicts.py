@@ -12,13 +12,12 @@ from koordra.api.kinds import DEVICE_CLASSES, NODES, RESOURCE_CLAIMS, RESOURCE_S
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
-from koordra.controller.conflicts import allocation_audit, conflict_rules
+from koordra.controller.conflicts import conflict_rules
 from koordra.controller.conflicts.conflict_watch import REPEAT, ConflictWatch
 from koordra.controller.reporting import claim_events
 from tests.fakes.joint_cluster import JointCluster, claim, device_class, gpu_slice, node
 
 GUARDED = device_class(names.CLASS_GPU, "gpu")
-NAMED_NODES = {"n0": node("n0")}
 CLUSTER = Cluster(nodes=[node("n0")], slices=[gpu_slice("n0", 2)], classes=[GUARDED])
 
 
@@ -54,6 +53,10 @@ def test_devices_of_native_nodes_may_be_selected_by_anybody() -> None:
     )
 
 
+def two_drivers(slices: list[Object]) -> list[conflict_rules.DeviceConflict]:
+    return conflict_rules.contest_conflicts(conflict_rules.contests(slices), node("n0"))
+
+
 def test_two_drivers_that_publish_one_pci_device() -> None:
     ours = gpu_slice("n0", 1)
     ours["spec"]["devices"][0]["attributes"]["resource.kubernetes.io/pciBusID"] = {"string": "0000:1f:00.0"}
@@ -62,19 +65,19 @@ def test_two_drivers_that_publish_one_pci_device() -> None:
         "metadata": {"name": "theirs"},
         "spec": {"driver": "gpu.nvidia.com", "nodeName": "n0", "pool": {"name": "n0"}, "devices": [device]},
     }
-    (conflict,) = conflict_rules.slice_conflicts([ours, theirs], NAMED_NODES)
+    (conflict,) = two_drivers([ours, theirs])
     assert conflict.reason == claim_events.TWO_DRIVERS
     assert "0000:1f:00.0" in conflict.message
     assert "gpu.nvidia.com (gpu-7)" in conflict.message
     elsewhere = {**theirs, "spec": {**theirs["spec"], "nodeName": "n1"}}
-    assert conflict_rules.slice_conflicts([ours, elsewhere], NAMED_NODES) == []
+    assert two_drivers([ours, elsewhere]) == []
 
 
 def test_slices_in_our_name_that_no_plugin_makes() -> None:
     strange = gpu_slice("n0", 1)
     strange["spec"] |= {"pool": {"name": "shared", "generation": 1, "resourceSliceCount": 1}}
     del strange["spec"]["nodeName"]
-    (conflict,) = conflict_rules.slice_conflicts([strange], NAMED_NODES)
+    (conflict,) = conflict_rules.strange_slices([strange])
     assert conflict.reason == claim_events.STRANGE_SLICE
     assert "names no node" in conflict.message
 
@@ -97,10 +100,10 @@ def held(
     ("manager", "reported"), [("", False), ("koordra-controller", False), ("kube-scheduler", True)]
 )
 def test_another_writer_is_told_from_the_field_manager(manager: str, reported: bool) -> None:
-    joint = allocation_audit.joint_places(CLUSTER.slices)
-    found = allocation_audit.writer_conflicts(held("c", "gpu-0", manager=manager), joint)
+    joint = conflict_rules.joint_places(CLUSTER.slices)
+    found = conflict_rules.writer_conflicts(held("c", "gpu-0", manager=manager), joint)
     assert [conflict.reason for conflict in found] == ([claim_events.FOREIGN_WRITER] if reported else [])
-    assert allocation_audit.writer_conflicts(held("c", "native-0", manager="kube-scheduler"), joint) == []
+    assert conflict_rules.writer_conflicts(held("c", "native-0", manager="kube-scheduler"), joint) == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_more_than_there_is(claims: list[Object], reported: bool) -> None:
     found = [
         conflict
         for device in ("gpu-0", "gpu-1")
-        for conflict in allocation_audit.overcommitments(("n0", device), CLUSTER.slices, claims)
+        for conflict in conflict_rules.overcommitments(("n0", device), CLUSTER.slices, claims)
     ]
     assert [conflict.reason for conflict in found] == ([claim_events.OVER_COMMITTED] if reported else [])
     assert all("a, " in conflict.message or "default/b" in conflict.message for conflict in found)
@@ -126,13 +129,13 @@ def test_a_conflict_is_repeated_while_it_lasts_and_not_before() -> None:
     bad = replace(CLUSTER, classes=[class_of("anything")])
     cache = ClusterCache.of(bad)
     watch = ConflictWatch(cache)
-    assert [told.reason for told in watch.sync(now=0.0)] == [claim_events.FOREIGN_CLASS]
-    assert watch.sync(now=1.0) == []
-    assert len(watch.sync(now=REPEAT)) == 1
+    assert [told.reason for told in watch.report(now=0.0)] == [claim_events.FOREIGN_CLASS]
+    assert watch.report(now=1.0) == []
+    assert len(watch.report(now=REPEAT)) == 1
     cache.adopt(CLUSTER)
-    assert watch.sync(now=REPEAT + 1) == []
+    assert watch.report(now=REPEAT + 1) == []
     cache.adopt(replace(CLUSTER, classes=[class_of("anything")]))
-    assert len(watch.sync(now=REPEAT + 2)) == 1
+    assert len(watch.report(now=REPEAT + 2)) == 1
 
 
 def test_conflicts_are_reported_by_the_controller() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from koordra.api import names
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
-from koordra.controller.cache.audit import PERIOD
+from koordra.controller.cache.cluster_cache import AUDIT_PERIOD
 from koordra.controller.reporting.claim_events import ALLOCATED, ALLOCATION_REFUSED, GIVEN_BACK
 from koordra.controller.writes import Outcome
 from tests.fakes.joint_cluster import JointCluster
@@ -77,7 +77,7 @@ def test_a_claim_that_is_in_use_is_never_given_back_for_a_pod_that_waits_beside_
     cluster.claim("own", count=2)
     cluster.pod("q", "shared", "own")
     pause = cluster.settle()
-    assert pause == PERIOD, "nothing to do before something changes, but for the full read"
+    assert pause == AUDIT_PERIOD, "nothing to do before something changes, but for the full read"
     assert cluster.allocation("shared") is not None
     assert GIVEN_BACK not in cluster.reasons()
 
@@ -136,7 +136,7 @@ def test_a_claim_whose_last_user_is_just_being_released_is_left_to_kube_controll
     cluster.claim("own", count=2)
     cluster.pod("q", "shared", "own")
     before = len(cluster.api.writes)
-    assert cluster.settle() == PERIOD
+    assert cluster.settle() == AUDIT_PERIOD
     assert len(cluster.api.writes) == before
 
 

@@ -10,7 +10,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, RESOURCE_SLICES
 from koordra.api.objects import Object
 from koordra.compat.foreign_names import offered_by_others, publishers
-from koordra.controller.conflicts.foreign_drivers import NO_GPUS
+from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.kubelet_plugin.publish.node_slices import FOREIGN_TAINT, foreign_taints
