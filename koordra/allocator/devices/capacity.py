@@ -122,19 +122,14 @@ def spell(amount: Decimal, form: str) -> str:
     """The amount in the form (binary or decimal suffixes) of the quantity it stems from, as the API server prints it."""
     if amount == 0:
         return "0"
-    binary = form.rstrip().endswith("i")
-    if amount != amount.to_integral_value():
-        milli = amount.scaleb(3)
-        if milli == milli.to_integral_value():
-            return f"{int(milli)}m"
-        micro = amount.scaleb(6)
-        return f"{int(micro)}u" if micro == micro.to_integral_value() else f"{int(amount.scaleb(9))}n"
-    whole = int(amount)
-    suffixes, base = (_BINARY, 1024) if binary else (_DECIMAL, 1000)
+    for power, suffix in ((3, "m"), (6, "u"), (9, "n")):
+        if amount % 1 and (suffix == "n" or amount.scaleb(power) % 1 == 0):
+            return f"{int(amount.scaleb(power))}{suffix}"
+    suffixes, base = (_BINARY, 1024) if form.rstrip().endswith("i") else (_DECIMAL, 1000)
     for power, suffix in zip(range(6, 0, -1), suffixes, strict=True):
-        if whole % base**power == 0:
-            return f"{whole // base**power}{suffix}"
-    return str(whole)
+        if amount % base**power == 0:
+            return f"{int(amount) // base**power}{suffix}"
+    return str(int(amount))
 
 
 def _published_name(name: str, capacity: Mapping[str, Capacity], driver: str) -> str | None:
@@ -161,9 +156,8 @@ def _taken(
             return policy.minimum, policy.spelled.get("min", spelled)
         if policy.step is None:
             return asked, spelled
-        step, start = _arithmetic(policy, fractional=fractional)
-        reading = asked if fractional else asked.to_integral_value(ROUND_CEILING)
-        steps = ((reading - start) / step).to_integral_value(ROUND_CEILING)
+        step, start = (_reading(one, fractional) for one in (policy.step, policy.minimum))
+        steps = ((_reading(asked, fractional) - start) / step).to_integral_value(ROUND_CEILING)
         return start + steps * step, policy.spelled.get("step", spelled)
     for value in policy.valid_values:
         if asked <= value:
@@ -171,13 +165,9 @@ def _taken(
     return asked, spelled
 
 
-def _arithmetic(policy: RequestPolicy, *, fractional: bool) -> tuple[Decimal, Decimal]:
-    """Step and start; whole numbers (rounded up, as Quantity.Value does) where fractions are not enabled."""
-    assert policy.step is not None
-    start = policy.minimum or Decimal(0)
-    if fractional:
-        return policy.step, start
-    return policy.step.to_integral_value(ROUND_CEILING), start.to_integral_value(ROUND_CEILING)
+def _reading(amount: Decimal, fractional: bool) -> Decimal:
+    """A whole number (rounded up, as Quantity.Value does) where fractions are not enabled."""
+    return amount if fractional else amount.to_integral_value(ROUND_CEILING)
 
 
 def _policy_refuses(amount: Decimal, policy: RequestPolicy | None, *, fractional: bool) -> str:
@@ -188,9 +178,8 @@ def _policy_refuses(amount: Decimal, policy: RequestPolicy | None, *, fractional
         if policy.maximum is not None and amount > policy.maximum:
             return f"at most {figure(policy.maximum)} per request"
         if policy.step is not None:
-            step, start = _arithmetic(policy, fractional=fractional)
-            reading = amount if fractional else amount.to_integral_value(ROUND_CEILING)
-            if (reading - start) % step != 0:
+            start = _reading(policy.minimum or Decimal(0), fractional)
+            if (_reading(amount, fractional) - start) % _reading(policy.step, fractional) != 0:
                 return f"not on a step of {figure(policy.step)} from {figure(start)}"
         return ""
     if policy.valid_values and amount not in policy.valid_values:

@@ -7,9 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 from koordra.allocator.devices.inventory import Inventory
+from koordra.allocator.devices.pools import facts_of
 from koordra.allocator.features import Features
 from koordra.api import names
 from koordra.api.allocation import Allocation
+from koordra.api.devices import DeviceID
 from koordra.topology.levels import Level, level_between
 
 
@@ -26,17 +28,15 @@ def worst_level(claim: Mapping[str, Any], slices: Iterable[Mapping[str, Any]]) -
     allocation = Allocation.of_claim(claim)
     if allocation is None:
         return None
-    wanted = {result.device for result in allocation.results}
+    wanted = dict.fromkeys(result.device for result in allocation.results)
     newest: dict[Any, tuple[int, Mapping[str, Any]]] = {}
-    index = Inventory.of(slices, features=Features())
-    for entries in index.by_pool.values():
+    for entries in Inventory.of(slices, features=Features()).by_pool.values():
         for entry in entries:
-            for identity, plain in index.plain_devices(entry):
+            for device in entry.devices:
+                identity = DeviceID(entry.driver, entry.pool, device.name)
                 if identity in wanted and entry.generation >= newest.get(identity, (-1, {}))[0]:
-                    newest[identity] = (entry.generation, plain)
-    # Several shares of one device are one device.
-    held = dict.fromkeys(result.device for result in allocation.results)
-    return level_of([newest[device][1] for device in held if device in newest])
+                    newest[identity] = entry.generation, facts_of(entry.driver, device)[2]
+    return level_of([newest[device][1] for device in wanted if device in newest])
 
 
 def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> Level | None:

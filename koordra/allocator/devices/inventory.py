@@ -22,7 +22,6 @@ from koordra.allocator.devices.pools import (
     PoolID,
     PublishedDevice,
     concerns,
-    facts_of,
     pool_of,
 )
 from koordra.allocator.features import TAINT_RULES, Features
@@ -47,7 +46,6 @@ class Usage:
     consumed: dict[DeviceID, dict[str, Decimal]] = field(default_factory=dict)
     sharers: dict[DeviceID, dict[str, set[str]]] = field(default_factory=dict)
     """Of shared devices: the claims that have shares, each with the capacities that it takes something of."""
-    pools: set[PoolID] = field(default_factory=set)
     of_pool: dict[PoolID, set[DeviceID]] = field(default_factory=dict)
     _of_device: dict[DeviceID, Hashable] = field(default_factory=dict, compare=False)
 
@@ -56,9 +54,7 @@ class Usage:
             self._uses(device)
 
     def _uses(self, device: DeviceID) -> None:
-        pool = (device.driver, device.pool)
-        self.pools.add(pool)
-        self.of_pool.setdefault(pool, set()).add(device)
+        self.of_pool.setdefault((device.driver, device.pool), set()).add(device)
 
     def add(self, results: Iterable[DeviceResult], *, holder: str) -> None:
         """Count an allocation's results. `holder` is the claim, for messages."""
@@ -81,12 +77,8 @@ class Usage:
     def clear(self, pool: PoolID) -> None:
         """Nothing of the pool is in use."""
         for device in self.of_pool.pop(pool, ()):
-            self.dedicated.pop(device, None)
-            self.shares.pop(device, None)
-            self.consumed.pop(device, None)
-            self.sharers.pop(device, None)
-            self._of_device.pop(device, None)
-        self.pools.discard(pool)
+            for table in (self.dedicated, self.shares, self.consumed, self.sharers, self._of_device):
+                table.pop(device, None)
 
     def in_use(self, device: DeviceID) -> bool:
         return device in self.dedicated or device in self.shares
@@ -102,7 +94,8 @@ class Usage:
 
 @dataclass(slots=True)
 class Inventory:
-    """ResourceSlices by pool and by the node they are for, with the taint rules; unreadable ones make their pool invalid.
+    """ResourceSlices by pool and by the node they are for ("" for several), with the taint rules; unreadable ones make their
+    pool invalid.
 
     It is told what changes (`put`, `remove`: what a watch delivers). What was gathered for a node is kept until one of its pools
     changes. Not thread-safe.
@@ -112,9 +105,9 @@ class Inventory:
     rules: dict[str, DeviceTaintRule] = field(default_factory=dict)
     by_pool: dict[PoolID, list[ResourceSlice]] = field(default_factory=dict)
     by_node: dict[str, list[ResourceSlice]] = field(default_factory=dict)
-    anywhere: list[ResourceSlice] = field(default_factory=list)
     unreadable: dict[PoolID, dict[str, str]] = field(default_factory=dict)
-    _named: dict[str, list[PoolID]] = field(default_factory=dict)
+    _named: dict[str, list[tuple[PoolID, str]]] = field(default_factory=dict)
+    """Of the slices of a name: pool, and node or ""."""
     _pools: dict[str, tuple[Hashable, list[Pool]]] = field(default_factory=dict)
 
     @classmethod
@@ -140,23 +133,16 @@ class Inventory:
 
         Returns the nodes that may see another pool.
         """
+        touched = self._forget(manifest)
         name = objects.name(manifest)
         if manifest.get("kind") == "DeviceTaintRule":
             self.rules.pop(name, None)
-            touched = set(self._pools)
-            self._pools.clear()
             return touched
-        touched = self._forget(manifest)
-        nodes: set[str] = set()
-        for pool in self._named.pop(name, ()):
-            of_pool = self.by_pool.get(pool, [])
-            nodes |= {entry.selection.node_name for entry in of_pool if entry.name == name}
-            _keep(self.by_pool, pool, [entry for entry in of_pool if entry.name != name])
+        for pool, node in self._named.pop(name, ()):
+            _keep(self.by_pool, pool, [entry for entry in self.by_pool.get(pool, ()) if entry.name != name])
+            _keep(self.by_node, node, [entry for entry in self.by_node.get(node, ()) if entry.name != name])
             texts = self.unreadable.get(pool, {})
             _keep(self.unreadable, pool, {of: text for of, text in texts.items() if of != name})
-        self.anywhere = [entry for entry in self.anywhere if entry.name != name]
-        for node in nodes & self.by_node.keys():
-            _keep(self.by_node, node, [entry for entry in self.by_node[node] if entry.name != name])
         return touched
 
     def replace(
@@ -186,54 +172,44 @@ class Inventory:
         except InvalidManifest as error:
             spec = objects.spec_of(manifest)
             given = spec.get("pool")
-            pool = (
-                str(spec.get("driver")),
-                str(given.get("name") if isinstance(given, Mapping) else None),
-            )
+            pool = str(spec.get("driver")), str(given.get("name") if isinstance(given, Mapping) else None)
             self.unreadable.setdefault(pool, {})[name] = str(error)
-            self._named.setdefault(name, []).append(pool)
+            self._named.setdefault(name, []).append((pool, ""))
             return
-        self._named.setdefault(name, []).append((entry.driver, entry.pool))
-        self.by_pool.setdefault((entry.driver, entry.pool), []).append(entry)
-        if gates.PARTITIONABLE_DEVICES not in self.features and (
+        pool, node = (entry.driver, entry.pool), "" if entry.shared_counters else entry.selection.node_name
+        self._named.setdefault(name, []).append((pool, node))
+        self.by_pool.setdefault(pool, []).append(entry)
+        # Without the gate these are counted for completeness, but never relevant for a node.
+        if gates.PARTITIONABLE_DEVICES in self.features or not (
             entry.per_device_selection or entry.shared_counters
         ):
-            # Counted for completeness, never relevant for a node.
-            return
-        if entry.shared_counters or not entry.selection.node_name:
-            self.anywhere.append(entry)
-        else:
-            self.by_node.setdefault(entry.selection.node_name, []).append(entry)
+            self.by_node.setdefault(node, []).append(entry)
 
     def _forget(self, manifest: Mapping[str, Any]) -> set[str]:
         """What was gathered from pools that the object is, or was, a part of; a rule may be about any."""
-        pools = self._named.get(objects.name(manifest), ())
-        parts = [entry for pool in pools for entry in self.by_pool.get(pool, ())]
-        if manifest.get("kind") == "DeviceTaintRule" or any(not part.selection.node_name for part in parts):
+        named = self._named.get(objects.name(manifest), ())
+        nodes = {part.selection.node_name for pool, _ in named for part in self.by_pool.get(pool, ())}
+        if manifest.get("kind") == "DeviceTaintRule" or "" in nodes:
             nodes = set(self._pools)
-        else:
-            nodes = {part.selection.node_name for part in parts}
         for node in nodes:
             self._pools.pop(node, None)
         return nodes
 
     def node_names(self) -> list[str]:
         """Nodes that slices name, for input without Node objects."""
-        named = {node for node, entries in self.by_node.items() if entries}
-        for entry in self.anywhere:
-            named |= {device.selection.node_name for device in entry.devices if device.selection.node_name}
-        return sorted(named)
+        named = {device.selection.node_name for entry in self.by_node.get("", ()) for device in entry.devices}
+        return sorted((named | self.by_node.keys()) - {""})
 
     def pools(self, node: Mapping[str, Any]) -> list[Pool]:
         """All pools that are accessible from the node, in search order; gathered once per node (and its labels)."""
         name = objects.name(node)
-        labels = objects.metadata(node).get("labels") if self.anywhere else None
-        seen = tuple(sorted((labels or {}).items()))
+        anywhere = self.by_node.get("", ())
+        seen = tuple(sorted(objects.labels_of(node).items())) if anywhere else ()
         known = self._pools.get(name)
         if known is not None and known[0] == seen:
             return known[1]
         relevant: dict[PoolID, list[ResourceSlice]] = {}
-        for entry in (*self.anywhere, *self.by_node.get(name, ())):
+        for entry in (*anywhere, *self.by_node.get(name, ())):
             if not concerns(entry, node):
                 continue
             pool = (entry.driver, entry.pool)
@@ -242,25 +218,16 @@ class Inventory:
                 relevant[pool] = [entry]
             elif entry.generation == kept[0].generation:
                 kept.append(entry)
-        found = [self._pool(key, of_pool, node) for key, of_pool in sorted(relevant.items())]
-        built = [pool for pool in found if pool is not None]
-        ordered = sorted(built, key=lambda pool: (_has_binding_conditions(pool), pool.id))
-        self._pools[name] = seen, ordered
-        return ordered
-
-    def _pool(self, key: PoolID, kept: list[ResourceSlice], node: Mapping[str, Any]) -> Pool | None:
-        unreadable = self.unreadable.get(key)
-        if unreadable:
-            return Pool(key, trouble=unreadable[min(unreadable)])
         rules = [self.rules[name] for name in sorted(self.rules)]
-        return pool_of(key, kept, self.by_pool[key], node, features=self.features, rules=rules)
-
-    def plain_devices(self, entry: ResourceSlice) -> list[tuple[DeviceID, Mapping[str, Any]]]:
-        """The slice's devices with plain attribute values, wherever they are usable."""
-        return [
-            (DeviceID(entry.driver, entry.pool, device.name), facts_of(entry.driver, device)[2])
-            for device in entry.devices
-        ]
+        found = []
+        for pool, kept in sorted(relevant.items()):
+            if texts := self.unreadable.get(pool):
+                found.append(Pool(pool, trouble=texts[min(texts)]))
+            elif built := pool_of(pool, kept, self.by_pool[pool], node, features=self.features, rules=rules):
+                found.append(built)
+        found.sort(key=lambda pool: any(entry.device.binding_conditions for entry in pool.devices))
+        self._pools[name] = seen, found
+        return found
 
 
 def _keep(table: dict[_Key, _Found], key: _Key, found: _Found) -> None:
@@ -281,7 +248,3 @@ def available_counters(pool: Pool, taken: Usage) -> dict[tuple[str, str], Decima
                     if (set_name, counter) in left:
                         left[set_name, counter] -= amount
     return left
-
-
-def _has_binding_conditions(pool: Pool) -> bool:
-    return any(entry.device.binding_conditions for entry in pool.devices)

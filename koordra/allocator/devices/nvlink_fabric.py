@@ -89,30 +89,29 @@ class Fabric:
             if domains is None:
                 return None
             found.append(domains)
-        smaller = [size for size in sorted(self.sizes, reverse=True) if size < len(self.cards)]
-        return found + [self._cut(size) for size in smaller]
-
-    def _cut(self, size: int) -> dict[int, str]:
-        """The cards by the partition of this size that they are in."""
-        return {
-            card: f"partition {min(members)}"
-            for members in self.partitions
-            if len(members) == size
-            for card in members
-        }
+        return found + [
+            {
+                card: f"partition {min(members)}"
+                for members in self.partitions
+                if len(members) == size
+                for card in members
+            }
+            for size in sorted(self.sizes, reverse=True)
+            if size < len(self.cards)
+        ]
 
     def _domains(self) -> dict[int, str] | None:
         """The sets that NVLink joins, when all pairs inside them are alike and no link leaves them."""
         domains: dict[int, str] = {}
+        joined = [
+            {row, *(other for other, links in enumerate(self.links[row]) if links)}
+            for row in range(len(self.cards))
+        ]
         for row, card in enumerate(self.cards):
-            joined = {other for other, links in enumerate(self.links[row]) if links} | {row}
-            widths = {self.links[row][other] for other in joined - {row}}
-            if len(widths) > 1 or any(
-                {other for other, links in enumerate(self.links[member]) if links} | {member} != joined
-                for member in joined
-            ):
+            widths = {self.links[row][other] for other in joined[row] - {row}}
+            if len(widths) > 1 or any(joined[member] != joined[row] for member in joined[row]):
                 return None
-            domains[card] = f"nvlink {min(joined)} {max(widths, default=0)}"
+            domains[card] = f"nvlink {min(joined[row])} {max(widths, default=0)}"
         return domains
 
 
@@ -121,22 +120,16 @@ NO_FABRIC: Final = Fabric()
 
 def fabric_of(devices: Sequence[PublishedDevice]) -> Fabric:
     """The NVLink of the cards among a node's devices."""
-    cards = [
-        (position, offered.plain)
-        for position, offered in enumerate(devices)
-        if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
-        and offered.plain.get(names.ATTR_NVLINK_DOMAIN) is not None
-    ]
-    if len(cards) < 2:
+    cards = _cards(devices)
+    if sum(devices[card].plain.get(names.ATTR_NVLINK_DOMAIN) is not None for card in cards) < 2:
         return NO_FABRIC
     # All cards, also those without NVLink: a pair with one of those is a pair without links.
-    cards = [
-        (position, offered.plain)
-        for position, offered in enumerate(devices)
-        if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
-    ]
-    links, masks = _wiring(tuple(tuple(attribute(plain, name) for name in _PUBLISHED) for _, plain in cards))
-    return Fabric.of([position for position, _ in cards], links, masks)
+    published = (tuple(attribute(devices[card].plain, name) for name in _PUBLISHED) for card in cards)
+    return Fabric.of(cards, *_wiring(tuple(published)))
+
+
+def _cards(devices: Sequence[PublishedDevice]) -> list[int]:
+    return [at for at, offered in enumerate(devices) if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU]
 
 
 @lru_cache(maxsize=256)
@@ -190,17 +183,10 @@ def demanded_of(
 ) -> PartitionTracker | None:
     """Of whom partitions are demanded on a node; None where that is nobody."""
     by_node = by_node and bool(fabric.partitions)
-    demanding = frozenset(
-        position for position, claim in enumerate(claims) if by_node or claim.demands_partition
-    )
+    demanding = frozenset(at for at, claim in enumerate(claims) if by_node or claim.demands_partition)
     if not demanding:
         return None
-    cards = fabric.cards or [
-        position
-        for position, offered in enumerate(devices)
-        if offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
-    ]
-    return PartitionTracker(fabric, demanding, frozenset(cards))
+    return PartitionTracker(fabric, demanding, frozenset(fabric.cards or _cards(devices)))
 
 
 def spelled_sizes(sizes: Iterable[int]) -> str:

@@ -37,37 +37,27 @@ Amounts = Mapping[str, int]
 
 def size_of(device: Device, takes: Counters, has: Counters) -> int:
     """Thousandths of the card that the part is, at least 1. `takes` and `has` are counters of the card's set."""
-    parts = [_fraction_of(takes, counters) for counters in numbered_counters(has)]
-    cores = next((entry.value for name, entry in device.capacity.items() if _is_cores(name)), None)
-    if cores is not None:
-        parts.append(Fraction(cores) / 100)
-    if not parts:
-        parts = [
-            max(
-                (Fraction(takes[name]) / Fraction(has[name]) for name in takes if has.get(name)),
-                default=Fraction(1),
-            )
-        ]
-    return max(1, min(CARD, int(CARD * sum(parts, Fraction(0)) / len(parts))))
-
-
-def numbered_counters(has: Counters) -> list[dict[str, Decimal]]:
-    """The numbered counters, by what stands before the number; of one alone nothing can be measured."""
-    stems: dict[str, dict[str, Decimal]] = {}
-    for name, amount in has.items():
+    series: dict[str, list[str]] = {}
+    for name in sorted(has):
         stem = name.rstrip(_DIGITS)
-        if stem != name and amount > 0:
-            stems.setdefault(stem, {})[name] = amount
-    return [found for _, found in sorted(stems.items()) if len(found) > 1]
-
-
-def _fraction_of(takes: Counters, counters: Counters) -> Fraction:
-    taken = sum((takes.get(name, Decimal(0)) for name in counters), Decimal(0))
-    return Fraction(taken) / Fraction(sum(counters.values(), Decimal(0)))
-
-
-def _is_cores(name: str) -> bool:
-    return name.rpartition("/")[2] == names.CAPACITY_CORES
+        if stem != name and has[name] > 0:
+            series.setdefault(stem, []).append(name)
+    # Of a counter that is alone in its series nothing can be measured.
+    parts = [
+        Fraction(sum(takes.get(name, Decimal(0)) for name in counters))
+        / Fraction(sum(has[name] for name in counters))
+        for counters in series.values()
+        if len(counters) > 1
+    ]
+    parts += [
+        Fraction(entry.value) / 100
+        for name, entry in device.capacity.items()
+        if name.rpartition("/")[2] == names.CAPACITY_CORES
+    ][:1]
+    if not parts:
+        shares = [Fraction(takes[name]) / Fraction(has[name]) for name in takes if has.get(name)]
+        parts = [max(shares, default=Fraction(1))]
+    return max(1, min(CARD, int(CARD * sum(parts, Fraction(0)) / len(parts))))
 
 
 class _Part(NamedTuple):
@@ -101,8 +91,9 @@ class PartitionableGpus:
                 here = {first + at: part for at, part in parts.items() if not state.shared[first + at]}
                 free = {at: part for at, part in here.items() if not state.busy[at]}
                 left = {key[1]: left for key, left in state.counters[number].items() if key[0] == name}
-                every = sum(part.size for part in here.values())
-                self._cards[number, name] = _Card(free, left, _possible(free, left), every)
+                self._cards[number, name] = _Card(
+                    free, left, _possible(free, left), sum(part.size for part in here.values())
+                )
                 self._card_of |= dict.fromkeys(here, (number, name))
             first += len(pool.devices)
 
@@ -118,17 +109,15 @@ class PartitionableGpus:
 
     def _destroyed(self, card: _CardID, chosen: Sequence[int]) -> int:
         key = card, tuple(chosen)
-        found = self._known.get(key)
-        if found is None:
+        if key not in self._known:
             about = self._cards[card]
             left = dict(about.left)
-            for device in chosen:
-                for counter, amount in about.parts[device].takes.items() if device in about.parts else ():
+            for part in (about.parts[device] for device in chosen if device in about.parts):
+                for counter, amount in part.takes.items():
                     left[counter] -= amount
-            rest = {at: part for at, part in about.parts.items() if at not in key[1]}
-            lost = about.possible - _possible(rest, left)
-            found = self._known[key] = CARD * lost // max(1, about.every)
-        return found
+            rest = {at: part for at, part in about.parts.items() if at not in chosen}
+            self._known[key] = CARD * (about.possible - _possible(rest, left)) // max(1, about.every)
+        return self._known[key]
 
 
 def _possible(parts: Mapping[int, _Part], left: Amounts) -> int:
@@ -141,14 +130,10 @@ def _possible(parts: Mapping[int, _Part], left: Amounts) -> int:
 
 
 def _parts_of(pool: Pool) -> dict[str, dict[int, _Part]]:
-    """GPUs of the pool that take of one set of counters alone, by set and by position in the pool."""
-    found: dict[str, dict[int, _Part]] | None = pool.read.get(_READ)
-    if found is None:
-        found = pool.read[_READ] = _read(pool)
-    return found
-
-
-def _read(pool: Pool) -> dict[str, dict[int, _Part]]:
+    """GPUs of the pool that take of one set of counters alone, by set and by position in the pool; found once for a pool."""
+    known: dict[str, dict[int, _Part]] | None = pool.read.get(_READ)
+    if known is not None:
+        return known
     found: dict[str, dict[int, _Part]] = {}
     has: dict[str, dict[str, Decimal]] = {}
     for (name, counter), amount in pool.counters.items():
@@ -157,8 +142,8 @@ def _read(pool: Pool) -> dict[str, dict[int, _Part]]:
         consumes = offered.device.consumes_counters
         if offered.kind == GPU and len(consumes) == 1 and not offered.device.allow_multiple_allocations:
             ((name, takes),) = consumes.items()
-            found.setdefault(name, {})[at] = _Part(
-                {counter: nano(amount) for counter, amount in takes.items()},
-                size_of(offered.device, takes, has.get(name, {})),
-            )
+            amounts = {counter: nano(amount) for counter, amount in takes.items()}
+            size = size_of(offered.device, takes, has.get(name, {}))
+            found.setdefault(name, {})[at] = _Part(amounts, size)
+    pool.read[_READ] = found
     return found

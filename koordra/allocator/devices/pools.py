@@ -104,15 +104,14 @@ def pool_of(
         if not entry.shared_counters
         for device in entry.devices
     )
-    own = {id(entry) for entry in kept if not entry.shared_counters}
-    elsewhere = [entry for entry in everywhere if id(entry) not in own and entry.devices]
-    here = {device.id for device in offered} if elsewhere else set()
+    here = {device.id for device in offered} if everywhere is not kept else set()
     return Pool(
         key,
         devices=offered,
         others=tuple(
             (identity, device)
-            for entry in elsewhere
+            for entry in everywhere
+            if entry.shared_counters or everywhere is not kept
             for device in entry.devices
             if (identity := DeviceID(entry.driver, entry.pool, device.name)) not in here
         ),
@@ -133,13 +132,8 @@ def _offered(
     facts, class_facts, plain = facts_of(entry.driver, device)
     taints = device.taints
     if rules:
-        taints += tuple(
-            [
-                one.taint
-                for one in rules
-                if one.selects(driver=entry.driver, pool=entry.pool, device=device.name)
-            ]
-        )
+        selects = {"driver": entry.driver, "pool": entry.pool, "device": device.name}
+        taints += tuple([one.taint for one in rules if one.selects(**selects)])
     if taints and entry.driver == names.DRIVER:
         taints = tuple([taint for taint in taints if taint.key != names.JOINT_TAINT])
     here = not entry.per_device_selection or _selected(selection, node)
@@ -174,21 +168,18 @@ def _invalid(kept: Sequence[ResourceSlice], everywhere: Sequence[ResourceSlice],
             seen.add(device.name)
     if not counters:
         return ""
-    sets: dict[str, frozenset[str]] = {}
+    sets: dict[str, Mapping[str, Decimal]] = {}
     for entry in kept:
-        if entry.duplicate_counter_sets:
-            return f"duplicate counter set name {entry.duplicate_counter_sets[0]}"
-        for name, counter in entry.shared_counters.items():
-            if name in sets:
-                return f"duplicate counter set name {name}"
-            sets[name] = frozenset(counter)
-    known = {id(entry) for entry in kept}
-    for entry in (*kept, *(other for other in everywhere if id(other) not in known)):
+        twice = [*entry.duplicate_counter_sets, *(name for name in entry.shared_counters if name in sets)]
+        if twice:
+            return f"duplicate counter set name {twice[0]}"
+        sets |= entry.shared_counters
+    for entry in everywhere:
         for device in entry.devices:
             for set_name, consumed in device.consumes_counters.items():
                 if set_name not in sets:
                     return f"counter set {set_name} not found"
-                unknown = sorted(set(consumed) - sets[set_name])
+                unknown = sorted(consumed.keys() - sets[set_name].keys())
                 if unknown:
                     return f"counter {unknown[0]} not found in counter set {set_name}"
     return ""

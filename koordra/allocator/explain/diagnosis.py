@@ -1,15 +1,15 @@
 """Why a group does not fit on a node: per device and request, and the clause that all of it together fails.
 
-First what each device says by itself (selector, taint, in use, no room, counters; `device_reason.py`). Devices of another class
+First what each device says by itself (selector, taint, in use, no room, counters; `rejection`). Devices of another class
 than the one asked for are not told where some devices are of the class. A request with fewer usable devices than it needs is
 the whole story. Otherwise the devices would do one by one, and the clause that stands in the way is looked for by taking clauses
-away (`relaxation.py`).
+away (`nearest_fit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 
 from koordra.allocator.explain.nearest_fit import ClaimReason, Together
@@ -20,99 +20,74 @@ from koordra.allocator.reasons import Cause, Reason, figure
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 
 
-@dataclass(slots=True)
-class _Diagnosis:
-    node: str
-    claims: Sequence[ResolvedClaim]
-    state: NodeState
-    joint_rules: Sequence[Rule]
-    known: dict[tuple[object, ...], list[ClaimReason]]
-    form: tuple[object, ...]
-    of_devices: list[ClaimReason] = field(default_factory=list)
-    of_requests: list[ClaimReason] = field(default_factory=list)
-
-    def run(self) -> list[ClaimReason]:
-        served = True
-        for position, claim in enumerate(self.claims):
-            for request in claim.requests:
-                # All alternatives are told, but one that could be served is enough.
-                could = [self._tell(position, claim, wanted) for wanted in request.alternatives]
-                served = served and any(could)
-        for pool in self.state.pools:
-            if pool.trouble:
-                detail = f"pool {pool} is {'incomplete' if pool.incomplete else 'invalid'}: {pool.trouble}"
-                self._for_all(Cause.POOL_INCOMPLETE, detail)
-        if served:
-            self.of_requests += self._together_known()
-        return [*self.of_requests, *self.of_devices]
-
-    def _together_known(self) -> list[ClaimReason]:
-        """A node of the same form has the same story, so it is worked out once."""
-        if self.form not in self.known:
-            together = Together(self.node, self.claims, self.state, self.joint_rules)
-            self.known[self.form] = together.reasons()
-        return [(position, replace(reason, node=self.node)) for position, reason in self.known[self.form]]
-
-    def _for_all(self, cause: Cause, detail: str) -> None:
-        reason = Reason(self.node, None, None, cause.value, detail)
-        self.of_requests += [(position, reason) for position in range(len(self.claims))]
-
-    def _tell(self, position: int, claim: ResolvedClaim, wanted: RequestAlternative) -> bool:
-        """Tell the devices that cannot serve the request; true when enough others can."""
-        state = self.state
-        of_class = [device for device in range(len(state.devices)) if state.verdict(wanted, device).of_class]
-        usable, misses = 0, dict[int, Rejection]()
-        for device in of_class or range(len(state.devices)):
-            miss = device_reason(wanted, device, state)
-            if miss is None:
-                usable += 1
-                continue
-            misses[device] = miss
-            name = state.devices[device].id.device
-            self.of_devices.append(
-                (position, Reason(self.node, name, wanted.label, miss.cause.value, miss.detail))
-            )
-        needed = 1 if wanted.takes_all else wanted.spec.count
-        if usable >= needed:
-            return True
-        if not state.devices and any(pool.trouble for pool in state.pools):
-            return False
-        causes = {miss.cause for miss in misses.values()}
-        cause = next((cause for cause in Cause if cause in causes), Cause.INSUFFICIENT_CAPACITY)
-        detail = f"devices: requested {needed}, free {usable} of {len(of_class)} of class {wanted.device_class.name}"
-        if not state.devices:
-            detail = f"devices: requested {needed}, the node publishes none"
-        detail += self._nearest(misses)
-        self.of_requests.append((position, Reason(self.node, None, wanted.label, cause.value, detail)))
-        return False
-
-    def _nearest(self, misses: dict[int, Rejection]) -> str:
-        """The device that lacks least of what it is short of."""
-        short = {device: miss for device, miss in misses.items() if miss.lacking > 0}
-        if not short:
-            return ""
-
-        def part(device: int) -> Decimal:
-            total = self.state.devices[device].device.capacity[short[device].name].value
-            return short[device].lacking / total if total else Decimal("Infinity")
-
-        nearest = min(short, key=lambda device: (part(device), device))
-        lacks = f"{figure(short[nearest].lacking)} of {short[nearest].name}"
-        return f"; nearest miss {self.state.devices[nearest].id.device} lacks {lacks}"
-
-
 def reasons_on_node(
     node: str,
     claims: Sequence[ResolvedClaim],
     state: NodeState,
     *,
     joint_rules: Sequence[Rule],
-    known: dict[tuple[object, ...], list[ClaimReason]] | None = None,
-    form: tuple[object, ...] = (),
+    known: dict[tuple[object, ...], list[ClaimReason]],
+    form: tuple[object, ...],
 ) -> list[ClaimReason]:
-    """Everything that keeps the group off the node; never empty.
+    """Everything that keeps the group off the node, in no order; never empty.
 
-    `known` remembers what was found for nodes by their `form`; an empty form is remembered for nobody.
+    `known` remembers by their `form` what nodes fail by all requests together: one of the same form has the same story.
     """
-    remembered = known if known is not None and form else {}
-    return _Diagnosis(node, claims, state, joint_rules, remembered, form).run()
+    found: list[ClaimReason] = []
+    served = True
+    for position, claim in enumerate(claims):
+        for request in claim.requests:
+            # All alternatives are told, but one that could be served is enough.
+            could = False
+            for wanted in request.alternatives:
+                enough, reasons = _of_request(node, wanted, state)
+                found += [(position, reason) for reason in reasons]
+                could = could or enough
+            served = served and could
+    for pool in state.pools:
+        if pool.trouble:
+            detail = f"pool {pool} is {'incomplete' if pool.incomplete else 'invalid'}: {pool.trouble}"
+            reason = Reason(node, None, None, Cause.POOL_INCOMPLETE.value, detail)
+            found += [(position, reason) for position in range(len(claims))]
+    if served:
+        if form not in known:
+            known[form] = Together(node, claims, state, joint_rules).reasons()
+        found += [(position, replace(reason, node=node)) for position, reason in known[form]]
+    return found
+
+
+def _of_request(node: str, wanted: RequestAlternative, state: NodeState) -> tuple[bool, list[Reason]]:
+    """Whether enough devices can serve the request, and why others cannot."""
+    devices = range(len(state.devices))
+    of_class = [device for device in devices if state.verdict(wanted, device).of_class]
+    asked = of_class or devices
+    misses = {device: miss for device in asked if (miss := device_reason(wanted, device, state)) is not None}
+    reasons = [
+        Reason(node, state.devices[device].id.device, wanted.label, miss.cause.value, miss.detail)
+        for device, miss in misses.items()
+    ]
+    usable, needed = len(asked) - len(misses), 1 if wanted.takes_all else wanted.spec.count
+    if usable >= needed:
+        return True, reasons
+    if devices or not any(pool.trouble for pool in state.pools):
+        causes = {miss.cause for miss in misses.values()}
+        cause = next((cause for cause in Cause if cause in causes), Cause.INSUFFICIENT_CAPACITY)
+        free = f"free {usable} of {len(of_class)} of class {wanted.device_class.name}"
+        detail = f"devices: requested {needed}, {free if devices else 'the node publishes none'}"
+        detail += _nearest_miss(misses, state)
+        reasons.append(Reason(node, None, wanted.label, cause.value, detail))
+    return False, reasons
+
+
+def _nearest_miss(misses: Mapping[int, Rejection], state: NodeState) -> str:
+    """The device that lacks least of what it is short of."""
+
+    def part(device: int) -> tuple[Decimal, int]:
+        total = state.devices[device].device.capacity[misses[device].name].value
+        return misses[device].lacking / total if total else Decimal("Infinity"), device
+
+    nearest = min((device for device, miss in misses.items() if miss.lacking > 0), key=part, default=None)
+    if nearest is None:
+        return ""
+    lacks = f"{figure(misses[nearest].lacking)} of {misses[nearest].name}"
+    return f"; nearest miss {state.devices[nearest].id.device} lacks {lacks}"

@@ -10,7 +10,8 @@ nothing helps, the amounts asked for in all are set against what is free.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Final
@@ -18,12 +19,12 @@ from typing import Final
 from koordra.allocator import constraints as rules
 from koordra.allocator.devices.inventory import GPU, NIC
 from koordra.allocator.devices.nvlink_fabric import PartitionTracker, spelled_sizes
-from koordra.allocator.explain.rejection import device_reason
+from koordra.allocator.explain.rejection import usable_devices
 from koordra.allocator.joint_allocation import Rule, ScopeTracker
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.reasons import Cause, Reason, figure
-from koordra.allocator.request.requests import ResolvedClaim
-from koordra.allocator.search.feasibility import Candidates, candidates_of, enough, narrow, rooms_of
+from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
+from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of
 from koordra.allocator.search.search import Search
 from koordra.api import names
 from koordra.api.opaque.parameters import Scope
@@ -56,78 +57,60 @@ class Left:
     counters: bool = True
 
 
-@dataclass(slots=True)
 class Together:
-    node: str
-    claims: Sequence[ResolvedClaim]
-    state: NodeState
-    joint_rules: Sequence[Rule]
-    candidates: Candidates | None = None
+    def __init__(
+        self, node: str, claims: Sequence[ResolvedClaim], state: NodeState, joint_rules: Sequence[Rule]
+    ) -> None:
+        self.node, self.claims, self.state = node, claims, state
+        self.joints = tuple(rule for rule in joint_rules if rule.scope is not None)
+        self.demanded = state.demanded_of(claims)
+        self.candidates = candidates_of(claims, state)
+        self.wanted = [request.alternatives[0] for claim in claims for request in claim.requests]
 
     def reasons(self) -> list[ClaimReason]:
-        self.candidates = candidates_of(self.claims, self.state)
-        short = list(self._short_classes())
-        if short:
-            return short
-        return self._nearest() or self._for_all(Cause.INSUFFICIENT_CAPACITY, self._totals())
+        return list(self._short_classes()) or self._nearest() or self._totals()
 
-    def _for_all(self, cause: Cause, detail: str) -> list[ClaimReason]:
+    def _told(self, cause: Cause, detail: str, claims: Iterable[int] | None = None) -> list[ClaimReason]:
+        """The same for these claims, or for all."""
         reason = Reason(self.node, None, None, cause.value, detail)
-        return [(position, reason) for position in range(len(self.claims))]
-
-    def _totals(self) -> str:
-        several = "" if len(self.claims) == 1 else f" of the {len(self.claims)} claims that belong together"
-        return f"every request has enough devices by itself, but not all requests{several} at once: {self._totals_text()}"
-
-    # --- relaxations ----------------------------------------------------------------------------------------------------
+        return [(position, reason) for position in (range(len(self.claims)) if claims is None else claims)]
 
     def _nearest(self) -> list[ClaimReason]:
         """One kind of clause is left out, then two, then all; the first that fits tells its story."""
-        demanded = self.state.demanded_of(self.claims)
-        joints = tuple(rule for rule in self.joint_rules if rule.scope is not None)
         constraints = frozenset(
             (position, index)
             for position, claim in enumerate(self.claims)
             for index in range(len(claim.constraints))
         )
-        kinds = [
-            kind
-            for kind, there in (
-                ("partitions", demanded is not None),
-                ("joints", joints),
-                ("constraints", constraints),
-            )
-            if there
-        ]
+        kinds = ["partitions"] if self.demanded is not None else []
+        kinds += ["joints"] if self.joints else []
+        kinds += ["constraints"] if constraints else []
         for count in range(1, len(kinds) + 1):
             for out in itertools.combinations(kinds, count):
                 left = Left(
-                    () if "joints" in out else joints,
+                    () if "joints" in out else self.joints,
                     constraints if "constraints" in out else frozenset(),
                     "partitions" not in out,
                 )
                 if self._fits(left):
-                    return list(self._story(out, left, joints, demanded))
-        if self._fits(Left(joints, counters=False)):
-            return self._for_all(Cause.COUNTERS_EXHAUSTED, self._exclusion())
+                    return list(self._story(out, left))
+        if self._fits(Left(self.joints, counters=False)):
+            return self._told(Cause.COUNTERS_EXHAUSTED, self._exclusion())
         return []
 
-    def _story(
-        self, out: Sequence[str], left: Left, joints: tuple[Rule, ...], demanded: PartitionTracker | None
-    ) -> Iterator[ClaimReason]:
-        alone = len(out) == 1
+    def _story(self, out: Sequence[str], left: Left) -> Iterator[ClaimReason]:
         wanted = []
         if "joints" in out:
-            wanted.append("the JointAllocation" if len(joints) == 1 else "the JointAllocations")
+            wanted.append(f"the JointAllocation{'s' if len(self.joints) > 1 else ''}")
         if "constraints" in out:
             wanted.append("the constraints")
-        if "partitions" in out and demanded is not None:
-            wanted.append(self._demands(demanded))
-        nearest = "" if alone else f"it would fit without {' and '.join(wanted)}"
-        if "partitions" in out and demanded is not None:
-            yield from self._no_partition(demanded, nearest)
+        if self.demanded is not None and "partitions" in out:
+            wanted.append(self._demands(self.demanded))
+        nearest = f"it would fit without {' and '.join(wanted)}" if len(out) > 1 else ""
+        if self.demanded is not None and "partitions" in out:
+            yield from self._no_partition(self.demanded, nearest or f"it would fit without {wanted[-1]}")
         if "joints" in out:
-            yield from self._unmet_scopes(joints, left, nearest)
+            yield from self._unmet_scopes(left, nearest)
         if "constraints" in out:
             yield from self._violated(left, nearest)
 
@@ -160,107 +143,98 @@ class Together:
         finally:
             search.unwind()
 
-    # --- JointAllocations -----------------------------------------------------------------------------------------------
-
-    def _unmet_scopes(self, joints: tuple[Rule, ...], left: Left, nearest: str) -> Iterator[ClaimReason]:
-        alone = {rule: self._relaxed(rule, joints, left) for rule in joints} if not nearest else {}
-        at_fault = [rule for rule in joints if alone.get(rule)] or list(joints)
-        for rule in at_fault:
-            end = alone.get(rule) or nearest or "it would fit without the JointAllocations"
-            detail = (
-                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: {self._scope_text(rule)}; {end}"
+    def _unmet_scopes(self, left: Left, nearest: str) -> Iterator[ClaimReason]:
+        alone = {rule: "" if nearest else self._relaxed(rule, left) for rule in self.joints}
+        for rule in [rule for rule in self.joints if alone[rule]] or self.joints:
+            end = alone[rule] or nearest or "it would fit without the JointAllocations"
+            yield from self._told(
+                Cause.TOPOLOGY_SCOPE_UNMET,
+                f"JointAllocation scope {rule.scope}, pairing {rule.pairing}: {self._scope_text(rule)}; {end}",
+                sorted({claim for claim, _ in rule.members}),
             )
-            for position in sorted({claim for claim, _ in rule.members}):
-                yield position, Reason(self.node, None, None, Cause.TOPOLOGY_SCOPE_UNMET.value, detail)
 
     def _scope_text(self, rule: Rule) -> str:
         """What the rule's requests ask for, and how the devices that would do lie in the scope."""
-        tally, asked, places = ScopeTracker(rule), {GPU: 0, NIC: 0}, dict[str, set[int]]()
+        tally, asked, places = ScopeTracker(rule), Counter[str](), dict[str, set[int]]()
         devices = self.state.devices
         for position, index in sorted(rule.members):
-            claim = self.claims[position]
-            wanted = claim.requests[index].alternatives[0]
-            usable = [
-                device
-                for device, offered in enumerate(devices)
-                if offered.kind in asked and device_reason(wanted, device, self.state) is None
-            ]
-            for kind in {devices[device].kind for device in usable[:1]}:
-                asked[kind] += len(usable) if wanted.takes_all else wanted.spec.count
+            wanted = self.claims[position].requests[index].alternatives[0]
+            usable = [at for at in usable_devices(wanted, self.state) if devices[at].kind in (GPU, NIC)]
+            for device in usable[:1]:
+                asked[devices[device].kind] += _count(wanted, usable)
             for device in usable:
                 places.setdefault(tally.key(devices[device]) or "no known place", set()).add(device)
-        shapes: dict[str, int] = {}
-        for found in places.values():
-            text = _counted({kind: sum(devices[device].kind == kind for device in found) for kind in asked})
-            shapes[text] = shapes.get(text, 0) + 1
+        shapes = Counter(
+            _counted(Counter(devices[device].kind for device in found)) for found in places.values()
+        )
         free = ", ".join(f"{times} x ({text})" for text, times in sorted(shapes.items()))
         return f"requested {_counted(asked)}; free per {rule.scope}: {free}"
 
-    def _relaxed(self, rule: Rule, joints: tuple[Rule, ...], left: Left) -> str:
+    def _relaxed(self, rule: Rule, left: Left) -> str:
         """The narrowest wider scope of this one rule with which the group fits, or that it fits without the rule."""
-        assert rule.scope is not None
         scopes = list(Scope)
-        wider: list[Scope | None] = [*scopes[scopes.index(rule.scope) + 1 :], None]
-        for scope in wider:
-            changed = tuple(replace(other, scope=scope) if other is rule else other for other in joints)
+        for scope in (*scopes[scopes.index(rule.scope or Scope.NODE) + 1 :], None):
+            changed = tuple(replace(other, scope=scope) if other is rule else other for other in self.joints)
             if self._fits(replace(left, joint_rules=changed)):
-                return (
-                    f"it would fit with scope {scope}"
-                    if scope
-                    else "it would fit without the JointAllocation"
-                )
+                return f"it would fit {f'with scope {scope}' if scope else 'without the JointAllocation'}"
         return ""
-
-    # --- constraints ----------------------------------------------------------------------------------------------------
 
     def _violated(self, left: Left, nearest: str) -> Iterator[ClaimReason]:
         every = sorted(left.without)
-        at_fault: list[ConstraintAt] = []
+        at_fault, end = every, nearest or "it would fit without the constraints of the claims"
         if not nearest:
-            for one in every[:_TRIED_ALONE]:
-                if self._fits(replace(left, without=frozenset({one})), budget=_BUDGET_ALONE):
-                    at_fault = [one]
-                    break
-            nearest = "it would fit without it" if at_fault else ""
-        if not nearest:
-            for position in sorted({claim for claim, _ in every}):
-                own = frozenset(one for one in every if one[0] == position)
-                if self._fits(replace(left, without=own)):
-                    at_fault, nearest = sorted(own), "it would fit without the constraints of the claim"
-                    break
-        at_fault = at_fault or every
-        nearest = nearest or "it would fit without the constraints of the claims"
+            at_fault, end = self._constraints_at_fault(left) or (at_fault, end)
         for position, claim in enumerate(self.claims):
-            own_faults = [index for owner, index in at_fault if owner == position]
-            more = len(own_faults) - _TOLD_CONSTRAINTS
-            for number, index in enumerate(own_faults[:_TOLD_CONSTRAINTS], start=1):
+            own = [index for owner, index in at_fault if owner == position]
+            more = len(own) - _TOLD_CONSTRAINTS
+            for number, index in enumerate(own[:_TOLD_CONSTRAINTS], start=1):
                 constraint = claim.constraints[index]
-                detail = f"{constraint}: the free devices have {self._values_text(claim, index)}; {nearest}"
+                detail = f"{constraint}: the free devices have {self._values_text(claim, index)}; {end}"
                 if more > 0 and number == _TOLD_CONSTRAINTS:
                     detail += f" ({more} more constraints)"
                 covered = ", ".join(constraint.requests) or None
                 yield position, Reason(self.node, None, covered, Cause.CONSTRAINT_VIOLATED.value, detail)
 
-    # --- shared counters ------------------------------------------------------------------------------------------------
+    def _constraints_at_fault(self, left: Left) -> tuple[list[ConstraintAt], str] | None:
+        """One constraint, or those of one claim, without which the group fits."""
+        every = sorted(left.without)
+        for one in every[:_TRIED_ALONE]:
+            if self._fits(replace(left, without=frozenset({one})), budget=_BUDGET_ALONE):
+                return [one], "it would fit without it"
+        for position in sorted({claim for claim, _ in every}):
+            own = [one for one in every if one[0] == position]
+            if self._fits(replace(left, without=frozenset(own))):
+                return own, "it would fit without the constraints of the claim"
+        return None
+
+    def _values_text(self, claim: ResolvedClaim, index: int) -> str:
+        """How many usable devices have which value, over the requests that the constraint covers."""
+        constraint = claim.constraints[index]
+        name = rules.attribute_of(constraint)
+        counts: dict[str, Counter[str]] = {}
+        for wanted in claim.alternatives:
+            usable = usable_devices(wanted, self.state) if constraint.covers(wanted.base, wanted.sub) else ()
+            for device in usable:
+                value = self.state.devices[device].facts.attributes.get(name, "no value")
+                counts.setdefault(wanted.label, Counter())[str(value)] += 1
+        parts = [
+            f"{label}: " + ", ".join(f"{value} x{times}" for value, times in sorted(tally.items()))
+            for label, tally in sorted(counts.items())
+        ]
+        return "; ".join(parts) or f"no {name}"
 
     def _exclusion(self) -> str:
         """Devices that exclude each other: for each request one that would do, with the counter it takes most of."""
-        state, told = self.state, []
-        for claim in self.claims:
-            for wanted in (request.alternatives[0] for request in claim.requests):
-                usable = (
-                    device
-                    for device, offered in enumerate(state.devices)
-                    if offered.device.consumes_counters and device_reason(wanted, device, state) is None
-                )
-                device = next(usable, None)
-                if device is not None:
-                    text = f"{wanted.label}: {self._takes_text(device)}"
-                    told += [text] if text not in told else []
+        told: dict[str, None] = {}
+        for wanted in self.wanted:
+            for device in usable_devices(wanted, self.state):
+                if self.state.devices[device].device.consumes_counters:
+                    told[f"{wanted.label}: {self._takes_text(device)}"] = None
+                    break
         more = f"; {len(told) - _TOLD_COUNTERS} more requests" if len(told) > _TOLD_COUNTERS else ""
         return (
             "devices that take of the same counters exclude each other: "
-            f"{'; '.join(told[:_TOLD_COUNTERS])}{more}; all would fit if they did not"
+            f"{'; '.join([*told][:_TOLD_COUNTERS])}{more}; all would fit if they did not"
         )
 
     def _takes_text(self, device: int) -> str:
@@ -272,12 +246,8 @@ class Together:
         }
         left = {counter: self.state.counters_left(device, counter) for counter in takes}
         most = max(sorted(takes), key=lambda one: takes[one] / (left[one] or Decimal(1)))
-        free = figure(left[most])
-        return (
-            f"{offered.id.device} takes {figure(takes[most])} of {'/'.join(most)}, of which {free} are free"
-        )
-
-    # --- partitions -----------------------------------------------------------------------------------------------------
+        amounts = f"{figure(takes[most])} of {'/'.join(most)}, of which {figure(left[most])} are free"
+        return f"{offered.id.device} takes {amounts}"
 
     def _demands(self, demanded: PartitionTracker) -> str:
         said = []
@@ -290,110 +260,86 @@ class Together:
     def _no_partition(self, demanded: PartitionTracker, nearest: str) -> Iterator[ClaimReason]:
         """Cards are to be partitions of the node's fabric, and those of the sizes asked for are not free."""
         state = self.state
-        nearest = nearest or f"it would fit without {self._demands(demanded)}"
         free = {card for card in demanded.cards if not state.busy[card] and not state.holders[card]}
-        whole = [members for members in state.fabric.partitions if members <= free]
         listed = ", ".join(
             "{" + " ".join(state.devices[card].id.device for card in sorted(members)) + "}"
-            for members in whole
+            for members in state.fabric.partitions
+            if members <= free
         )
-        for position, claim in enumerate(self.claims):
+        for position in sorted(demanded.claims):
             cards, every = 0, ""
-            for wanted in (request.alternatives[0] for request in claim.requests):
+            for wanted in (request.alternatives[0] for request in self.claims[position].requests):
                 fitting = [card for card in demanded.cards if state.verdict(wanted, card).demand is not None]
                 if fitting:
-                    cards += len(fitting) if wanted.takes_all else wanted.spec.count
+                    cards += _count(wanted, fitting)
                     every = "all " if wanted.takes_all else every
-            if not cards or position not in demanded.claims:
-                continue
-            sizes = spelled_sizes(state.fabric.sizes)
-            detail = (
-                f"partitions of the NVLink fabric: requested {every}{cards} GPUs, the node gives out {sizes} together; "
-                f"free are {listed or 'single cards only'}; {nearest}"
-            )
-            yield position, Reason(self.node, None, None, Cause.PARTITION_MISMATCH.value, detail)
-
-    # --- figures --------------------------------------------------------------------------------------------------------
+            if cards:
+                yield from self._told(
+                    Cause.PARTITION_MISMATCH,
+                    f"partitions of the NVLink fabric: requested {every}{cards} GPUs, the node gives out"
+                    f" {spelled_sizes(state.fabric.sizes)} together; free are"
+                    f" {listed or 'single cards only'}; {nearest}",
+                    [position],
+                )
 
     def _short_classes(self) -> Iterator[ClaimReason]:
         """Classes of which all requests together want more devices than there are places."""
-        found = self.candidates
-        for name in sorted({wanted.device_class.name for wanted in found or ()}):
-            of_class = {
-                wanted: devices
-                for wanted, devices in (found or {}).items()
-                if wanted.device_class.name == name
-            }
-            if enough(of_class, rooms_of(self.state, of_class)):
-                continue
-            asked = sum(wanted.spec.count for wanted in of_class)
-            free = len({device for devices in of_class.values() for device in devices})
-            count = f"class {name}: {asked} devices requested in all, {free} have room"
-            detail = "; ".join([count, *self._amounts(name)[1]])
-            for position in sorted({wanted.claim for wanted in of_class}):
-                yield position, Reason(self.node, None, None, Cause.INSUFFICIENT_CAPACITY.value, detail)
+        found = self.candidates or {}
+        for name in sorted({wanted.device_class.name for wanted in found}):
+            of_class = {one: devices for one, devices in found.items() if one.device_class.name == name}
+            if not enough(of_class, rooms_of(self.state, of_class)):
+                asked = sum(wanted.spec.count for wanted in of_class)
+                free = len({device for devices in of_class.values() for device in devices})
+                count = f"class {name}: {asked} devices requested in all, {free} have room"
+                yield from self._told(
+                    Cause.INSUFFICIENT_CAPACITY,
+                    "; ".join(
+                        [
+                            count,
+                            *self._amounts([one for one in self.wanted if one.device_class.name == name])[1],
+                        ]
+                    ),
+                    sorted({wanted.claim for wanted in of_class}),
+                )
 
-    def _values_text(self, claim: ResolvedClaim, index: int) -> str:
-        """How many usable devices have which value, over the requests that the constraint covers."""
-        constraint = claim.constraints[index]
-        name = rules.attribute_of(constraint)
-        counts: dict[str, dict[str, int]] = {}
-        for wanted in (wanted for request in claim.requests for wanted in request.alternatives):
-            if not constraint.covers(wanted.base, wanted.sub):
-                continue
-            for device, offered in enumerate(self.state.devices):
-                if device_reason(wanted, device, self.state) is None:
-                    attribute = offered.facts.attributes.get(name)
-                    value = "no value" if attribute is None else str(attribute)
-                    tally = counts.setdefault(wanted.label, {})
-                    tally[value] = tally.get(value, 0) + 1
-        parts = [
-            f"{label}: " + ", ".join(f"{value} x{times}" for value, times in sorted(tally.items()))
-            for label, tally in sorted(counts.items())
-        ]
-        return "; ".join(parts) or f"no {name}"
-
-    def _totals_text(self) -> str:
+    def _totals(self) -> list[ClaimReason]:
         """What is asked for in all and what is free."""
-        (asked, room), amounts = self._amounts()
-        return "; ".join([f"devices: requested {asked}, {room} have room", *amounts])
+        several = "" if len(self.claims) == 1 else f" of the {len(self.claims)} claims that belong together"
+        room, amounts = self._amounts(self.wanted)
+        count = f"devices: requested {sum(map(_count, self.wanted))}, {room} have room"
+        return self._told(
+            Cause.INSUFFICIENT_CAPACITY,
+            f"every request has enough devices by itself, but not all requests{several} at once: "
+            + "; ".join([count, *amounts]),
+        )
 
-    def _amounts(self, of_class: str | None = None) -> tuple[tuple[int, int], list[str]]:
-        """Devices asked for and those that could serve something; both figures of the capacities that are short in all (of all
-        capacities where none is). `of_class`: only for requests for this class."""
-        asked: dict[str, Decimal] = {}
-        free: dict[str, Decimal] = {}
+    def _amounts(self, alternatives: Sequence[RequestAlternative]) -> tuple[int, list[str]]:
+        """Of what is asked for: devices that could serve something; both figures of the capacities that are short in all (of
+        all capacities where none is)."""
+        asked, free = defaultdict[str, Decimal](Decimal), defaultdict[str, Decimal](Decimal)
         serving: set[int] = set()
-        devices = 0
-        for claim in self.claims:
-            for wanted in (request.alternatives[0] for request in claim.requests):
-                if of_class not in (None, wanted.device_class.name):
-                    continue
-                count = 1 if wanted.takes_all else wanted.spec.count
-                devices += count
-                fitting = [
-                    device
-                    for device in range(len(self.state.devices))
-                    if device_reason(wanted, device, self.state) is None
-                ]
-                serving.update(fitting)
-                demands = [self.state.demand(wanted, device) for device in fitting]
-                for demand in demands[:1]:
-                    for name, amount in demand.amounts.items() if demand else ():
-                        asked[name] = asked.get(name, Decimal(0)) + amount * count
+        for wanted in alternatives:
+            fitting = usable_devices(wanted, self.state)
+            serving.update(fitting)
+            demand = self.state.demand(wanted, fitting[0]) if fitting else None
+            for name, amount in demand.amounts.items() if demand else ():
+                asked[name] += amount * _count(wanted)
         for device in serving:
             for name in self.state.capacity[device]:
-                free[name] = free.get(name, Decimal(0)) + self.state.free(device, name)
-        short = [name for name, amount in asked.items() if amount > free.get(name, Decimal(0))]
-        figures = [
-            f"{name}: requested {figure(asked[name])}, free {figure(free.get(name, Decimal(0)))}"
-            for name in sorted(short or asked)
+                free[name] += self.state.free(device, name)
+        return len(serving), [
+            f"{name}: requested {figure(asked[name])}, free {figure(free[name])}"
+            for name in sorted([name for name in asked if asked[name] > free[name]] or asked)
             if asked[name] > 0
         ]
-        return (devices, len(serving)), figures
+
+
+def _count(wanted: RequestAlternative, found: Sequence[int] = (0,)) -> int:
+    """Devices that the request is for, given those that all of them would be."""
+    return len(found) if wanted.takes_all else wanted.spec.count
 
 
 def _counted(devices: Mapping[str, int]) -> str:
     """`2 GPUs and 1 NIC`"""
-    words = ((devices[GPU], "GPU"), (devices[NIC], "NIC"))
+    words = ((devices.get(GPU, 0), "GPU"), (devices.get(NIC, 0), "NIC"))
     return " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in words)

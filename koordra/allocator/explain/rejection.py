@@ -6,9 +6,8 @@ Of what is lacking because others hold it, the holders are named: whoever waits 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 from koordra.allocator.devices.capacity import nano
 from koordra.allocator.node_state import NodeState
@@ -19,8 +18,7 @@ _MOST_HOLDERS: Final = 3
 """Claims that are named; of more there is only their number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(NamedTuple):
     """Why one device does not do; `lacking` of the capacity `name` is missing where it is a matter of amounts."""
 
     cause: Cause
@@ -41,31 +39,40 @@ def device_reason(wanted: RequestAlternative, device: int, state: NodeState) -> 
         return None
     if state.busy[device]:
         holder = state.taken.dedicated.get(offered.id)
-        by = _in_use_by([holder] if holder else state.taken.sharers.get(offered.id, ()))
-        return Rejection(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{by}")
+        holders = [holder] if holder else state.taken.sharers.get(offered.id, ())
+        return Rejection(Cause.ALREADY_ALLOCATED, f"device: requested 1, free 0 of 1{_in_use_by(holders)}")
     for name, amount in sorted(verdict.demand.amounts.items()):
         if nano(amount) > state.room(device, name):
             return _no_room(state, device, name, amount)
-    if not (state.shared[device] and state.holders[device]):
-        pool = state.pool_of[device]
-        for set_name, counters in sorted(offered.device.consumes_counters.items()):
-            for counter, amount in sorted(counters.items()):
-                available = max(state.counters_left(device, (set_name, counter)), Decimal(0))
-                if amount > available:
-                    total = state.pools[pool].counters.get((set_name, counter), Decimal(0))
-                    free = f"free {figure(available)} of {figure(total)}"
-                    detail = f"counter {set_name}/{counter}: requested {figure(amount)}, {free}"
-                    return Rejection(Cause.COUNTERS_EXHAUSTED, detail)
+    if state.shared[device] and state.holders[device]:
+        return None
+    published = state.pools[state.pool_of[device]].counters
+    for set_name, counters in sorted(offered.device.consumes_counters.items()):
+        for counter, amount in sorted(counters.items()):
+            available = max(state.counters_left(device, (set_name, counter)), Decimal(0))
+            if amount > available:
+                total = published.get((set_name, counter), Decimal(0))
+                return Rejection(
+                    Cause.COUNTERS_EXHAUSTED,
+                    f"counter {set_name}/{counter}: requested {figure(amount)},"
+                    f" free {figure(available)} of {figure(total)}",
+                )
     return None
 
 
+def usable_devices(wanted: RequestAlternative, state: NodeState) -> list[int]:
+    """Devices that can serve the request as things stand, each by itself."""
+    return [device for device in range(len(state.devices)) if device_reason(wanted, device, state) is None]
+
+
 def _no_room(state: NodeState, device: int, name: str, amount: Decimal) -> Rejection:
-    total = state.devices[device].device.capacity[name].value
+    offered = state.devices[device]
+    total = offered.device.capacity[name].value
     free = max(state.free(device, name), Decimal(0))
     detail = f"{name}: requested {figure(amount)}, free {figure(free)} of {figure(total)}"
     if amount <= total:
         # Who asks for more than there is waits for nobody.
-        sharers = state.taken.sharers.get(state.devices[device].id, {})
+        sharers = state.taken.sharers.get(offered.id, {})
         detail += _in_use_by([holder for holder, takes in sharers.items() if name in takes])
     return Rejection(Cause.INSUFFICIENT_CAPACITY, detail, name, amount - free)
 

@@ -94,7 +94,7 @@ class NodeDevices:
     def _codes(self, taken: Usage) -> tuple[int, ...]:
         """What is taken of each card that may be cut, and what of it nobody may have (`layouts`)."""
         codes = [0] * len(self.gpus)
-        if self.unusable or not self.pools.isdisjoint(taken.pools):
+        if self.unusable or not self.pools.isdisjoint(taken.of_pool):
             for device, (position, place) in self.cuts.items():
                 if taken.in_use(device):
                     codes[position] |= 1 << place
