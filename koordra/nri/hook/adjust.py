@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.node_state.claim_network import AttachedNetwork
@@ -41,7 +41,7 @@ from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.nri.hook import cgroups
 from koordra.nri.hook.cgroups import RdmaLimit
 from koordra.nri.hook.grants import Grant, Grants, check_network, check_nodes, granted_env, grants_of
-from koordra.nri.hook.oci import Adjustment, Container, Mount, Refusal
+from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
 from koordra.nri.hook.ungranted_access import (
     PRIVATE,
     check_annotations,
@@ -89,7 +89,7 @@ class NodeFacts:
     `claims`, `unreadable` (why) and `attached` (where a claim's network is, once it is in a pod) are by claim
     marker, for the markers of this container. `guarded` is None if the list is missing or, with
     `guarded_problem` saying why, unusable. `rules_apply`: the runtime applies the device rules of an
-    adjustment. `annotated` is None outside of Koordinator mode.
+    adjustment.
     """
 
     claims: Mapping[str, PreparedClaim] = field(default_factory=dict)
@@ -98,104 +98,73 @@ class NodeFacts:
     guarded_problem: str = ""
     rules_apply: bool = True
     shape: NodeShape = field(default_factory=NodeShape)
-    annotated: Annotated | Refusal | None = None
     attached: Mapping[str, AttachedNetwork] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The changes, and what the container then holds; both go into the ledger, by which drift is found
-    later."""
+def decide(
+    container: Container, facts: NodeFacts, *, annotated: Annotated | None = None, exempt: bool = False
+) -> tuple[Adjustment, Grants]:
+    """The changes to a container that is being created, and what it then holds. Raises Refusal.
 
-    adjustment: Adjustment
-    grants: Grants
-
-
-def decide(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Decision | Refusal:
-    """The whole decision about a container that is being created."""
+    `annotated` is None outside of Koordinator mode, and has no effect on a container with markers.
+    """
     grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
-    if isinstance(grants, Refusal):
-        return grants
-    elsewhere = check_network(container, claims=facts.claims, attached=facts.attached)
-    if elsewhere is not None:
-        return elsewhere
+    check_network(container, claims=facts.claims, attached=facts.attached)
+    annotated = None if grants.markers else annotated
     added: tuple[DeviceNode, ...] = ()
-    annotated = facts.annotated if not grants.markers else None
-    if isinstance(annotated, Refusal):
-        return annotated
     if annotated is not None:
         grants = Grants(held=tuple(Grant(annotated.claim, device) for device in annotated.claim.devices))
         added = tuple(sorted(grants.nodes | control_nodes(facts.guarded, grants)))
     else:
-        missing = check_nodes(container, grants)
-        if missing is not None:
-            return missing
+        check_nodes(container, grants)
     if grants.held and facts.guarded is None:
         why = facts.guarded_problem or "the kubelet plugin has not written guarded.json yet"
-        return Refusal(
+        raise Refusal(
             "UnreadableState", f"{container}: its devices cannot be told from its neighbours': {why}"
         )
     env = granted_env(container, grants)
-    if isinstance(env, Refusal):
-        return env
-    wanted = (
-        dict(env)
-        if exempt
-        else {**dict(env), VISIBLE_DEVICES: _visible(grants) if annotated else NOTHING_VISIBLE}
-    )
-    repeated = _repeated(container, wanted, grants)
-    if repeated is not None:
-        return repeated
+    if not exempt:
+        # The runtime class of a pod that Koordinator's scheduler placed is NVIDIA's, which brings the driver's libraries.
+        env[VISIBLE_DEVICES] = (",".join(grants.uuids) if annotated else "") or NOTHING_VISIBLE
+    _refuse_repeated(container, env, grants)
     rlimits = (MEMLOCK,) if grants.memlock and MEMLOCK not in container.rlimits else ()
     if exempt:
-        return Decision(Adjustment(env=env, rlimits=rlimits), grants)
-    checked = _checked(container, facts, grants)
-    if isinstance(checked, Refusal):
-        return checked
-    cpus, mems = cgroups.near(
-        grants, chosen=container.cpus, online=facts.shape.online, nodes=facts.shape.memory_nodes
-    )
+        return Adjustment(env=tuple(env.items()), rlimits=rlimits), grants
     shape = facts.shape
-    adjustment = replace(
-        checked,
-        env=tuple(sorted(wanted.items())),
+    deny = _deny(container, facts, grants)
+    cpus, mems = cgroups.near(grants, chosen=container.cpus, online=shape.online, nodes=shape.memory_nodes)
+    adjustment = Adjustment(
+        env=tuple(sorted(env.items())),
+        deny=deny,
         rlimits=rlimits,
         cpus=cpus,
         mems=mems,
         unified=cgroups.unified(grants, devices=shape.rdma_devices, limit=shape.rdma_limit),
         devices=added,
-        mounts=annotated.mounts if annotated is not None else (),
-        taken_over=annotated.taken_over if annotated is not None else (),
+        mounts=annotated.mounts if annotated else (),
+        taken_over=annotated.taken_over if annotated else (),
     )
-    return Decision(adjustment, grants)
+    return adjustment, grants
 
 
-def _checked(container: Container, facts: NodeFacts, grants: Grants) -> Adjustment | Refusal:
-    """Device rules against access that is not granted, or a refusal."""
-    refusal = check_annotations(container)
-    if refusal is not None:
-        return refusal
-    refusal = check_mounts(
+def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[DeviceRule, ...]:
+    """Device rules against access that is not granted. Raises Refusal."""
+    check_annotations(container)
+    check_mounts(
         container, gpu=grants.gpu, claims=grants.claims, guarded=facts.guarded, private=facts.shape.private
     )
-    if refusal is not None:
-        return refusal
     deny = check_devices(container, grants=grants, guarded=facts.guarded)
-    if isinstance(deny, Refusal):
-        return deny
     if deny and not facts.rules_apply and (facts.guarded is not None or facts.guarded_problem):
-        return Refusal("CannotDeny", _cannot_deny(container))
-    return Adjustment(deny=deny)
+        raise Refusal(
+            "CannotDeny",
+            f"{container}: its device rules open GPUs or NICs that it does not hold (it is privileged), and this "
+            "container runtime cannot take them away; drop `privileged`, or have the operator exempt the namespace "
+            "(koordra nri --exempt-namespace) or update the runtime (containerd 2.2, CRI-O 1.34)",
+        )
+    return deny
 
 
-def _visible(grants: Grants) -> str:
-    """NVIDIA_VISIBLE_DEVICES of a pod that Koordinator's scheduler placed: its runtime class is NVIDIA's,
-    which then brings the driver's libraries."""
-    uuids = [grant.device.uuid for grant in grants.held if grant.device.uuid]
-    return ",".join(dict.fromkeys(uuids)) or NOTHING_VISIBLE
-
-
-def _repeated(container: Container, wanted: Mapping[str, str], grants: Grants) -> Refusal | None:
+def _refuse_repeated(container: Container, wanted: Mapping[str, str], grants: Grants) -> None:
     """Refuse a repeated variable that must be pinned: runtimes replace the first occurrence, and the last one
     wins. A variable set by both the image and the pod is repeated."""
     counts = Counter(name for name, _ in container.env if name in wanted)
@@ -203,17 +172,8 @@ def _repeated(container: Container, wanted: Mapping[str, str], grants: Grants) -
     for name, count in counts.items():
         harmless = name == VISIBLE_DEVICES and last[name] in _HARMLESS and not grants.held
         if count > 1 and last[name] != wanted[name] and not harmless:
-            return Refusal(
+            raise Refusal(
                 "RepeatedVariable",
                 f"{container}: variable {name} is set more than once (by the pod, its image or both), so that its value "
                 f"cannot be replaced; remove {name} from the container's env",
             )
-    return None
-
-
-def _cannot_deny(container: Container) -> str:
-    return (
-        f"{container}: its device rules open GPUs or NICs that it does not hold (it is privileged), and this "
-        "container runtime cannot take them away; drop `privileged`, or have the operator exempt the namespace "
-        "(koordra nri --exempt-namespace) or update the runtime (containerd 2.2, CRI-O 1.34)"
-    )

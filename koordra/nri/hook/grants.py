@@ -74,6 +74,10 @@ class Grants:
     def nodes(self) -> frozenset[DeviceNode]:
         return frozenset(node for grant in self.held for node in grant.device.nodes)
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(grant.device.uuid for grant in self.held if grant.device.uuid))
+
 
 def claim_markers(container: Container) -> tuple[str, ...]:
     """The marker variables that stand for claims, in the order in which they were set (a name counts
@@ -84,8 +88,8 @@ def claim_markers(container: Container) -> tuple[str, ...]:
 
 def grants_of(
     container: Container, *, claims: Mapping[str, PreparedClaim], unreadable: Mapping[str, str]
-) -> Grants | Refusal:
-    """The grants that the container's markers prove. `claims` and `unreadable` (why) are by claim marker."""
+) -> Grants:
+    """The grants that the container's markers prove. `claims` and `unreadable` (why) are by claim marker. Raises Refusal."""
     env = [(name, value) for name, value in container.env if name.startswith(MARKER_PREFIX)]
     variables = dict.fromkeys(name for name, _ in env)
     held: dict[str, list[tuple[int, Grant]]] = {}
@@ -93,18 +97,16 @@ def grants_of(
         index = _device_index(name, variables)
         marker = name if index is None else name.rpartition("_")[0]
         if marker in unreadable:
-            return Refusal(
+            raise Refusal(
                 "UnreadableState", f"{container}: its claim cannot be verified: {unreadable[marker]}"
             )
         claim = claims.get(marker)
         if claim is None:
-            return Refusal(
-                "UnknownClaim", _not_ours(container, name, "no such claim is prepared on this node")
-            )
+            raise _not_ours(container, name, "no such claim is prepared on this node", rule="UnknownClaim")
         if claim.ref.namespace != container.namespace:
-            return Refusal("ForgedMarker", _not_ours(container, name, "the claim is of another namespace"))
+            raise _not_ours(container, name, "the claim is of another namespace")
         if value != claim.nonce or (index is not None and index >= len(claim.devices)):
-            return Refusal("ForgedMarker", _not_ours(container, name, "its value was not set by this node"))
+            raise _not_ours(container, name, "its value was not set by this node")
         devices = held.setdefault(marker, [])
         if index is not None:
             devices.append((index, Grant(claim, claim.devices[index])))
@@ -112,7 +114,7 @@ def grants_of(
     return Grants(held=tuple(grant for claim in in_order for grant in claim), markers=tuple(variables))
 
 
-def check_nodes(container: Container, grants: Grants) -> Refusal | None:
+def check_nodes(container: Container, grants: Grants) -> None:
     """Refuse a container with genuine markers but without the device nodes that come with them.
 
     CDI sets a device's markers together with its nodes. A container with only the markers has copied them,
@@ -123,13 +125,12 @@ def check_nodes(container: Container, grants: Grants) -> Refusal | None:
         for node in grant.device.nodes:
             if node.number not in there:
                 name = f"{grant.claim.marker}_{grant.claim.devices.index(grant.device)}"
-                return Refusal("ForgedMarker", _not_ours(container, name, f"{node} did not come with it"))
-    return None
+                raise _not_ours(container, name, f"{node} did not come with it")
 
 
 def check_network(
     container: Container, *, claims: Mapping[str, PreparedClaim], attached: Mapping[str, AttachedNetwork]
-) -> Refusal | None:
+) -> None:
     """Refuse a container whose claim's network is in another pod; both mappings are by claim marker.
 
     A moved NIC is in one pod's network namespace. A pod that was added to the claim after Prepare has no
@@ -138,17 +139,16 @@ def check_network(
     """
     for marker, network in attached.items():
         if network.pod != container.pod_uid:
-            return Refusal(
+            raise Refusal(
                 "NetworkElsewhere",
                 f"{container}: the NIC of claim {claims[marker]} is in the network namespace of the pod with uid "
                 f"{network.pod}, and it is in one pod at a time; give each pod a claim of its own "
                 "(resourceClaimTemplateName in place of resourceClaimName), or end that pod first",
             )
-    return None
 
 
-def granted_env(container: Container, grants: Grants) -> tuple[tuple[str, str], ...] | Refusal:
-    """The variables of the held devices, joined and pinned, and the markers without their nonce."""
+def granted_env(container: Container, grants: Grants) -> dict[str, str]:
+    """The variables of the held devices, joined and pinned, and the markers without their nonce. Raises Refusal."""
     env = dict.fromkeys(grants.markers, GRANTED)
     lists: dict[str, list[str]] = {}
     for grant in grants.held:
@@ -158,14 +158,14 @@ def granted_env(container: Container, grants: Grants) -> tuple[tuple[str, str], 
             if name in LIST_VARIABLES:
                 lists.setdefault(name, []).append(value)
             elif env.setdefault(name, value) != value:
-                return Refusal(
+                raise Refusal(
                     "ConflictingEnv",
                     f"{container}: its devices set {name} both to {env[name]!r} and to {value!r}; "
                     f"use claim {grant.claim} in a container of its own",
                 )
     for name, values in lists.items():
-        env[name] = _joined(values, _uuid_order(grants) if name == CUDA_VISIBLE_DEVICES else ())
-    return tuple(env.items())
+        env[name] = _joined(values, grants.uuids if name == CUDA_VISIBLE_DEVICES else ())
+    return env
 
 
 def _device_index(name: str, names: Mapping[str, object]) -> int | None:
@@ -174,15 +174,12 @@ def _device_index(name: str, names: Mapping[str, object]) -> int | None:
     return int(index) if marker in names and index.isascii() and index.isdigit() and len(index) < 5 else None
 
 
-def _not_ours(container: Container, name: str, why: str) -> str:
-    return (
+def _not_ours(container: Container, name: str, why: str, *, rule: str = "ForgedMarker") -> Refusal:
+    return Refusal(
+        rule,
         f"{container}: variable {name} is reserved: {why}; remove it from the pod and its image, and name the "
-        "claim under resources.claims of the container instead"
+        "claim under resources.claims of the container instead",
     )
-
-
-def _uuid_order(grants: Grants) -> tuple[str, ...]:
-    return tuple(grant.device.uuid for grant in grants.held if grant.device.uuid)
 
 
 def _joined(values: list[str], order: tuple[str, ...]) -> str:
@@ -190,6 +187,5 @@ def _joined(values: list[str], order: tuple[str, ...]) -> str:
     the list."""
     exact = any(value.startswith("=") for value in values)
     items = dict.fromkeys(item for value in values for item in value.removeprefix("=").split(",") if item)
-    first = [item for item in dict.fromkeys(order) if item in items]
-    rest = [item for item in items if item not in first]
-    return ("=" if exact else "") + ",".join(first + rest)
+    first = [item for item in order if item in items]
+    return ("=" if exact else "") + ",".join(dict.fromkeys([*first, *items]))

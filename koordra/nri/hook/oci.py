@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from koordra._proto.nri import nri_pb2
+from koordra.errors import KoordraError
 from koordra.topology.machine import DeviceNode
 
 RLIM_INFINITY: Final = 2**64 - 1
@@ -90,8 +91,25 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
         name=container.name,
         env=tuple((name, value) for name, _, value in (entry.partition("=") for entry in container.env)),
         devices=tuple(DeviceNode(node.path, node.major, node.minor, node.type) for node in linux.devices),
-        rules=tuple(_rule_of(rule) for rule in linux.resources.devices),
-        mounts=tuple(_mount_of(mount) for mount in container.mounts),
+        rules=tuple(
+            DeviceRule(
+                allow=rule.allow,
+                type=rule.type,
+                major=_number_of(rule.HasField("major"), rule.major.value),
+                minor=_number_of(rule.HasField("minor"), rule.minor.value),
+                access=rule.access,
+            )
+            for rule in linux.resources.devices
+        ),
+        mounts=tuple(
+            Mount(
+                mount.source,
+                mount.destination,
+                bind=mount.type == "bind" or not {"bind", "rbind"}.isdisjoint(mount.options),
+                read_only="ro" in mount.options,
+            )
+            for mount in container.mounts
+        ),
         annotations=dict(container.annotations),
         pod_annotations=dict(pod.annotations),
         rlimits=tuple(limit.type for limit in container.rlimits),
@@ -102,33 +120,18 @@ def container_of(pod: nri_pb2.PodSandbox, container: nri_pb2.Container) -> Conta
     )
 
 
-def _rule_of(rule: nri_pb2.LinuxDeviceCgroup) -> DeviceRule:
-    return DeviceRule(
-        allow=rule.allow,
-        type=rule.type,
-        major=_number_of(rule.HasField("major"), rule.major.value),
-        minor=_number_of(rule.HasField("minor"), rule.minor.value),
-        access=rule.access,
-    )
-
-
 def _number_of(present: bool, value: int) -> int | None:
     """A major or minor of a rule; the OCI specification also writes a wildcard as -1."""
     return value if present and value >= 0 else None
 
 
-def _mount_of(mount: nri_pb2.Mount) -> Mount:
-    bind = mount.type == "bind" or not {"bind", "rbind"}.isdisjoint(mount.options)
-    return Mount(mount.source, mount.destination, bind, read_only="ro" in mount.options)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a container may not be created. `rule` is a stable name, for counting; `message` tells its author
+class Refusal(KoordraError):
+    """Why a container may not be created. `rule` is a stable name, for counting; the text tells its author
     what to change."""
 
-    rule: str
-    message: str
+    def __init__(self, rule: str, message: str) -> None:
+        self.rule = rule
+        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +172,6 @@ def adjustment_message(adjustment: Adjustment) -> nri_pb2.ContainerAdjustment:
             entry.minor.value = rule.minor
     for limit in adjustment.rlimits:
         message.rlimits.add(type=limit, hard=RLIM_INFINITY, soft=RLIM_INFINITY)
-    _add_node_parts(message, adjustment)
-    return message
-
-
-def _add_node_parts(message: nri_pb2.ContainerAdjustment, adjustment: Adjustment) -> None:
-    """The parts that few containers have: cpusets, cgroup files, devices and mounts."""
     if adjustment.cpus:
         message.linux.resources.cpu.cpus = adjustment.cpus
         message.linux.resources.cpu.mems = adjustment.mems
@@ -190,3 +187,4 @@ def _add_node_parts(message: nri_pb2.ContainerAdjustment, adjustment: Adjustment
             type="bind",
             options=["rbind", "ro" if mount.read_only else "rw"],
         )
+    return message

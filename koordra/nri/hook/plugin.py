@@ -24,8 +24,8 @@ from koordra.node_state.claim_network import AttachedNetwork, Sandbox
 from koordra.node_state.device_guard import DeviceGuard
 from koordra.node_state.prepared_claim import PreparedClaim
 from koordra.node_state.reader import StateReader
-from koordra.nri.hook.adjust import Annotated, Decision, NodeFacts, NodeShape, decide
-from koordra.nri.hook.grants import Grants, claim_markers, grants_of
+from koordra.nri.hook.adjust import Annotated, NodeFacts, NodeShape, decide
+from koordra.nri.hook.grants import claim_markers, grants_of
 from koordra.nri.hook.koordinator.annotation import NodeDevices, PodClaims, granted_by_annotation
 from koordra.nri.hook.ledger import Granted, Ledger, granted_devices
 from koordra.nri.hook.oci import Container, Refusal, adjustment_message, container_of
@@ -41,13 +41,12 @@ log = get_logger(__name__)
 
 
 class SandboxNetworks(Protocol):
-    """Attaches and detaches the NICs of pods: `koordra nri --pod-network` supplies what does it."""
+    """Attaches and detaches the NICs of pods: `koordra nri --pod-network` supplies what does it. Both raise KoordraError;
+    `detach` may be called several times."""
 
-    def attach(self, sandbox: Sandbox, /) -> None:
-        """Raises KoordraError if a NIC of the pod's claims cannot be attached."""
+    def attach(self, sandbox: Sandbox, /) -> None: ...
 
-    def detach(self, sandbox: Sandbox, /) -> None:
-        """Detach everything; may be called several times. Raises KoordraError."""
+    def detach(self, sandbox: Sandbox, /) -> None: ...
 
 
 def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
@@ -119,15 +118,19 @@ class Hook(Plugin):
     ) -> nri_pb2.CreateContainerResponse:
         """Adjust the container, or refuse it (RemoteError)."""
         container = container_of(request.pod, request.container)
-        exempt = container.namespace in self._settings.exempt
-        facts = self._facts(container)
-        answer = decide(container, facts, exempt=exempt)
         place = {"pod": f"{container.namespace}/{container.pod}", "container": container.name}
-        if isinstance(answer, Refusal):
-            self._refusals.labels(answer.rule).inc()
-            log.warning("container_refused", **place, rule=answer.rule, reason=answer.message)
-            raise RemoteError(Code.PERMISSION_DENIED, f"koordra refuses {answer.message}")
-        adjustment = answer.adjustment
+        try:
+            facts = self._facts(container)
+            adjustment, grants = decide(
+                container,
+                facts,
+                annotated=self._annotated(container, facts.guarded),
+                exempt=container.namespace in self._settings.exempt,
+            )
+        except Refusal as refusal:
+            self._refusals.labels(refusal.rule).inc()
+            log.warning("container_refused", **place, rule=refusal.rule, reason=str(refusal))
+            raise RemoteError(Code.PERMISSION_DENIED, f"koordra refuses {refusal}") from refusal
         if adjustment.taken_over:
             self._koordlet.inc()
             log.warning(
@@ -136,9 +139,19 @@ class Hook(Plugin):
                 set=adjustment.taken_over,
                 remedy="turn off koordlet's gpu and rdma hooks (--runtime-hooks) on nodes with koordra",
             )
-        if answer.grants.held:
-            self._remember(container, answer, facts)
-        self._adjusted.labels("granted" if answer.grants.held else "none").inc()
+        if grants.held:
+            nodes = grants.nodes | control_nodes(facts.guarded, grants)
+            granted = Granted(
+                pod_uid=container.pod_uid,
+                env=adjustment.env,
+                numbers=frozenset(node.number for node in nodes),
+                devices=granted_devices(grants),
+                memlock=grants.memlock,
+                mounts=(*claim_mounts(container, self._settings.shape.private), *adjustment.mounts),
+            )
+            self._ledger.add(container.id, granted)
+            self._changed()
+        self._adjusted.labels("granted" if grants.held else "none").inc()
         log.debug("container_adjusted", **place, env=len(adjustment.env), deny=len(adjustment.deny))
         return nri_pb2.CreateContainerResponse(adjust=adjustment_message(adjustment))
 
@@ -188,12 +201,24 @@ class Hook(Plugin):
         """Reject what another plugin adds."""
         if request.pod.namespace in self._settings.exempt:
             return nri_pb2.ValidateContainerAdjustmentResponse()
-        why = self._rejection(request)
-        if why is None:
-            return nri_pb2.ValidateContainerAdjustmentResponse()
-        self._refusals.labels("OtherPlugin").inc()
-        log.warning("adjustment_rejected", reason=why)
-        return nri_pb2.ValidateContainerAdjustmentResponse(reject=True, reason=f"koordra refuses {why}")
+        container = container_of(request.pod, request.container)
+        try:
+            facts = self._facts(container)
+            grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
+            validate(
+                request,
+                container,
+                name=PLUGIN_NAME,
+                grants=grants,
+                guarded=facts.guarded,
+                private=self._settings.shape.private,
+            )
+        except Refusal as refusal:
+            self._refusals.labels("OtherPlugin").inc()
+            log.warning("adjustment_rejected", reason=str(refusal))
+            reason = f"koordra refuses {refusal}"
+            return nri_pb2.ValidateContainerAdjustmentResponse(reject=True, reason=reason)
+        return nri_pb2.ValidateContainerAdjustmentResponse()
 
     def synchronize(
         self, pods: Sequence[nri_pb2.PodSandbox], containers: Sequence[nri_pb2.Container]
@@ -204,35 +229,11 @@ class Hook(Plugin):
         self._changed()
         return ()
 
-    def _rejection(self, request: nri_pb2.ValidateContainerAdjustmentRequest) -> str | None:
-        container = container_of(request.pod, request.container)
-        facts = self._facts(container)
-        grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
-        if isinstance(grants, Refusal):
-            return grants.message
-        private = self._settings.shape.private
-        return validate(request, name=PLUGIN_NAME, grants=grants, guarded=facts.guarded, private=private)
-
-    def _remember(self, container: Container, decision: Decision, facts: NodeFacts) -> None:
-        grants: Grants = decision.grants
-        nodes = grants.nodes | control_nodes(facts.guarded, grants)
-        granted = Granted(
-            pod_uid=container.pod_uid,
-            env=decision.adjustment.env,
-            numbers=frozenset(node.number for node in nodes),
-            devices=granted_devices(grants),
-            memlock=grants.memlock,
-            mounts=(*claim_mounts(container, self._settings.shape.private), *decision.adjustment.mounts),
-        )
-        self._ledger.add(container.id, granted)
-        self._changed()
-
     def _facts(self, container: Container) -> NodeFacts:
         claims: dict[str, PreparedClaim] = {}
         unreadable: dict[str, str] = {}
         attached: dict[str, AttachedNetwork] = {}
-        markers = claim_markers(container)
-        for marker in markers:
+        for marker in claim_markers(container):
             try:
                 claim = self._state.claim(marker)
                 network = None if claim is None else self._state.attached(claim.ref.uid)
@@ -248,10 +249,6 @@ class Hook(Plugin):
             guarded = self._state.guard()
         except CheckpointError as error:
             problem = str(error)
-        held: Annotated | Refusal | None = None
-        node = self._settings.koordinator
-        if node is not None and not markers and not self._ledger.holds_claim(container.pod_uid):
-            held = self._annotated(container, guarded, node)
         return NodeFacts(
             claims,
             unreadable,
@@ -259,26 +256,29 @@ class Hook(Plugin):
             guarded_problem=problem,
             rules_apply=self._rules_apply,
             shape=self._settings.shape,
-            annotated=held,
             attached=attached,
         )
 
-    def _annotated(
-        self, container: Container, guarded: DeviceGuard | None, node: NodeDevices
-    ) -> Annotated | Refusal | None:
+    def _annotated(self, container: Container, guarded: DeviceGuard | None) -> Annotated | None:
         """The grant by the pod's annotation; None for a pod with a claim of koordra's, whichever container
-        has it."""
-        found, claims = (
-            granted_by_annotation(container, guarded=guarded, node=node),
-            self._settings.pod_claims,
-        )
-        if found is None or claims is None:
-            return found
+        has it. Raises Refusal."""
+        node = self._settings.koordinator
+        if node is None or claim_markers(container) or self._ledger.holds_claim(container.pod_uid):
+            return None
         try:
-            ours = claims.of_koordra(namespace=container.namespace, pod=container.pod, uid=container.pod_uid)
+            found = granted_by_annotation(container, guarded=guarded, node=node)
+        except Refusal:
+            if self._has_claims(container):
+                return None
+            raise
+        return None if found is None or self._has_claims(container) else found
+
+    def _has_claims(self, container: Container) -> bool:
+        claims = self._settings.pod_claims
+        if claims is None:
+            return False
+        try:
+            return claims.of_koordra(namespace=container.namespace, pod=container.pod, uid=container.pod_uid)
         except KoordraError as error:
-            return Refusal(
-                "UnknownClaims",
-                f"{container}: whether its pod has claims of koordra's is unknown: {error}",
-            )
-        return None if ours else found
+            why = f"{container}: whether its pod has claims of koordra's is unknown: {error}"
+            raise Refusal("UnknownClaims", why) from error

@@ -62,20 +62,18 @@ def is_privileged(container: Container) -> bool:
     return can_open(container.rules, _ANY_DEVICE)
 
 
-def check_annotations(container: Container) -> Refusal | None:
+def check_annotations(container: Container) -> None:
     """Refuse annotations that request a CDI device of a GPU or NIC without a claim."""
-    own = (container.annotations or {}).items()
-    for key, value in (*own, *_pod_annotations_for(container)):
+    for key, value in (*(container.annotations or {}).items(), *_pod_annotations_for(container)):
         if not key.startswith(_CDI_ANNOTATIONS):
             continue
         for name in value.split(","):
             if names_foreign_device(name):
-                return Refusal(
+                raise Refusal(
                     "ForeignCDIDevice",
                     f"{container}: annotation {key} names CDI device {name.strip()!r}, which is not given out that way on "
                     f"this node; remove the annotation and {_ASK}",
                 )
-    return None
 
 
 def names_foreign_device(name: str) -> bool:
@@ -99,14 +97,14 @@ def check_mounts(
     claims: frozenset[str],
     guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
-) -> Refusal | None:
+) -> None:
     """Refuse mounts that expose devices. `gpu`: the container holds a GPU, whose CDI edits mount sockets of
     its driver; `claims`: uids of the claims that it holds, whose edits mount parts of koordra's state. (NRI
     before 0.7 silently ignores the removal of a mount.)"""
     reaching = _reaching(guarded) if guarded is not None and container.mounts else frozenset()
     for mount in container.mounts:
         if mount.bind and any(_is_private(mount, place, claims) for place in private):
-            return Refusal(
+            raise Refusal(
                 "NodeState",
                 f"{container} has a volume at {mount.destination} that brings {mount.source} of the host, with which it could "
                 "pass for the holder of other pods' devices; remove that hostPath volume, or exempt the namespace",
@@ -120,8 +118,7 @@ def check_mounts(
             )
         else:
             continue
-        return Refusal("ForeignMount", f"{container} {what} and {_ASK}")
-    return None
+        raise Refusal("ForeignMount", f"{container} {what} and {_ASK}")
 
 
 def claim_mounts(container: Container, private: tuple[str, ...] = PRIVATE) -> tuple[Mount, ...]:
@@ -185,24 +182,24 @@ def _below(path: str, folder: str) -> bool:
 
 def check_devices(
     container: Container, *, grants: Grants, guarded: DeviceGuard | None
-) -> tuple[DeviceRule, ...] | Refusal:
-    """The rules to append, or why the container is refused."""
+) -> tuple[DeviceRule, ...]:
+    """The rules to append. Raises Refusal."""
     held = {node.number for node in grants.nodes}
     privileged = is_privileged(container)
     refused = _Refused(guarded, grants)
     if not privileged:
         for node in container.devices:
             if node.number not in held and refused.has(node):
-                return Refusal(
+                raise Refusal(
                     "UngrantedDevice",
                     f"{container}: it was given {node}, which no claim of it holds; {_REMOVE}",
                 )
         for rule in container.rules:
             number = (rule.type or "a", rule.major, rule.minor)
             if rule.allow and number not in held and number in refused.numbers:
-                where = f"{rule.type} {rule.major}:{rule.minor}"
-                return Refusal(
-                    "UngrantedDevice", f"{container}: a device rule opens {where} to it; {_REMOVE}"
+                raise Refusal(
+                    "UngrantedDevice",
+                    f"{container}: a device rule opens {rule.type} {rule.major}:{rule.minor} to it; {_REMOVE}",
                 )
     reached = refused.numbers | {node.number for node in container.devices if refused.has(node)}
     deny = [

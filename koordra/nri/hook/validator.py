@@ -32,44 +32,41 @@ ENV: Final = 6
 
 def validate(
     request: nri_pb2.ValidateContainerAdjustmentRequest,
+    container: Container,
     *,
     name: str,
     grants: Grants,
     guarded: DeviceGuard | None,
     private: tuple[str, ...] = PRIVATE,
-) -> str | None:
-    """Why the adjustment is rejected, or None. `name` is that of this plugin, `grants` what the container
+) -> None:
+    """Raises Refusal where the adjustment is rejected. `name` is that of this plugin, `grants` what the container
     holds."""
-    container = container_of(request.pod, request.container)
     owners = request.owners.owners.get(request.container.id, nri_pb2.FieldOwners())
     for device in request.adjust.CDI_devices:
         owner = _owner(owners, CDI_DEVICES, device.name)
         if owner != name and names_foreign_device(device.name):
-            return _rejected(container, owner, f"adds CDI device {device.name!r}")
+            raise _rejected(container, owner, f"adds CDI device {device.name!r}")
     for entry in request.adjust.env:
         owner = _owner(owners, ENV, entry.key)
         if owner != name and (entry.key.startswith(MARKER_PREFIX) or entry.key == VISIBLE_DEVICES):
-            return _rejected(container, owner, f"sets {entry.key}")
+            raise _rejected(container, owner, f"sets {entry.key}")
     added = container_of(request.pod, _as_container(request.adjust))
     foreign = tuple(node for node in added.devices if _owner(owners, DEVICES, node.path) != name)
     mounts = tuple(mount for mount in added.mounts if _owner(owners, MOUNTS, mount.destination) != name)
-    opened = tuple(rule for rule in added.rules if rule.allow)
-    if not (foreign or mounts or opened):
-        return None
-    only = replace(container, devices=foreign, rules=opened, mounts=mounts)
-    refusal = check_mounts(only, gpu=grants.gpu, claims=grants.claims, guarded=guarded, private=private)
-    if refusal is None:
-        answer = check_devices(only, grants=grants, guarded=guarded)
-        if not isinstance(answer, Refusal) and not answer:
-            return None
-        refusal = answer if isinstance(answer, Refusal) else None
-    who = sorted({_owner(owners, DEVICES, node.path) for node in foreign} - {""}) or ["another plugin"]
-    what = (
-        refusal.message
-        if refusal
-        else "its device rules would open GPUs or NICs that the container does not hold"
+    only = replace(
+        container, devices=foreign, rules=tuple(rule for rule in added.rules if rule.allow), mounts=mounts
     )
-    return _rejected(container, ", ".join(who), f"changes it: {what}")
+    if not (only.devices or only.mounts or only.rules):
+        return
+    try:
+        check_mounts(only, gpu=grants.gpu, claims=grants.claims, guarded=guarded, private=private)
+        if not check_devices(only, grants=grants, guarded=guarded):
+            return
+        what = "its device rules would open GPUs or NICs that the container does not hold"
+    except Refusal as refusal:
+        what = str(refusal)
+    who = sorted({_owner(owners, DEVICES, node.path) for node in foreign} - {""}) or ["another plugin"]
+    raise _rejected(container, ", ".join(who), f"changes it: {what}")
 
 
 def _as_container(adjust: nri_pb2.ContainerAdjustment) -> nri_pb2.Container:
@@ -89,8 +86,9 @@ def _owner(owners: nri_pb2.FieldOwners, field: int, key: str) -> str:
     return name if dash and len(index) == 2 and index.isdigit() else found
 
 
-def _rejected(container: Container, owner: str, what: str) -> str:
-    return (
+def _rejected(container: Container, owner: str, what: str) -> Refusal:
+    return Refusal(
+        "OtherPlugin",
         f"{container}: NRI plugin {owner or '(unknown)'} {what}; GPUs and RDMA devices are given out by koordra only: "
-        "turn that off in the plugin's configuration, or exempt the namespace (koordra nri --exempt-namespace)"
+        "turn that off in the plugin's configuration, or exempt the namespace (koordra nri --exempt-namespace)",
     )

@@ -113,17 +113,17 @@ def drift_of(running: Running, expected: Expected) -> tuple[Drift, ...]:
     if expected.interfaces is not None:
         found += _interfaces(running, expected.interfaces, devices)
     if expected.guarded is not None:
-        gpu = any(device.type in names.GPU_TYPES for device in devices)
         found += _foreign(running, expected.guarded, numbers=numbers)
-        refusal = check_mounts(
-            running.container,
-            gpu=gpu,
-            claims=frozenset(device.claim_uid for device in devices),
-            guarded=expected.guarded,
-            private=expected.private,
-        )
-        if refusal is not None:
-            found.append(Drift("ForeignMount", refusal.message))
+        try:
+            check_mounts(
+                running.container,
+                gpu=any(device.type in names.GPU_TYPES for device in devices),
+                claims=frozenset(device.claim_uid for device in devices),
+                guarded=expected.guarded,
+                private=expected.private,
+            )
+        except Refusal as refusal:
+            found.append(Drift("ForeignMount", str(refusal)))
     return tuple(
         Drift(each.kind, f"{running.container}: {each.message}", each.devices or devices) for each in found
     )
@@ -199,9 +199,10 @@ def _unknown_to_hook(
         why = "a marker says `granted`, and no hook of this node gave the container anything"
         return [Drift("ForgedMarker", why)], frozenset(), ()
     if markers:
-        grants = grants_of(container, claims=expected.claims or {}, unreadable={})
-        if isinstance(grants, Refusal):
-            return [Drift("ForgedMarker", grants.message)], frozenset(), ()
+        try:
+            grants = grants_of(container, claims=expected.claims or {}, unreadable={})
+        except Refusal as refusal:
+            return [Drift("ForgedMarker", str(refusal))], frozenset(), ()
         why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
         control = control_nodes(expected.guarded, grants)
         numbers = frozenset(node.number for node in grants.nodes | control)

@@ -11,15 +11,17 @@ from koordra.node_state import prepared_claim
 from koordra.node_state.claim_ref import marker_of
 from koordra.node_state.device_guard import DeviceGuard, GuardedDevice
 from koordra.node_state.prepared_claim import PreparedClaim
-from koordra.nri.hook.adjust import Decision, NodeFacts, decide
+from koordra.nri.hook.adjust import NodeFacts, decide
 from koordra.nri.hook.oci import Adjustment, Container, DeviceRule, Mount, Refusal
 from koordra.topology.machine import DeviceNode
 
 
 def adjust(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Adjustment | Refusal:
     """What to change of a container that is being created, or why it may not be."""
-    decision = decide(container, facts, exempt=exempt)
-    return decision.adjustment if isinstance(decision, Decision) else decision
+    try:
+        return decide(container, facts, exempt=exempt)[0]
+    except Refusal as refusal:
+        return refusal
 
 
 NODE = "node-a"
@@ -169,7 +171,7 @@ def adjusted(container: Container, facts: NodeFacts, *, exempt: bool = False) ->
 def refused(container: Container, facts: NodeFacts, *, exempt: bool = False) -> Refusal:
     answer = adjust(container, facts, exempt=exempt)
     assert isinstance(answer, Refusal), answer
-    assert str(container) in answer.message
+    assert str(container) in str(answer)
     return answer
 
 

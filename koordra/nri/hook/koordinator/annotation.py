@@ -107,9 +107,9 @@ def _names(folder: Path) -> list[str]:
 
 def granted_by_annotation(
     container: Container, *, guarded: DeviceGuard | None, node: NodeDevices
-) -> Annotated | Refusal | None:
+) -> Annotated | None:
     """What the container holds by its pod's annotation; None where there is none or it names nothing of
-    ours."""
+    ours. Raises Refusal."""
     text = (container.pod_annotations or {}).get(ANNOTATION)
     if not text:
         return None
@@ -118,7 +118,8 @@ def granted_by_annotation(
         devices = tuple(_devices(document, guarded=guarded, node=node))
         env, mounts = _hami_core(container, devices, document)
     except _MismatchError as error:
-        return Refusal("KoordinatorMismatch", f"{container}: {ANNOTATION} and this node disagree: {error}")
+        why = f"{container}: {ANNOTATION} and this node disagree: {error}"
+        raise Refusal("KoordinatorMismatch", why) from error
     except (
         ValueError,
         TypeError,
@@ -128,7 +129,7 @@ def granted_by_annotation(
         RecursionError,
         InvalidQuantity,
     ) as error:
-        return Refusal("KoordinatorAnnotation", f"{container}: {ANNOTATION} is unusable: {error}")
+        raise Refusal("KoordinatorAnnotation", f"{container}: {ANNOTATION} is unusable: {error}") from error
     if not devices:
         return None
     claim = PreparedClaim(
