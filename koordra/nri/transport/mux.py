@@ -37,7 +37,6 @@ MAX_PAYLOAD: Final = 64 << 20
 """Bytes of a payload that we take. Newer peers send one ttrpc message of 4 MiB at most, older ones do not
 keep to that."""
 
-_READ_SIZE: Final = 1 << 16
 _SEND_TIMEOUT_S: Final = 10
 
 log = get_logger(__name__)
@@ -48,27 +47,6 @@ def split(connection: int, message: bytes) -> Iterator[bytes]:
     for payload in (message[:FIRST_FRAME], message[FIRST_FRAME:]):
         if payload:
             yield HEADER.pack(connection, len(payload)) + payload
-
-
-class Decoder:
-    """Cuts the bytes of a socket, fed in pieces of any size, into (connection, payload)."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, piece: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames that `piece` completes; ProtocolError for a payload longer than any message can be."""
-        self._buffer += piece
-        while len(self._buffer) >= HEADER.size:
-            connection, length = HEADER.unpack_from(self._buffer)
-            if length > MAX_PAYLOAD:
-                raise ProtocolError(f"a mux frame announces {length} bytes; {MAX_PAYLOAD} is the most")
-            end = HEADER.size + length
-            if len(self._buffer) < end:
-                return
-            payload = bytes(self._buffer[HEADER.size : end])
-            del self._buffer[:end]
-            yield connection, payload
 
 
 class Mux:
@@ -88,10 +66,9 @@ class Mux:
         # A peer that stops reading must not hold a writer, and with it all others, for ever.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
 
-    def open(self, connection: int, receive: Callable[[bytes], None]) -> Callable[[bytes], None]:
-        """Hand payloads of `connection` to `receive`; returns the function that writes one message to it."""
+    def open(self, connection: int, receive: Callable[[bytes], None]) -> None:
+        """Hand payloads of `connection` to `receive`."""
         self._receivers[connection] = receive
-        return lambda message: self.write(connection, message)
 
     def write(self, connection: int, message: bytes) -> None:
         """Send one whole message. NRIError when the socket has ended; a half-sent message ends it."""
@@ -105,16 +82,18 @@ class Mux:
 
     def run(self) -> None:
         """Read until the peer closes, `close` is called, or bytes arrive that are not mux (ProtocolError)."""
-        decoder = Decoder()
         self._reading = True
         try:
-            while not self._closed.is_set():
-                piece = self._sock.recv(_READ_SIZE)
-                if not piece:
-                    return
-                for connection, payload in decoder.feed(piece):
+            with self._sock.makefile("rb") as stream:
+                while len(header := stream.read(HEADER.size)) == HEADER.size:
+                    connection, length = HEADER.unpack(header)
+                    if length > MAX_PAYLOAD:
+                        raise ProtocolError(
+                            f"a mux frame announces {length} bytes; {MAX_PAYLOAD} is the most"
+                        )
+                    payload = stream.read(length)
                     receive = self._receivers.get(connection)
-                    if receive is not None:
+                    if receive is not None and len(payload) == length:
                         receive(payload)
         except OSError as error:
             if not self._closed.is_set():

@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
@@ -127,17 +128,6 @@ def response_frame(stream: int, *, payload: bytes = b"", code: int = Code.OK, me
     return Frame(stream, RESPONSE, response.SerializeToString())
 
 
-class _Pending:
-    """One call on its way; `answered` is set once, with either `frame` or `error`."""
-
-    __slots__ = ("answered", "error", "frame")
-
-    def __init__(self) -> None:
-        self.answered = threading.Event()
-        self.frame: Frame | None = None
-        self.error: Exception | None = None
-
-
 class Caller:
     """The calling side of one stream pair; safe to use from many threads.
 
@@ -149,7 +139,7 @@ class Caller:
         self._write = write
         self._lock = threading.Lock()
         self._next = 1
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, Future[Frame]] = {}
         self._closed: Exception | None = None
 
     def call(
@@ -169,44 +159,44 @@ class Caller:
         envelope = ttrpc_pb2.Request(service=service, method=method, payload=request.SerializeToString())
         if timeout is not None:
             envelope.timeout_nano = int(timeout * 1e9)
-        data = envelope.SerializeToString()
-        pending = _Pending()
+        answered: Future[Frame] = Future()
         with self._lock:
             if self._closed is not None:
                 raise NRIError(f"{method}: {self._closed}")
             stream = self._next
-            message = encode(Frame(stream, REQUEST, data))
+            message = encode(Frame(stream, REQUEST, envelope.SerializeToString()))
             self._next += 2
-            self._pending[stream] = pending
+            self._pending[stream] = answered
             try:
                 self._write(message)
             except NRIError:
                 del self._pending[stream]
                 raise
-        if not pending.answered.wait(timeout):
+        try:
+            frame = answered.result(timeout)
+        except NRIError as error:
+            raise NRIError(f"{method}: {error}") from error
+        except TimeoutError as error:
             with self._lock:
                 self._pending.pop(stream, None)
-            raise RemoteError(Code.DEADLINE_EXCEEDED, f"{method}: no answer within {timeout} s")
-        if pending.error is not None or pending.frame is None:
-            raise NRIError(f"{method}: {pending.error}")
-        return _answer_of(method, pending.frame, answer)
+            why = f"{method}: no answer within {timeout} s"
+            raise RemoteError(Code.DEADLINE_EXCEEDED, why) from error
+        return _answer_of(method, frame, answer)
 
     def on_frame(self, frame: Frame) -> None:
         if frame.kind != RESPONSE:
             return
         with self._lock:
-            pending = self._pending.pop(frame.stream, None)
-        if pending is not None:
-            pending.frame = frame
-            pending.answered.set()
+            answered = self._pending.pop(frame.stream, None)
+        if answered is not None:
+            answered.set_result(frame)
 
     def close(self, why: Exception) -> None:
         with self._lock:
             self._closed = self._closed or why
             pending, self._pending = self._pending, {}
-        for call in pending.values():
-            call.error = why
-            call.answered.set()
+        for answered in pending.values():
+            answered.set_exception(why)
 
 
 def _answer_of(method: str, frame: Frame, answer: type[Answer]) -> Answer:

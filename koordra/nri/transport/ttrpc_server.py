@@ -15,7 +15,7 @@ with UNIMPLEMENTED.
 
 from __future__ import annotations
 
-import heapq
+import math
 import queue
 import threading
 import time
@@ -35,48 +35,14 @@ ANSWER_BY: Final = 0.75
 SLOW: Final = 0.5
 """Fraction of a request's time from which on an answer is logged as slow."""
 
+MOST_WORKERS: Final = 32
+"""Threads of a connection; each of its first requests makes one."""
+
 Handler = Callable[[bytes, Call], bytes]
 """Payload in, payload out. Raise RemoteError for a status of one's own; any other error is answered with
 UNKNOWN and its text."""
 
 log = get_logger(__name__)
-
-
-class Workers:
-    """Daemon threads, made as they are needed up to `limit`, and kept until `close`."""
-
-    def __init__(self, *, name: str, limit: int = 32) -> None:
-        self._name = name
-        self._limit = limit
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._idle = 0
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run `job` on an idle thread, a new one, or (all of them busy) the next that becomes idle."""
-        with self._lock:
-            if self._idle > 0:
-                self._idle -= 1
-            elif self._threads < self._limit:
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"{self._name}-{self._threads}", daemon=True).start()
-        self._jobs.put(job)
-
-    def close(self) -> None:
-        """End the threads once they have finished what they do."""
-        with self._lock:
-            for _ in range(self._threads):
-                self._jobs.put(None)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception:
-                log.exception("nri_worker_failed")
-            with self._lock:
-                self._idle += 1
 
 
 class Dispatcher:
@@ -96,14 +62,15 @@ class Dispatcher:
         self._handlers = handlers
         self._write = write
         self._observer = observer or Observer()
-        self._workers = Workers(name="nri-worker")
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._workers = 0
         self._last_stream = 0
         self._lock = threading.Lock()
         self._earlier_deadline = threading.Condition(self._lock)
         self._drained = threading.Condition(self._lock)
-        self._open: set[int] = set()
+        self._open: dict[int, tuple[float, Call, float]] = {}
+        """By stream: when it is answered in the handler's place, the call, and when it arrived."""
         self._sending = 0
-        self._deadlines: list[tuple[float, int, Call, float]] = []
         self._watch: threading.Thread | None = None
         self._closed = False
 
@@ -150,18 +117,32 @@ class Dispatcher:
             self._open.clear()
             self._drained.notify_all()
             self._earlier_deadline.notify_all()
-        self._workers.close()
+        for _ in range(self._workers):
+            self._jobs.put(None)
 
     def _accept(self, stream: int, request: ttrpc_pb2.Request, handler: Handler, received: float) -> None:
         allowed = request.timeout_nano / 1e9 if request.timeout_nano > 0 else None
         call = Call(request.service, request.method, None if allowed is None else received + allowed)
+        answer_by = math.inf if allowed is None else received + allowed * ANSWER_BY
         with self._lock:
-            self._open.add(stream)
-            if allowed is not None:
-                self._schedule_deadline(
-                    stream, call, received=received, answer_by=received + allowed * ANSWER_BY
-                )
-        self._workers.submit(lambda: self._serve(stream, request.payload, call, handler, received))
+            earliest = min((each for each, _, _ in self._open.values()), default=math.inf)
+            self._open[stream] = answer_by, call, received
+            if answer_by < earliest:
+                self._earlier_deadline.notify_all()
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._expire_deadlines, name="nri-deadlines", daemon=True)
+            self._watch.start()
+        self._jobs.put(lambda: self._serve(stream, request.payload, call, handler, received))
+        if self._workers < MOST_WORKERS:
+            self._workers += 1
+            threading.Thread(target=self._work, name=f"nri-worker-{self._workers}", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:
+                log.exception("nri_worker_failed")
 
     def _serve(self, stream: int, payload: bytes, call: Call, handler: Handler, received: float) -> None:
         with self._lock:
@@ -194,7 +175,7 @@ class Dispatcher:
         with self._lock:
             if stream not in self._open:
                 return False
-            self._open.remove(stream)
+            del self._open[stream]
             self._sending += 1
         try:
             self._send(answer)
@@ -210,29 +191,20 @@ class Dispatcher:
         except NRIError as error:
             log.info("nri_answer_not_sent", stream=answer.stream, error=str(error))
 
-    def _schedule_deadline(self, stream: int, call: Call, *, received: float, answer_by: float) -> None:
-        """Have the watch answer the stream at `answer_by`. It is woken only for a deadline earlier than all
-        it knows."""
-        heapq.heappush(self._deadlines, (answer_by, stream, call, received))
-        if self._watch is None:
-            self._watch = threading.Thread(target=self._expire_deadlines, name="nri-deadlines", daemon=True)
-            self._watch.start()
-        elif self._deadlines[0][1] == stream:
-            self._earlier_deadline.notify_all()
-
     def _expire_deadlines(self) -> None:
+        """Answer requests whose time is used up; woken for a deadline that is earlier than all others."""
         while True:
             with self._lock:
-                while self._deadlines and self._deadlines[0][1] not in self._open:
-                    heapq.heappop(self._deadlines)
                 if self._closed:
                     return
-                wait = self._deadlines[0][0] - time.monotonic() if self._deadlines else None
-                if wait is None or wait > 0:
-                    self._earlier_deadline.wait(wait)
+                now = time.monotonic()
+                late = {stream: entry for stream, entry in self._open.items() if entry[0] <= now}
+                if not late:
+                    earliest = min((each for each, _, _ in self._open.values()), default=math.inf)
+                    self._earlier_deadline.wait(min(earliest - now, threading.TIMEOUT_MAX))
                     continue
-                _, stream, call, received = heapq.heappop(self._deadlines)
-            log.error("nri_handler_late", method=call.method, stream=stream)
-            message = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
-            if self._finish(stream, response_frame(stream, code=Code.DEADLINE_EXCEEDED, message=message)):
-                self._observer.answered(call.method, LATE, time.monotonic() - received)
+            for stream, (_, call, received) in late.items():
+                log.error("nri_handler_late", method=call.method, stream=stream)
+                message = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
+                if self._finish(stream, response_frame(stream, code=Code.DEADLINE_EXCEEDED, message=message)):
+                    self._observer.answered(call.method, LATE, time.monotonic() - received)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -47,17 +48,38 @@ def test_frames_survive_any_cutting_of_the_byte_stream(
     stream = b"".join(
         struct.pack(">II", connection, len(payload)) + payload for connection, payload in frames
     )
-    decoder, found, position, turn = mux.Decoder(), [], 0, 0
-    while position < len(stream):
-        step = cuts[turn % len(cuts)]
-        found += decoder.feed(stream[position : position + step])
-        position, turn = position + step, turn + 1
+    ours, theirs = socket.socketpair()
+    trunk, found = mux.Mux(ours), []
+    for connection in {connection for connection, _ in frames}:
+        trunk.open(connection, lambda payload, connection=connection: found.append((connection, payload)))
+    reader = threading.Thread(target=trunk.run)
+    reader.start()
+    position, turn = 0, 0
+    with theirs:
+        while position < len(stream):
+            step = cuts[turn % len(cuts)]
+            theirs.sendall(stream[position : position + step])
+            position, turn = position + step, turn + 1
+    reader.join(5)
     assert found == frames
 
 
 def test_a_frame_longer_than_any_message_is_a_protocol_error() -> None:
-    with pytest.raises(ProtocolError, match="67108865 bytes"):
-        list(mux.Decoder().feed(struct.pack(">II", 1, (64 << 20) + 1)))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(struct.pack(">II", 1, (64 << 20) + 1))
+        with pytest.raises(ProtocolError, match="67108865 bytes"):
+            mux.Mux(ours).run()
+
+
+def test_a_frame_that_ends_early_is_dropped() -> None:
+    ours, theirs = socket.socketpair()
+    trunk, found = mux.Mux(ours), list[bytes]()
+    trunk.open(1, found.append)
+    with theirs:
+        theirs.sendall(struct.pack(">II", 1, 2) + b"ab" + struct.pack(">II", 1, 5) + b"half")
+    trunk.run()
+    assert found == [b"ab"]
 
 
 def test_payloads_reach_their_connection_in_order_and_unopened_ones_are_dropped() -> None:
@@ -77,15 +99,19 @@ def test_payloads_reach_their_connection_in_order_and_unopened_ones_are_dropped(
 def test_messages_of_many_writers_are_not_interleaved() -> None:
     ours, theirs = socket.socketpair()
     trunk = mux.Mux(ours)
-    write = trunk.open(1, lambda _payload: None)
+    write = partial(trunk.write, 1)
     threads = [threading.Thread(target=write, args=(bytes([n]) * 10_000,)) for n in range(8)]
     for thread in threads:
         thread.start()
     with theirs:
         received = theirs.recv(8 * 10_016, socket.MSG_WAITALL)
-    frames = list(mux.Decoder().feed(received))
-    assert [len(payload) for _, payload in frames] == [4096, 5904] * 8
-    assert all(frames[n][1][0] == frames[n + 1][1][0] for n in range(0, 16, 2))
+    frames = []
+    while received:
+        _, length = mux.HEADER.unpack_from(received)
+        frames.append(received[8 : 8 + length])
+        received = received[8 + length :]
+    assert [len(payload) for payload in frames] == [4096, 5904] * 8
+    assert all(frames[n][0] == frames[n + 1][0] for n in range(0, 16, 2))
     for thread in threads:
         thread.join()
     trunk.close()
@@ -94,7 +120,7 @@ def test_messages_of_many_writers_are_not_interleaved() -> None:
 def test_writing_to_a_socket_that_ended_is_an_error_and_closes_it() -> None:
     ours, theirs = socket.socketpair()
     trunk = mux.Mux(ours)
-    write = trunk.open(1, lambda _payload: None)
+    write = partial(trunk.write, 1)
     theirs.close()
     with pytest.raises(NRIError, match="cannot write"):
         write(b"x")
