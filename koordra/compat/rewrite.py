@@ -44,8 +44,8 @@ ENTRY: Final = "koordra-devices"
 """Name of the pod's entry in spec.resourceClaims; with a number where the pod has one of that name."""
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 DIALECT_LABEL: Final = names.DOMAIN + "dialect"
-"""Label on a template and on the claims made from it: the dialect of the pods that it serves. The node reads it there, and
-gives containers the variables that the dialect's plugin used to set."""
+"""Label on a template and on the claims made from it, annotation on a rewritten pod: the dialect. The node reads the label, and gives
+containers the variables that the dialect's plugin used to set."""
 UNIT: Final = names.DOMAIN + "memory-unit"
 """Annotation on such claims: the bytes of one unit of the dialect's memory, where that is a setting."""
 

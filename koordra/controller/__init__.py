@@ -16,7 +16,7 @@
     allocation/        what a decision is made from: pass context, scheduler feedback, back-off, predicates, reservations, preemption
     conflicts/         what nobody but koordra should do with its devices
     reporting/         Events, metrics and latency
-    gangs/  legacy/  elastic/  peers/  resource_class/  webhook/
+    gangs/  legacy/  elastic/  resource_class/  webhook/
 
 All state that matters is in the API: a controller that starts anew repairs whatever its predecessor left half done.
 """

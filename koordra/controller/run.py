@@ -27,9 +27,9 @@ from koordra.controller.cache.informers import Informers
 from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore
+from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_annotations
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.peers.writer import PeerAnnotations, start_peer_annotations
 from koordra.controller.pod_requeue import PodRequeue, has_ours, start_pod_requeue
 from koordra.controller.reconcile_loop import wait_for_change
 from koordra.controller.reconciler import Reconciler

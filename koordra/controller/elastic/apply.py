@@ -11,8 +11,8 @@ A wanted object that is being deleted comes back when it is gone. One object's r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from koordra.api import objects
@@ -26,6 +26,17 @@ from koordra.logs import get_logger
 log = get_logger(__name__)
 
 
+@contextmanager
+def one_object(obj: Mapping[str, Any]) -> Iterator[None]:
+    """What is done about one object: its refusal does not stop the others."""
+    try:
+        yield
+    except (Conflict, NotFound) as error:
+        log.info("elastic_object_changed_meanwhile", object=objects.describe(obj), error=str(error))
+    except (Invalid, Forbidden) as error:
+        log.error("elastic_object_refused", object=objects.describe(obj), error=str(error))
+
+
 def keep(
     client: KubeClient,
     kind: Kind,
@@ -37,66 +48,49 @@ def keep(
     """Make it so; the objects of other people that stand in the way."""
     current = {objects.name(obj): obj for obj in there}
     clashes = []
-    names_wanted = set()
     for obj in wanted:
-        names_wanted.add(objects.name(obj))
-        found = current.get(objects.name(obj))
+        found = current.pop(objects.name(obj), None)
         if found is not None and not labels.managed(found):
             clashes.append(found)
         elif may_write():
-            _try(partial(_settle, client, kind, obj, found), obj)
-    for name, found in current.items():
-        if name not in names_wanted and labels.managed(found) and may_write():
-            _try(partial(_remove, client, kind, found), found)
+            with one_object(obj):
+                _settle(client, kind, obj, found)
+    for found in current.values():
+        if labels.managed(found) and may_write():
+            with one_object(found):
+                _remove(client, kind, found)
     return clashes
 
 
 def _settle(client: KubeClient, kind: Kind, wanted: Object, current: Object | None) -> None:
-    status = wanted["status"]
     if current is None:
-        body = {key: value for key, value in wanted.items() if key != "status"}
-        current = client.create(kind, body)
+        current = client.create(kind, {key: value for key, value in wanted.items() if key != "status"})
         log.info("elastic_object_made", kind=kind.kind, name=objects.name(wanted))
     elif not objects.is_deleting(current):
-        changed = _merged(wanted, current)
-        if changed is not None:
-            current = client.update(kind, changed)
+        metadata = {  # what others add to its marks stays
+            **objects.metadata(current),
+            "labels": {**objects.labels_of(current), **objects.labels_of(wanted)},
+            "finalizers": [*_foreign_finalizers(current), *labels.finalizers(wanted)],
+        }
+        if (
+            objects.spec_of(current) != wanted["spec"]
+            or metadata["labels"] != objects.labels_of(current)
+            or sorted(metadata["finalizers"]) != sorted(labels.finalizers(current))
+        ):
+            current = client.update(kind, {**current, "metadata": metadata, "spec": wanted["spec"]})
             log.info("elastic_object_put_right", kind=kind.kind, name=objects.name(wanted))
-    if objects.status_of(current) != status:
-        client.update(kind, {**current, "status": status}, subresource="status")
-
-
-def _merged(wanted: Object, current: Object) -> Object | None:
-    """`current` with our spec, labels and finalizers; None where it has them. What others add to its marks stays."""
-    marked = {**objects.labels_of(current), **objects.labels_of(wanted)}
-    finalizers = [entry for entry in labels.finalizers(current) if entry != labels.CARD]
-    finalizers += labels.finalizers(wanted)
-    same = (
-        objects.spec_of(current) == wanted["spec"]
-        and marked == dict(objects.labels_of(current))
-        and sorted(finalizers) == sorted(labels.finalizers(current))
-    )
-    if same:
-        return None
-    metadata = {**objects.metadata(current), "labels": marked, "finalizers": finalizers}
-    return {**current, "metadata": metadata, "spec": wanted["spec"]}
+    if objects.status_of(current) != wanted["status"]:
+        client.update(kind, {**current, "status": wanted["status"]}, subresource="status")
 
 
 def _remove(client: KubeClient, kind: Kind, current: Object) -> None:
-    kept = [entry for entry in labels.finalizers(current) if entry != labels.CARD]
-    if len(kept) != len(labels.finalizers(current)):
-        current = client.update(
-            kind, {**current, "metadata": {**objects.metadata(current), "finalizers": kept}}
-        )
+    if labels.CARD in labels.finalizers(current):
+        metadata = {**objects.metadata(current), "finalizers": _foreign_finalizers(current)}
+        current = client.update(kind, {**current, "metadata": metadata})
     if not objects.is_deleting(current):
         client.delete(kind, objects.name(current), uid=objects.uid(current) or None)
     log.info("elastic_object_removed", kind=kind.kind, name=objects.name(current))
 
 
-def _try(step: Callable[[], None], obj: Mapping[str, Any]) -> None:
-    try:
-        step()
-    except (Conflict, NotFound) as error:
-        log.info("elastic_object_changed_meanwhile", object=objects.describe(obj), error=str(error))
-    except (Invalid, Forbidden) as error:
-        log.error("elastic_object_refused", object=objects.describe(obj), error=str(error))
+def _foreign_finalizers(obj: Object) -> list[str]:
+    return [entry for entry in labels.finalizers(obj) if entry != labels.CARD]

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import CORE, ELASTIC_CLAIMS, ELASTIC_GPUS, GPUS, MEMORY, MIB
 from koordra.api.objects import Object
+from koordra.api.pods import containers
 from koordra.api.resource_class import MANAGED_BY
 from koordra.controller import claims as claims_of
 from koordra.controller.elastic import labels
@@ -43,7 +44,6 @@ _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?
 class Card:
     """A published GPU (or MIG instance), as far as Elastic GPU's objects speak of it. `memory` in bytes."""
 
-    pool: str
     device: str
     node: str
     uuid: str = ""
@@ -51,10 +51,6 @@ class Card:
     model: str = ""
     memory: int = 0
     trouble: str = ""
-
-    @property
-    def index(self) -> str:
-        return str(self.minor) if self.minor >= 0 else ""
 
 
 Cards = Mapping[tuple[str, str], Card]
@@ -73,19 +69,22 @@ def published_devices(slices: Iterable[Object]) -> Iterator[tuple[tuple[str, str
 def cards_of(slices: Iterable[Object]) -> dict[tuple[str, str], Card]:
     """Every GPU that koordra's plugins publish, by pool and device."""
     return {
-        place: _card(device, pool=place[0], node=node)
+        place: _card(device, name=place[1], node=node)
         for place, node, device in published_devices(slices)
         if attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG)
     }
 
 
+def place_of(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Pool and device of an allocation result."""
+    return str(result.get("pool")), str(result.get("device"))
+
+
 def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
     """The ElasticGPU of an allocated ResourceClaim; `owner`: its ElasticGPUClaim, None where that is gone."""
     results = claims_of.results(claim)
-    had = [cards.get((str(result.get("pool")), str(result.get("device")))) for result in results]
-    known = [card for card in had if card is not None]
+    known = [cards[place] for result in results if (place := place_of(result)) in cards]
     node = claims_of.node_of(claim) or (known[0].node if known else "")
-    whole = all(consumed(result, "memory") is None or _is_whole(result, cards) for result in results)
     on_node = {"key": "metadata.name", "operator": "In", "values": [node]}
     spec: Object = {
         "capacity": _capacity(results, cards),
@@ -99,15 +98,15 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
         "nodeName": node,
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [on_node]}]}},
     }
-    sources = [{"index": card.index, "uuid": card.uuid} for card in known]
-    if whole or len(sources) != 1:
+    sources = [{"index": str(card.minor) if card.minor >= 0 else "", "uuid": card.uuid} for card in known]
+    if len(sources) != 1 or all(_is_whole(result, cards) for result in results):
         spec["physicalGPU"] = {"gpuNames": [gpu_name(card) for card in known], "devices": sources}
     else:
         spec["gpuShare"] = {"gpuName": gpu_name(known[0]), **sources[0]}
-    metadata: Object = {
-        "name": labels.binding_name(claim),
-        "labels": {MANAGED_BY: names.FIELD_COMPONENT, **_class_label(claim)},
-    }
+    metadata: Object = {"name": labels.binding_name(claim), "labels": {MANAGED_BY: names.FIELD_COMPONENT}}
+    class_name = objects.annotations_of(claim).get(labels.CLASS, "")
+    if _LABEL_VALUE.fullmatch(class_name):  # it may be longer, and the annotation can be edited
+        metadata["labels"][labels.CLASS] = class_name
     if labels.is_retained(claim):
         metadata["finalizers"] = [labels.CARD]
     return {
@@ -115,7 +114,7 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
         "kind": ELASTIC_GPUS.kind,
         "metadata": metadata,
         "spec": spec,
-        "status": _status(claim, owner, missing=len(had) - len(known)),
+        "status": _status(claim, owner, missing=len(known) < len(results)),
     }
 
 
@@ -135,54 +134,35 @@ def is_freed(binding: Object | None, claim: Object, owner: Object | None) -> boo
     )
 
 
-def memory_of(result: Mapping[str, Any], cards: Cards) -> int:
-    """Bytes of a card that an allocation result takes."""
-    taken = consumed(result, "memory")
-    if taken is not None:
-        return taken
-    card = cards.get((str(result.get("pool")), str(result.get("device"))))
-    return card.memory if card is not None else 0
-
-
-def cores_of(result: Mapping[str, Any], cards: Cards) -> int:
-    """Percent of a card that an allocation result takes; a whole card is 100, whatever was said."""
-    return 100 if _is_whole(result, cards) else consumed(result, "cores") or 0
-
-
-def _status(claim: Object, owner: Object | None, *, missing: int) -> Object:
+def _status(claim: Object, owner: Object | None, *, missing: bool) -> Object:
+    phase, reason = RELEASED, "Retained"
     if missing:
+        phase, reason = FAILED, "DeviceGone"
         text = "its card is not published any more; it waits for it to come back"
-        return {"phase": FAILED, "reason": "DeviceGone", "message": text}
-    if owner is not None:
-        return {"phase": BOUND, "reason": "Bound", "message": f"bound to {objects.key(claim)}"}
-    if not labels.is_retained(claim):
-        text = "its claim was deleted; it goes when the last pod has ended"
-        return {"phase": RELEASED, "reason": "BeingDeleted", "message": text}
-    if claims_of.reserved_for(claim):
+    elif owner is not None:
+        phase, reason, text = BOUND, "Bound", f"bound to {objects.key(claim)}"
+    elif not labels.is_retained(claim):
+        reason, text = "BeingDeleted", "its claim was deleted; it goes when the last pod has ended"
+    elif claims_of.reserved_for(claim):
         text = "its claim was deleted, pods still use it"
     else:
         text = "its claim was deleted; the devices are kept until this object is deleted"
-    return {"phase": RELEASED, "reason": "Retained", "message": text}
-
-
-def _class_label(claim: Object) -> Object:
-    """The class's name, where it can be a label's value: a class's name may be longer, and the annotation can be edited."""
-    name = objects.annotations_of(claim).get(labels.CLASS, "")
-    return {labels.CLASS: name} if _LABEL_VALUE.fullmatch(name) else {}
+    return {"phase": phase, "reason": reason, "message": text}
 
 
 def _capacity(results: Iterable[Mapping[str, Any]], cards: Cards) -> Object:
-    entries = list(results)
-    return {
-        CORE: str(sum(cores_of(result, cards) for result in entries)),
-        MEMORY: str(sum(memory_of(result, cards) for result in entries) // MIB),
-    }
+    """What allocation results take together: percent of cards, of which a whole one is 100, whatever was said, and MiB."""
+    cores = memory = 0
+    for result in results:
+        card, taken = cards.get(place_of(result)), consumed(result, "memory")
+        memory += taken if taken is not None else card.memory if card is not None else 0
+        cores += 100 if _is_whole(result, cards) else consumed(result, "cores") or 0
+    return {CORE: str(cores), MEMORY: str(memory // MIB)}
 
 
 def _is_whole(result: Mapping[str, Any], cards: Cards) -> bool:
-    card = cards.get((str(result.get("pool")), str(result.get("device"))))
-    taken = consumed(result, "memory")
-    return taken is None or (card is not None and card.memory > 0 and taken >= card.memory)
+    card, taken = cards.get(place_of(result)), consumed(result, "memory")
+    return taken is None or (card is not None and 0 < card.memory <= taken)
 
 
 def consumed(result: Mapping[str, Any], name: str) -> int | None:
@@ -211,12 +191,11 @@ def _number(value: object) -> int | None:
         return None
 
 
-def _card(device: Mapping[str, Any], *, pool: str, node: str) -> Card:
+def _card(device: Mapping[str, Any], *, name: str, node: str) -> Card:
     minor = attribute(device, "minor")
     taints = {str(taint.get("key")) for taint in device.get("taints") or ()} - {names.JOINT_TAINT}
     return Card(
-        pool=pool,
-        device=str(device.get("name")),
+        device=name,
         node=node,
         uuid=str(attribute(device, "uuid") or ""),
         minor=minor if isinstance(minor, int) else -1,
@@ -226,35 +205,26 @@ def _card(device: Mapping[str, Any], *, pool: str, node: str) -> Card:
     )
 
 
-READY: Final = "Ready"
-TAINTED: Final = "Tainted"
-
 _Taken = tuple[Object, Mapping[str, Any]]
 """A claim and one of its results."""
 
 
 def gpus(cards: Cards, claims: Iterable[Object], pods: Iterable[Object]) -> list[Object]:
     """The GPU objects, by name."""
-    taken = _taken(claims)
+    taken: defaultdict[tuple[str, str], list[_Taken]] = defaultdict(list)
+    for claim in claims:
+        for result in claims_of.results(claim):
+            if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
+                taken[place_of(result)].append((claim, result))
     by_uid = {objects.uid(pod): pod for pod in pods} if taken else {}
     found = [_gpu(card, taken.get(place, ()), cards, by_uid) for place, card in cards.items() if card.node]
     return sorted(found, key=objects.name)
 
 
-def _taken(claims: Iterable[Object]) -> dict[tuple[str, str], list[_Taken]]:
-    found = defaultdict(list)
-    for claim in claims:
-        for result in claims_of.results(claim):
-            if result.get("driver") == names.DRIVER and not result.get("adminAccess"):
-                found[str(result.get("pool")), str(result.get("device"))].append((claim, result))
-    return found
-
-
-def _gpu(card: Card, taken: Iterable[_Taken], cards: Cards, pods: Mapping[str, Object]) -> Object:
-    entries = list(taken)
+def _gpu(card: Card, taken: Sequence[_Taken], cards: Cards, pods: Mapping[str, Object]) -> Object:
     memory = card.memory // MIB
-    cores_left = 100 - sum(cores_of(result, cards) for _, result in entries)
-    memory_left = memory - sum(memory_of(result, cards) for _, result in entries) // MIB
+    used = _capacity([result for _, result in taken], cards)
+    left = {CORE: 100 - int(used[CORE]), MEMORY: memory - int(used[MEMORY])}
     spec: Object = {"index": max(card.minor, 0), "memory": memory, "nodeName": card.node}
     if card.uuid:
         spec["uuid"] = card.uuid
@@ -263,13 +233,12 @@ def _gpu(card: Card, taken: Iterable[_Taken], cards: Cards, pods: Mapping[str, O
     if card.minor >= 0:
         spec["path"] = f"/dev/nvidia{card.minor}"
     status: Object = {
-        "state": f"{TAINTED}: {card.trouble}" if card.trouble else READY,
+        "state": f"Tainted: {card.trouble}" if card.trouble else "Ready",
         "capacity": {CORE: "100", MEMORY: str(memory)},
-        "allocatable": {CORE: str(max(cores_left, 0)), MEMORY: str(max(memory_left, 0))},
+        "allocatable": {name: str(max(amount, 0)) for name, amount in left.items()},
     }
-    allocated = _allocated(entries, cards, pods)
-    if allocated:
-        status["allocated"] = allocated
+    if taken:
+        status["allocated"] = _allocated(taken, cards, pods)
     return {
         "apiVersion": GPUS.api_version,
         "kind": GPUS.kind,
@@ -279,13 +248,10 @@ def _gpu(card: Card, taken: Iterable[_Taken], cards: Cards, pods: Mapping[str, O
     }
 
 
-def _allocated(entries: Iterable[_Taken], cards: Cards, pods: Mapping[str, Object]) -> Object:
+def _allocated(taken: Iterable[_Taken], cards: Cards, pods: Mapping[str, Object]) -> Object:
     found: Object = {}
-    for claim, result in entries:
-        amount = {
-            CORE: str(cores_of(result, cards)),
-            MEMORY: str(memory_of(result, cards) // MIB),
-        }
+    for claim, result in taken:
+        amount = _capacity([result], cards)
         using = [uid for uid in claims_of.reserved_for(claim) if uid in pods]
         for uid in using:
             pod = pods[uid]
@@ -297,20 +263,20 @@ def _allocated(entries: Iterable[_Taken], cards: Cards, pods: Mapping[str, Objec
                 for container in containers_using(pod, claim, str(result.get("request")))
             ]
         if not using:
-            place = {"namespace": objects.namespace(claim), "containers": [{"resource": amount}]}
-            found[objects.uid(claim)] = place
+            nameless = [{"resource": amount}]
+            found[objects.uid(claim)] = {"namespace": objects.namespace(claim), "containers": nameless}
     return found
 
 
 def containers_using(pod: Object, claim: Object, request: str) -> list[str]:
     """The containers of a pod that use a request of a claim, in the pod's order."""
     entries = {entry for entry, name in objects.pod_claim_names(pod).items() if name == objects.name(claim)}
-    top = request.partition("/")[0]
-    found = []
-    spec = objects.spec_of(pod)
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        for use in (container.get("resources") or {}).get("claims") or ():
-            if use.get("name") in entries and use.get("request") in (None, "", top, request):
-                found.append(str(container.get("name")))
-                break
-    return found
+    asked = (None, "", request.partition("/")[0], request)
+    return [
+        str(container.get("name"))
+        for container in containers(pod)
+        if any(
+            use.get("name") in entries and use.get("request") in asked
+            for use in (container.get("resources") or {}).get("claims") or ()
+        )
+    ]

@@ -62,10 +62,10 @@ class Act(StrEnum):
 class Verdict:
     """`body`: the ResourceClaim to make, or its metadata as they should be."""
 
-    phase: str
-    ready: bool
     reason: str
     message: str
+    phase: str = PENDING
+    ready: bool = False
     act: Act = Act.NOTHING
     body: Object | None = None
 
@@ -80,28 +80,26 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
     except ClassRefused as refused:
         if ours and current is not None and claims_of.is_allocated(current):
             return _bound(current, published, warnings=(str(refused),))
-        return Verdict(PENDING, False, refused.reason, str(refused))
-    if current is None and (named := objects.spec_of(claim).get("elasticGPUName")):
-        text = f"there is no ElasticGPU {named} that a claim of this name left; leave spec.elasticGPUName out for new devices"
-        return Verdict(PENDING, False, "NoSuchElasticGPU", text)
+        return Verdict(refused.reason, str(refused))
     if current is None:
-        return Verdict(PENDING, False, "BeingMade", "its ResourceClaim is being made", Act.MAKE, wanted)
+        if named := objects.spec_of(claim).get("elasticGPUName"):
+            text = f"there is no ElasticGPU {named} that a claim of this name left"
+            return Verdict("NoSuchElasticGPU", f"{text}; leave spec.elasticGPUName out for new devices")
+        return Verdict("BeingMade", "its ResourceClaim is being made", act=Act.MAKE, body=wanted)
     if not ours:
         return _of_somebody_else(claim, current, wanted)
     if objects.is_deleting(current):
-        text = "its ResourceClaim was deleted; another is made once no pod uses it"
-        return Verdict(PENDING, False, "BeingDeleted", text)
+        return Verdict("BeingDeleted", "its ResourceClaim was deleted; another is made once no pod uses it")
+    if not _has_spec(current, wanted):
+        return _changed(current, published)
     ignored = f"parameters {', '.join(cls.ignored)} of the class mean nothing to koordra"
     warnings = (*amount.lost, *((ignored,) if cls.ignored else ()))
-    if objects.annotations_of(current).get(labels.SPEC) != objects.annotations_of(wanted)[labels.SPEC]:
-        return _changed(current, published)
+    if claims_of.is_allocated(current):
+        found = _bound(current, published, warnings)
+    else:
+        found = _waiting(cls, warnings)
     correct = corrected(current, wanted)
-    found = (
-        _bound(current, published, warnings) if claims_of.is_allocated(current) else _waiting(cls, warnings)
-    )
-    if correct is None:
-        return found
-    return Verdict(found.phase, found.ready, found.reason, found.message, Act.CORRECT, correct)
+    return found if correct is None else replace(found, act=Act.CORRECT, body=correct)
 
 
 def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
@@ -138,50 +136,40 @@ def corrected(current: Object, wanted: Object) -> Object | None:
 
     A retained claim that pods have used keeps its devices from then on (`Immediate` means that to the allocator).
     """
-    before = objects.metadata(current)
-    annotations, marked = dict(objects.annotations_of(current)), dict(objects.labels_of(current))
-    annotations |= objects.annotations_of(wanted)
-    policy = objects.annotations_of(current).get(labels.POLICY)
-    retained = labels.is_held(current) or policy == RETAIN
-    annotations[labels.POLICY] = RETAIN if retained else DELETE
-    used = retained and claims_of.reserved_for(current)
-    if objects.annotations_of(current).get(names.MODE_LABEL) == "Immediate" or used:
-        annotations[names.MODE_LABEL] = "Immediate"
-    marked |= objects.labels_of(wanted)
-    finalizers = labels.finalizers(current)
-    if retained and names.RETAIN_FINALIZER not in finalizers:
-        finalizers = [*finalizers, names.RETAIN_FINALIZER]
-    owners = list(before.get("ownerReferences") or ())
-    if not retained:
-        known = {owner.get("uid") for owner in owners}
-        owners += [
-            one for one in objects.metadata(wanted).get("ownerReferences") or () if one["uid"] not in known
-        ]
-    if (annotations, marked, finalizers, owners) == (
-        dict(objects.annotations_of(current)),
-        dict(objects.labels_of(current)),
-        labels.finalizers(current),
-        list(before.get("ownerReferences") or ()),
-    ):
-        return None
-    return {
-        "uid": before.get("uid"),
-        "resourceVersion": before.get("resourceVersion"),
-        "annotations": annotations,
-        "labels": marked,
-        "finalizers": finalizers,
-        "ownerReferences": owners,
+    annotations, owners = objects.annotations_of(current), objects.metadata(current).get("ownerReferences")
+    before: Object = {
+        "annotations": dict(annotations),
+        "labels": dict(objects.labels_of(current)),
+        "finalizers": labels.finalizers(current),
+        "ownerReferences": list(owners or ()),
     }
+    retained = labels.is_held(current) or labels.is_retained(current)
+    marks = {**annotations, **objects.annotations_of(wanted), labels.POLICY: RETAIN if retained else DELETE}
+    if claims_of.is_immediate(current) or (retained and claims_of.reserved_for(current)):
+        marks[names.MODE_LABEL] = "Immediate"
+    after = {**before, "annotations": marks, "labels": {**before["labels"], **objects.labels_of(wanted)}}
+    if retained and not labels.is_held(current):
+        after["finalizers"] = [*before["finalizers"], names.RETAIN_FINALIZER]
+    if not retained:
+        known = {owner.get("uid") for owner in before["ownerReferences"]}
+        ours = objects.metadata(wanted).get("ownerReferences") or ()
+        after["ownerReferences"] = [
+            *before["ownerReferences"],
+            *(owner for owner in ours if owner["uid"] not in known),
+        ]
+    return None if after == before else {**identity(current), **after}
+
+
+def identity(obj: Object) -> Object:
+    """Of this very version of an object: what a write of it is conditional on."""
+    return {"uid": objects.uid(obj), "resourceVersion": objects.resource_version(obj)}
 
 
 def without_claim(current: Object) -> Act:
     """What becomes of a ResourceClaim whose ElasticGPUClaim is gone (and of its deletion's rest)."""
     if objects.is_deleting(current):
-        free = labels.is_held(current) and not claims_of.reserved_for(current)
-        return Act.FREE if free else Act.NOTHING
-    if labels.is_retained(current) and claims_of.is_allocated(current):
-        return Act.NOTHING
-    return Act.REMOVE
+        return Act.FREE if labels.is_held(current) and not claims_of.reserved_for(current) else Act.NOTHING
+    return Act.NOTHING if labels.is_retained(current) and claims_of.is_allocated(current) else Act.REMOVE
 
 
 def lost(current: Object, published: Set[Place]) -> list[str]:
@@ -223,57 +211,54 @@ def _class(claim: Object, classes: Classes) -> ElasticClass:
 
 
 def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict:
-    name = objects.name(current)
-    other = labels.claim_uid(current)
-    if not other:
-        text = (
+    name, binding = objects.name(current), labels.binding_name(current)
+    if not labels.claim_uid(current):
+        return Verdict(
+            "NameTaken",
             f"there is a ResourceClaim {name} that koordra did not make; "
-            "delete it, or give the ElasticGPUClaim another name"
+            "delete it, or give the ElasticGPUClaim another name",
         )
-        return Verdict(PENDING, False, "NameTaken", text)
-    binding = labels.binding_name(current)
-    kept = (
+    if not (
         labels.is_retained(current) and claims_of.is_allocated(current) and not objects.is_deleting(current)
-    )
-    if not kept:
-        text = f"ResourceClaim {name} of an earlier claim of this name has not ended yet"
-        return Verdict(PENDING, False, "EarlierClaim", text)
-    same = objects.annotations_of(current).get(labels.SPEC) == objects.annotations_of(wanted)[labels.SPEC]
+    ):
+        return Verdict(
+            "EarlierClaim", f"ResourceClaim {name} of an earlier claim of this name has not ended yet"
+        )
+    same = _has_spec(current, wanted)
     if objects.spec_of(claim).get("elasticGPUName") == binding and same:
-        text = f"takes over ElasticGPU {binding}"
-        return Verdict(PENDING, False, "BeingMade", text, Act.CORRECT, corrected(current, wanted))
-    text = (
+        body = corrected(current, wanted)
+        return Verdict("BeingMade", f"takes over ElasticGPU {binding}", act=Act.CORRECT, body=body)
+    return Verdict(
+        "Retained",
         f"ElasticGPU {binding} is retained for an earlier claim of this name; delete it to free its devices"
-        + (f", or write spec.elasticGPUName: {binding} to take it over" if same else "")
+        + (f", or write spec.elasticGPUName: {binding} to take it over" if same else ""),
     )
-    return Verdict(PENDING, False, "Retained", text)
+
+
+def _has_spec(current: Object, wanted: Object) -> bool:
+    """Whether the ResourceClaim was made with the spec that is wanted now."""
+    return objects.annotations_of(current).get(labels.SPEC) == objects.annotations_of(wanted)[labels.SPEC]
 
 
 def _changed(current: Object, published: Set[Place]) -> Verdict:
     if claims_of.is_allocated(current) or claims_of.reserved_for(current):
         text = "spec has changed; what the claim has stays as it was. Delete the claim and make it anew"
-        phase = LOST if lost(current, published) else BOUND
-        return Verdict(phase, False, "SpecChanged", text)
-    text = "spec has changed; its ResourceClaim is made anew"
-    return Verdict(PENDING, False, "BeingMade", text, Act.REMOVE)
+        return Verdict("SpecChanged", text, LOST if lost(current, published) else BOUND)
+    return Verdict("BeingMade", "spec has changed; its ResourceClaim is made anew", act=Act.REMOVE)
 
 
 def _bound(current: Object, published: Set[Place], warnings: tuple[str, ...] = ()) -> Verdict:
-    gone = lost(current, published)
-    if gone:
+    if gone := lost(current, published):
         text = f"{', '.join(gone)} is not published any more; the claim waits for it to come back"
-        return Verdict(LOST, False, "DeviceGone", _with(text, warnings))
+        return Verdict("DeviceGone", "; ".join((text, *warnings)), LOST)
     devices = ", ".join(str(result.get("device")) for result in claims_of.results(current))
     text = f"{devices} on node {claims_of.node_of(current) or 'any'}, as ElasticGPU {labels.binding_name(current)}"
-    return Verdict(BOUND, True, "Bound", _with(text, warnings))
+    return Verdict("Bound", "; ".join((text, *warnings)), BOUND, ready=True)
 
 
 def _waiting(cls: ElasticClass, warnings: tuple[str, ...]) -> Verdict:
+    reason, text = "WaitForFirstConsumer", "waits for a pod that uses it"
     if cls.immediate:
+        reason = "WaitForDevices"
         text = "waits for devices; why, is told in the Events of the ResourceClaim of this name"
-        return Verdict(PENDING, False, "WaitForDevices", _with(text, warnings))
-    return Verdict(PENDING, False, "WaitForFirstConsumer", _with("waits for a pod that uses it", warnings))
-
-
-def _with(text: str, warnings: tuple[str, ...]) -> str:
-    return "; ".join((text, *warnings))
+    return Verdict(reason, "; ".join((text, *warnings)))

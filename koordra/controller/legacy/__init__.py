@@ -10,6 +10,7 @@
     quota        ResourceQuotas, and which pods beyond them get no devices
     usage        what a namespace's legacy pods add up to            template_gc which templates to make again, which to delete
     controller   a leader's loop                                     settings    what an operator may say
+    annotations  what the stacks' schedulers wrote on pods, for programs that read it
 
 **Why nothing goes wrong between webhook and controller.** A template is content-addressed: making it twice is making it once,
 and a template of that name with other content is a refusal, never used. It is made before the pod is admitted and never

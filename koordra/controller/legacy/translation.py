@@ -11,19 +11,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from koordra.api import names, objects
+from koordra.api import objects
 from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.api.pods import with_containers
 from koordra.compat.original_request import with_original_request
-from koordra.compat.rewrite import Rewritten, rewrite, template_name
+from koordra.compat.rewrite import DIALECT_LABEL, Rewritten, rewrite, template_name
 from koordra.compat.settings import Settings
 from koordra.controller.webhook import native
 from koordra.controller.webhook.claims import devices_of, request_names
 from koordra.errors import InvalidInput
 
-DIALECT: Final = names.DOMAIN + "dialect"
-"""Annotation on a rewritten pod: the dialect it came in."""
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
@@ -40,7 +38,7 @@ def translated(
         if problems:
             return found, problems
     stored = with_original_request(pod, found)
-    stored["metadata"]["annotations"][DIALECT] = found.dialect
+    stored["metadata"]["annotations"][DIALECT_LABEL] = found.dialect
     if pod["spec"].get("schedulerName"):
         stored["spec"] = {"schedulerName": DEFAULT_SCHEDULER, **stored["spec"]}
     return replace(found, pod=stored), ()

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import names, objects
@@ -62,23 +63,15 @@ NODES_HONOURED: Final = "NodesHonoured"
 LONGEST_MESSAGE: Final = 32768
 
 
+@dataclass(frozen=True, slots=True)
 class ClassReconciler:
     """`selector_problem` answers why the API server would not store a CEL selector, None where it would."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        own_namespace: str,
-        now: Callable[[], str],
-        may_write: Callable[[], bool],
-        selector_problem: Callable[[str], str | None],
-    ) -> None:
-        self._client = client
-        self._own_namespace = own_namespace
-        self._now = now
-        self._may_write = may_write
-        self._selector_problem = selector_problem
+    client: KubeClient
+    own_namespace: str
+    now: Callable[[], str]
+    may_write: Callable[[], bool]
+    selector_problem: Callable[[str], str | None]
 
     def reconcile(
         self,
@@ -91,7 +84,7 @@ class ClassReconciler:
         Raises ApiUnreachable: the pass is repeated.
         """
         for obj in resource_classes:
-            if not self._may_write():
+            if not self.may_write():
                 return
             if objects.is_deleting(obj):
                 continue
@@ -105,28 +98,26 @@ class ClassReconciler:
     def _one(
         self, obj: Object, device_classes: Mapping[str, Object], parameters: Mapping[str, Object]
     ) -> None:
-        current = device_classes.get(objects.name(obj))
+        name = objects.name(obj)
+        current = device_classes.get(name)
         try:
-            wanted = device_class(obj, lookup=self._lookup(parameters), own_namespace=self._own_namespace)
+            wanted = device_class(obj, lookup=self._lookup(parameters), own_namespace=self.own_namespace)
             self._check_selectors(wanted)
-            apply_device_class(self._client, wanted, current, obj)
+            apply_device_class(self.client, wanted, current, obj)
+            condition = ready("True", "Reconciled", f"DeviceClass {name} is as this class says")
         except ClassRefused as refused:
-            log.warning(
-                "class_refused", resource_class=objects.name(obj), reason=refused.reason, error=str(refused)
-            )
+            log.warning("class_refused", resource_class=name, reason=refused.reason, error=str(refused))
             kept = "; the DeviceClass stays as it was" if current is not None and owns(obj, current) else ""
-            self._tell(obj, ready("False", refused.reason, f"{refused}{kept}"))
-        else:
-            self._tell(
-                obj, ready("True", "Reconciled", f"DeviceClass {objects.name(obj)} is as this class says")
-            )
+            condition = ready("False", refused.reason, f"{refused}{kept}")
+        conditions = [condition, *nodes_honoured(obj)]
+        write_status(self.client, RESOURCE_CLASSES, obj, conditions, now=self.now())
 
     def _lookup(self, parameters: Mapping[str, Object]) -> Lookup:
         def find(kind: Kind, namespace: str, name: str) -> Object | None:
             if kind != CONFIG_MAPS:
                 return parameters.get(f"{namespace}/{name}")
             try:
-                return self._client.get(kind, name, namespace=namespace)
+                return self.client.get(kind, name, namespace=namespace)
             except NotFound:
                 return None
 
@@ -135,7 +126,7 @@ class ClassReconciler:
     def _check_selectors(self, wanted: Object) -> None:
         for entry in wanted["spec"]["selectors"]:
             expression = entry["cel"]["expression"]
-            problem = self._selector_problem(expression)
+            problem = self.selector_problem(expression)
             if problem is not None:
                 raise ClassRefused(
                     "InvalidSelector",
@@ -144,15 +135,6 @@ class ClassReconciler:
                     field="selectors",
                     remedy="correct the expression, or the filter of the parameters that it comes from",
                 )
-
-    def _tell(self, obj: Object, condition: Object) -> None:
-        wanted = [condition, *nodes_honoured(obj)]
-        old = (obj.get("status") or {}).get("conditions") or []
-        generation = int(objects.metadata(obj).get("generation") or 0)
-        conditions = with_conditions(old, wanted, now=self._now(), generation=generation)
-        if conditions != old:
-            status = {**objects.status_of(obj), "conditions": conditions}
-            self._client.update(RESOURCE_CLASSES, {**obj, "status": status}, subresource="status")
 
 
 def apply_device_class(client: KubeClient, wanted: Object, current: Object | None, obj: Object) -> None:
@@ -193,11 +175,15 @@ def nodes_honoured(obj: Object) -> list[Object]:
         driver = driver_of(obj)
     except InvalidInput:
         return []
-    if driver == names.DRIVER:
-        message = "pods with claims of this class go only to these nodes"
-        return [{"type": NODES_HONOURED, "status": "True", "reason": "Honoured", "message": message}]
-    message = f"driver {driver} does not read suitableNodes; give the pods node affinity"
-    return [{"type": NODES_HONOURED, "status": "False", "reason": "ForeignDriver", "message": message}]
+    found = {
+        "status": "True",
+        "reason": "Honoured",
+        "message": "pods with claims of this class go only to these nodes",
+    }
+    if driver != names.DRIVER:
+        message = f"driver {driver} does not read suitableNodes; give the pods node affinity"
+        found = {"status": "False", "reason": "ForeignDriver", "message": message}
+    return [{"type": NODES_HONOURED, **found}]
 
 
 def owns(obj: Object, current: Object) -> bool:
@@ -226,18 +212,29 @@ def merged(wanted: Object, current: Object) -> Object | None:
     return None if changed == current else changed
 
 
-def with_conditions(
-    old: Sequence[Mapping[str, Any]], wanted: Sequence[Object], *, now: str, generation: int
-) -> list[Object]:
-    """Conditions in the order of `wanted`; the transition time moves only with the status."""
-    before = {str(entry.get("type")): entry for entry in old}
+def write_status(
+    client: KubeClient,
+    kind: Kind,
+    obj: Object,
+    conditions: Sequence[Object],
+    *,
+    now: str,
+    fields: Mapping[str, Any] | None = None,
+) -> None:
+    """The object's status with these conditions, in this order, and fields, of which None are taken out. The transition time of a
+    condition moves only with its status; what is there already is not written."""
+    before = objects.status_of(obj)
+    earlier = {entry.get("type"): entry for entry in before.get("conditions") or ()}
+    generation = int(objects.metadata(obj).get("generation") or 0)
     found = []
-    for condition in wanted:
-        earlier = before.get(condition["type"])
-        same = earlier is not None and earlier.get("status") == condition["status"]
-        moved = earlier["lastTransitionTime"] if earlier is not None and same else now
+    for condition in conditions:
+        old = earlier.get(condition["type"]) or {}
+        moved = old["lastTransitionTime"] if old.get("status") == condition["status"] else now
         found.append({**condition, "lastTransitionTime": moved, "observedGeneration": generation})
-    return found
+    wanted = {**before, **(fields or {}), "conditions": found}
+    status = {name: value for name, value in wanted.items() if value is not None}
+    if status != before:
+        client.update(kind, {**obj, "status": status}, subresource="status")
 
 
 GATHER: Final = 0.05

@@ -84,8 +84,8 @@ from koordra.compat.rewrite import rewrite
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.settings import in_a_cluster
-from koordra.controller.peers.annotations import wanted
-from koordra.controller.peers.annotations import devices_of
+from koordra.controller.legacy.annotations import wanted
+from koordra.controller.legacy.annotations import devices_of
 from koordra.kubelet_plugin.cdi.environment import legacy_edits
 from koordra.kubelet_plugin.status.node_labels import KEYS
 

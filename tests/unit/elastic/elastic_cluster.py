@@ -7,9 +7,10 @@ from typing import Any
 
 from koordra.api import names, objects
 from koordra.api.elastic.elastic_gpu import ELASTIC_CLAIMS, ELASTIC_CLASSES, ELASTIC_GPUS, GPUS
-from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koordra.api.kinds import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Kind
 from koordra.api.objects import Object
-from koordra.controller.elastic.reconcile import ElasticReconciler, Snapshot
+from koordra.controller.cache.changes import Cluster
+from koordra.controller.elastic.reconcile import KINDS, ElasticReconciler
 from koordra.controller.reporting.claim_events import ClaimEvent
 from tests.fakes.joint_cluster import JointCluster, gpu_slice, node
 
@@ -48,19 +49,17 @@ class ElasticCluster:
         self.api.create(RESOURCE_SLICES, body)
 
     def one_pass(self) -> None:
-        self.elastic.reconcile(self.snapshot())
+        self.elastic.reconcile(*self.snapshot())
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(
-            classes=self.api.all(ELASTIC_CLASSES),
-            claims=self.api.all(ELASTIC_CLAIMS),
-            bindings=self.api.all(ELASTIC_GPUS),
-            gpus=self.api.all(GPUS),
-            device_classes=self.api.all(DEVICE_CLASSES),
-            resource_claims=self.api.all(RESOURCE_CLAIMS),
+    def snapshot(self) -> tuple[Cluster, dict[Kind, list[Object]]]:
+        """What the caches show."""
+        cluster = Cluster(
+            classes=self.api.all(DEVICE_CLASSES),
+            claims=self.api.all(RESOURCE_CLAIMS),
             slices=self.api.all(RESOURCE_SLICES),
             pods=self.api.all(PODS),
         )
+        return cluster, {kind: self.api.all(kind) for kind in KINDS}
 
     def settle(self) -> None:
         for _ in range(12):

@@ -426,7 +426,8 @@ def test_a_device_class_that_the_cache_does_not_show_yet_is_no_missing_class(clu
     cluster.elastic_class()
     cluster.settle()
     cluster.elastic_claim()
-    cluster.elastic.reconcile(replace(cluster.snapshot(), device_classes=()))
+    seen, elastic = cluster.snapshot()
+    cluster.elastic.reconcile(replace(seen, classes=()), elastic)
     assert cluster.phase()[1] != "NoSuchClass"
     assert cluster.told == []
 

@@ -8,10 +8,10 @@ import pytest
 
 from koordra.api import names, objects
 from koordra.compat import original_request
+from koordra.compat.rewrite import DIALECT_LABEL
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
 from koordra.controller.legacy.templates import LAST_USED, MADE_BY
-from koordra.controller.legacy.translation import DIALECT
 from tests.unit.legacy.cluster import Cluster, Object, container, of_kind, pod
 
 GPU = {"nvidia.com/gpu": 1}
@@ -39,7 +39,7 @@ def test_every_dialect_becomes_a_gated_pod_with_a_claim(dialect: str) -> None:
     assert template["metadata"]["namespace"] == "team"
     assert template["metadata"]["labels"] == {"koordra.io/dialect": dialect, MADE_BY: "legacy-pods"}
     assert template["spec"]["metadata"]["labels"] == {"koordra.io/dialect": dialect}
-    assert found["metadata"]["annotations"][DIALECT] == dialect
+    assert found["metadata"]["annotations"][DIALECT_LABEL] == dialect
     (main,) = found["spec"]["containers"]
     assert main["resources"]["limits"] == main["resources"]["requests"] == {"cpu": "1"}
     assert {claim["name"] for claim in main["resources"]["claims"]} == {entry["name"]}

@@ -10,9 +10,9 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import PODS
 from koordra.api.objects import Object
+from koordra.compat.rewrite import DIALECT_LABEL, UNIT
 from koordra.controller.cache.changes import Cluster
-from koordra.controller.peers.annotations import DIALECT, MEMORY_UNIT, allocated, devices_of, wanted
-from koordra.controller.peers.writer import PeerAnnotations
+from koordra.controller.legacy.annotations import PeerAnnotations, allocated, devices_of, wanted
 from koordra.errors import Forbidden
 from tests.fakes.kube_api import FakeKubeApi, Write
 from tests.fakes.listing import Listing
@@ -55,7 +55,7 @@ def result(request: str, device: str, **consumed: str) -> Object:
 def claim(*results: Object, unit: int = 0) -> Object:
     metadata: Object = {"name": "c", "namespace": "default", "uid": "c"}
     if unit:
-        metadata["annotations"] = {MEMORY_UNIT: str(unit)}
+        metadata["annotations"] = {UNIT: str(unit)}
     allocation = {"devices": {"results": list(results)}, "allocationTimestamp": AT}
     return {"metadata": metadata, "status": {"allocation": allocation}}
 
@@ -76,7 +76,7 @@ def pod(
     }
     if init:
         spec["initContainers"] = [container(*init)]
-    metadata = {"name": "p", "namespace": "default", "annotations": {DIALECT: dialect, **notes}}
+    metadata = {"name": "p", "namespace": "default", "annotations": {DIALECT_LABEL: dialect, **notes}}
     return {"metadata": metadata, "spec": spec}
 
 
@@ -174,7 +174,7 @@ def test_aliyun_counts_in_the_units_of_the_pod(unit: int, of_pod: str, of_card: 
 def test_a_unit_that_cannot_be_read_is_a_gibibyte(unit: str) -> None:
     """A user may have written it; it must not end the pass for everybody."""
     given = claim(result("a", "gpu-1", memory="2Gi"))
-    given["metadata"]["annotations"] = {MEMORY_UNIT: unit}
+    given["metadata"]["annotations"] = {UNIT: unit}
     found = wanted(pod("aliyun", ("a", "a")), [given], devices_of([SLICE]))
     assert found["ALIYUN_COM_GPU_MEM_POD"] == "2"
 
@@ -231,7 +231,7 @@ def test_what_a_user_wrote_changes_nothing_and_is_replaced() -> None:
         lambda obj: obj["spec"].pop("nodeName"),
         lambda obj: obj["metadata"].update(deletionTimestamp=AT),
         lambda obj: obj.update(status={"phase": "Succeeded"}),
-        lambda obj: obj["metadata"]["annotations"].pop(DIALECT),
+        lambda obj: obj["metadata"]["annotations"].pop(DIALECT_LABEL),
         lambda obj: obj["spec"]["resourceClaims"].append({"name": "e", "resourceClaimName": "missing"}),
     ],
 )
