@@ -3,6 +3,7 @@
 `names`            every name koordra writes into or reads from the API (driver, attributes, taints, gates, finalizers)
 `kinds`            the API resources koordra talks about, with their paths; `versions` of resource.k8s.io, and the way to v1
 `objects`          small accessors over plain Kubernetes dicts (name, key, uid, owner)
+`field_types`      the types of fields as tables, for manifests that no API server has checked
 `reader`           typed fields of an object, with errors that name object, field and remedy
 `devices`          Device, Attribute, Capacity, RequestPolicy, Taint, counters: what a ResourceSlice holds
 `slices`           ResourceSlice and pools

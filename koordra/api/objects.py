@@ -49,6 +49,11 @@ def describe(obj: Mapping[str, Any]) -> str:
     return f"{kind} {place}/{called}" if place else f"{kind} {called}"
 
 
+def group_of(obj: Mapping[str, Any]) -> str:
+    """`resource.k8s.io` of `resource.k8s.io/v1`; "" for the core group."""
+    return str(obj.get("apiVersion") or "").rpartition("/")[0]
+
+
 def is_deleting(obj: Mapping[str, Any]) -> bool:
     return metadata(obj).get("deletionTimestamp") is not None
 

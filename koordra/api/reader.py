@@ -134,7 +134,9 @@ class Reader:
             or not low <= value <= (value if high is None else high)
         ):
             bounds = f"from {low} up" if high is None else f"from {low} to {high}"
-            raise self.wrong(f"{value!r} is not a whole number {bounds}", at=name)
+            raise self.wrong(
+                f"{value!r} is not a whole number {bounds}", "write one within the bounds", at=name
+            )
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str], meaning: str) -> str | None:

@@ -122,18 +122,16 @@ def owner_reference(obj: Object, kind: Kind) -> Object:
 
 
 def _metadata(obj: Object, read: Reader, driver: str) -> Object:
-    metadata: Object = {
+    nodes = suitable_nodes.annotation(read)
+    return {
         "name": objects.name(obj),
         "labels": {
             MANAGED_BY: names.FIELD_COMPONENT,
             **({CLASS_LABEL: "true"} if driver == names.DRIVER else {}),
         },
         "ownerReferences": [owner_reference(obj, RESOURCE_CLASSES)],
+        **({"annotations": nodes} if nodes else {}),
     }
-    if obj.get("suitableNodes") is not None:
-        selector = suitable_nodes.checked(read.inner("suitableNodes"))
-        metadata["annotations"] = suitable_nodes.annotation(selector)
-    return metadata
 
 
 def _driver_clause(read: Reader, driver: str) -> str:

@@ -4,24 +4,17 @@ requests        flat in v1alpha3 and v1beta1; v1 has the body under `exactly`, a
 devices         body under `basic` in v1alpha3 and v1beta1; capacities bare quantities in v1alpha3
 spec.controller, class suitableNodes, podSchedulingContext    v1alpha3's bridge to classic DRA: gone
 DeviceTaintRule class and CEL selectors: removed in 1.35, and a rule without them would taint more
-
-The type of every field is checked first (`problems`). An API server checks this; a file has not been through one, and a number
-where a text belongs would go into v1 unseen and be refused there, or by nobody. Every field that is wrong is reported, with its
-path as it stands in the file.
-
-    Type: field type, ...     types: text, whole, truth, amount (text or number), open (anything), Name, []Name, {}Name
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from koordra.api.classic import suitable_nodes
-from koordra.api.classic.notes import Note, Notes, fresh_metadata, is_made_anew
-from koordra.api.classic.sources import Sources
-from koordra.api.classic.v1alpha2 import V1
+from koordra.api.classic.notes import Notes, fresh_metadata
+from koordra.api.classic.v1alpha2 import Sources, v1_object
+from koordra.api.field_types import parse_types
 from koordra.api.objects import Object
 from koordra.api.reader import Reader
 
@@ -36,25 +29,11 @@ _EXACT: Final = (
 )
 
 
-def claim(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    if is_made_anew(obj, notes):
-        return []
-    return [_made(obj, _claim_spec(_spec(obj, notes), notes))]
-
-
-def template(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    outer = _spec(obj, notes)
-    metadata = dict(outer.inner("metadata").data)
-    spec: Object = {"metadata": metadata} if metadata else {}
-    spec["spec"] = _claim_spec(outer.inner("spec"), notes)
-    return [_made(obj, spec)]
-
-
 def _spec(obj: Object, notes: Notes) -> Reader:
     return Reader(obj.get("spec"), object=notes.object, field="spec")
 
 
-def _claim_spec(read: Reader, notes: Notes) -> Object:
+def claim_spec(read: Reader, _metadata: Object, _namespace: str, _sources: Sources, notes: Notes) -> Object:
     spec = dict(read.data)
     if spec.pop("controller", None):
         notes.warn(
@@ -75,30 +54,31 @@ def _request(read: Reader) -> Object:
         raise read.wrong("has both firstAvailable and the fields of one request", "keep one of them")
     read.text("deviceClassName", required=True)
     read.only(*_EXACT, problem="is no field of a request", ignored=("name", "firstAvailable"))
-    exactly = {name: data[name] for name in _EXACT if name in data}
-    return {"name": read.text("name", required=True), "exactly": exactly}
+    return {
+        "name": read.text("name", required=True),
+        "exactly": {name: data[name] for name in _EXACT if name in data},
+    }
 
 
 def device_class(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
     read = _spec(obj, notes)
-    spec = {name: value for name, value in read.data.items() if name != "suitableNodes"}
-    made = _made(obj, spec)
-    if read.data.get("suitableNodes") is not None:
-        selector = suitable_nodes.checked(read.inner("suitableNodes"))
-        annotations = made["metadata"].get("annotations", {})
-        made["metadata"]["annotations"] = {**annotations, **suitable_nodes.annotation(selector)}
+    metadata = fresh_metadata(obj)
+    if nodes := suitable_nodes.annotation(read):
+        metadata["annotations"] = {**metadata.get("annotations", {}), **nodes}
         notes.warn(
             read.place("suitableNodes"),
             f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}",
             "koordra's controller obeys it for its own devices; other drivers' pods need node affinity",
         )
-    return [made]
+    spec = {name: value for name, value in read.data.items() if name != "suitableNodes"}
+    return v1_object("DeviceClass", metadata, spec)
 
 
 def resource_slice(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
     read = _spec(obj, notes)
     devices = [_device(each) for each in read.each("devices")]
-    return [_made(obj, {**read.data, **({"devices": devices} if devices else {})})]
+    spec = {**read.data, **({"devices": devices} if devices else {})}
+    return v1_object("ResourceSlice", fresh_metadata(obj), spec)
 
 
 def _device(read: Reader) -> Object:
@@ -129,14 +109,10 @@ def taint_rule(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
         "DeviceTaintRule is served as v1 from Kubernetes 1.37 on",
         "1.36 serves v1beta2 and v1alpha3",
     )
-    return [_made(obj, dict(read.data))]
+    return v1_object("DeviceTaintRule", fresh_metadata(obj), dict(read.data))
 
 
-def _made(obj: Object, spec: Object) -> Object:
-    return {"apiVersion": V1, "kind": obj.get("kind"), "metadata": fresh_metadata(obj), "spec": spec}
-
-
-_TABLE: Final = """
+FIELD_TYPES: Final = parse_types("""
 ResourceClaim: spec ClaimSpec
 ResourceClaimTemplate: spec TemplateSpec
 DeviceClass: spec ClassSpec
@@ -169,59 +145,5 @@ Counter: value amount
 Taint: key text, value text, effect text, timeAdded text
 TaintRuleSpec: deviceSelector TaintSelector, taint Taint
 TaintSelector: driver text, pool text, device text, deviceClassName text, selectors []Selector
-"""
-_SCALARS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
-    "text": ((str,), "a text; quote it"),
-    "whole": ((int,), "a whole number without quotes"),
-    "truth": ((bool,), "true or false without quotes"),
-    "amount": ((str, int, float), "a quantity, like 16Gi"),
-}
-
-
-def problems(obj: Object) -> Iterator[Note]:
-    """A refusal for every field whose value is of the wrong kind. Fields that are not in the table are not looked at."""
-    where = f"{obj.get('kind')} {_called(obj)}"
-    for path, problem in _of(str(obj.get("kind")), obj, ""):
-        yield Note(where, path, *problem, refused=True)
-
-
-def _called(obj: Object) -> str:
-    head = obj.get("metadata") or {}
-    return "/".join(str(head[part]) for part in ("namespace", "name") if head.get(part))
-
-
-@cache
-def _types() -> Mapping[str, Mapping[str, str]]:
-    rows = (row.partition(": ") for row in _TABLE.strip().splitlines())
-    return {
-        name: {field: kind for field, _, kind in (part.partition(" ") for part in fields.split(", "))}
-        for name, _, fields in rows
-    }
-
-
-def _of(kind: str, value: Any, path: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    if value is None or kind == "open":
-        return
-    if kind.startswith("[]"):
-        if not isinstance(value, list):
-            yield path, (f"{_shown(value)} is not a list", "write a list, each entry after a '-'")
-            return
-        for index, entry in enumerate(value):
-            yield from _of(kind[2:], entry, f"{path}[{index}]")
-    elif kind in _SCALARS:
-        accepted, wanted = _SCALARS[kind]
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind != "truth"):
-            yield path, (f"{_shown(value)} is of the wrong kind", f"use {wanted}")
-    elif not isinstance(value, Mapping):
-        yield path, (f"{_shown(value)} is not an object", "write fields with their values")
-    elif kind.startswith("{}"):
-        for name, entry in value.items():
-            yield from _of(kind[2:], entry, f"{path}[{name}]")
-    else:
-        for name, inner in _types().get(kind, {}).items():
-            yield from _of(inner, value.get(name), f"{path}.{name}" if path else name)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:36]} ..."
+""")
+"""What each kind holds; a field that is of another type is refused before the conversion."""

@@ -31,33 +31,33 @@ from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic.notes import Notes
-from koordra.api.classic.sources import CLAIM_PARAMETERS, CLASS_PARAMETERS, GROUP, group_of
+from koordra.api.kinds import RESOURCE_GROUP
 from koordra.api.objects import Object
 from koordra.api.opaque import parameters
 from koordra.api.reader import Reader
-from koordra.errors import InvalidInput, InvalidManifest
-from koordra.quantity import parse
+from koordra.errors import InvalidManifest
 
+CLAIM_PARAMETERS: Final = "ResourceClaimParameters"
+CLASS_PARAMETERS: Final = "ResourceClassParameters"
 REQUEST: Final = "default"
 """Name of the one request that a classic claim becomes."""
 MOST_OPAQUE: Final = 10 * 1024
 
 COUNT: Final = "count"
-CAPACITIES: Final = {
-    "memory": names.CAPACITY_MEMORY,
-    "cores": names.CAPACITY_CORES,
-    "bandwidth": names.CAPACITY_BANDWIDTH,
-    "share": names.CAPACITY_SHARE,
-}
+CAPACITIES: Final = (
+    names.CAPACITY_MEMORY,
+    names.CAPACITY_CORES,
+    names.CAPACITY_BANDWIDTH,
+    names.CAPACITY_SHARE,
+)
 ALIGNMENTS: Final = {
     "PCIeRoot": names.STANDARD_PCIE_ROOT,
     "SamePCIe": names.STANDARD_PCIE_ROOT,
     "NUMANode": names.STANDARD_NUMA_NODE,
 }
 _ALIGNMENT_FIELDS: Final = ("alignment", "requiredScope")
+_EVERY_OBJECT: Final = ("apiVersion", "kind", "metadata", "status")
 _UNITS: Final = ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E")
-
-
 _PLACES: Final = {
     "quantity": "capacity",
     **dict.fromkeys(("bool", "int", "string", "version", "intslice", "stringslice"), "attributes"),
@@ -71,6 +71,13 @@ _TOKEN: Final = re.compile(
 )
 
 
+def cel(expression: str) -> Object:
+    return {"cel": {"expression": expression}}
+
+
+_EVERYTHING: Final = (cel(""), cel("true"))
+
+
 @dataclass(slots=True)
 class Requested:
     """`requests`: (name, fields of `exactly` besides the class); constraints and config as in v1."""
@@ -82,7 +89,7 @@ class Requested:
 
 def of_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
     """The requests that a claim's parameters object describes. Raises Refused or InvalidManifest."""
-    if group_of(found) == GROUP and found.get("kind") == CLAIM_PARAMETERS:
+    if objects.group_of(found) == RESOURCE_GROUP and found.get("kind") == CLAIM_PARAMETERS:
         return _in_tree_claim(found, driver=driver, notes=notes)
     if found.get("apiVersion") == parameters.API_VERSION:
         return Requested(config=[_koordra(found, driver=driver, notes=notes)])
@@ -91,7 +98,7 @@ def of_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
 
 def of_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object], list[Object]]:
     """(selectors, config) of a class from its parameters object. Raises Refused or InvalidManifest."""
-    if group_of(found) == GROUP and found.get("kind") == CLASS_PARAMETERS:
+    if objects.group_of(found) == RESOURCE_GROUP and found.get("kind") == CLASS_PARAMETERS:
         return _in_tree_class(found, driver=driver, notes=notes)
     if found.get("apiVersion") == parameters.API_VERSION:
         return [], [_koordra(found, driver=driver, notes=notes)]
@@ -156,21 +163,22 @@ def _in_tree_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
         requested.config += _vendor_parameters(entry, driver)
         for request in entry.each("requests"):
             name = f"request-{len(requested.requests)}"
-            requested.requests.append((name, _named_resources(request, driver=driver, notes=about)))
+            selector = _selector(request, driver=driver, notes=about)
+            requested.requests.append((name, {} if selector in _EVERYTHING else {"selectors": [selector]}))
             requested.config += [{"requests": [name], **each} for each in _vendor_parameters(request, driver)]
-    if not requested.requests:
+    called = [name for name, _ in requested.requests]
+    if not called:
         raise notes.refuse(
             "parametersRef",
             f"{objects.describe(found)} asks for no device",
             "add driverRequests[].requests",
         )
-    if len(requested.requests) == 1:
-        notes.warn("spec", f"the request is called {requested.requests[0][0]!r} in v1")
+    if len(called) == 1:
+        notes.warn("spec", f"the request is called {called[0]!r} in v1")
     else:
-        called = ", ".join(name for name, _ in requested.requests)
         notes.warn(
             "spec",
-            f"the requests are called {called} in v1",
+            f"the requests are called {', '.join(called)} in v1",
             "containers may name them in resources.claims[].request",
         )
     return requested
@@ -183,14 +191,11 @@ def _vendor_parameters(read: Reader, driver: str) -> list[Object]:
     return [opaque(driver, body, object=read.object, field=read.place("vendorParameters"))]
 
 
-def _named_resources(read: Reader, *, driver: str, notes: Notes) -> Object:
-    """The fields of `exactly` for a request by a classic selector."""
-    named = read.inner("namedResources")
-    expression = named.text("selector")
-    if expression in ("", "true"):
-        return {}
-    text = v1_selector(expression, driver=driver, notes=notes, field=named.place("selector"))
-    return {"selectors": [cel(text)]}
+def _selector(entry: Reader, *, driver: str, notes: Notes, required: bool = False) -> Object:
+    """The v1 selector of `namedResources`."""
+    named = entry.inner("namedResources")
+    expression = named.text("selector", required=required)
+    return cel(v1_selector(expression, driver=driver, notes=notes, field=named.place("selector")))
 
 
 def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Object], list[Object]]:
@@ -201,10 +206,7 @@ def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Ob
         if (entry.data.get("driverName") or driver) != driver:
             about.warn(entry.field, f"is for driver {entry.data['driverName']} and is left out")
             continue
-        named = entry.inner("namedResources")
-        expression = named.text("selector", required=True)
-        text = v1_selector(expression, driver=driver, notes=about, field=named.place("selector"))
-        selectors.append(cel(text))
+        selectors.append(_selector(entry, driver=driver, notes=about, required=True))
     for entry in read.each("vendorParameters"):
         whose = entry.text("driverName") or driver
         body = entry.data.get("parameters")
@@ -212,95 +214,79 @@ def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Ob
     return selectors, config
 
 
-def cel(expression: str) -> Object:
-    return {"cel": {"expression": expression}}
-
-
 def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
     """A vendor's parameters object: the table's fields become standard ones, the whole object is carried as opaque parameters."""
-    spec = found.get("spec")
-    has_spec = isinstance(spec, Mapping)
-    base = "spec." if has_spec else ""
-    left: Object = dict(spec) if isinstance(spec, Mapping) else {**found}
-    for name in () if has_spec else ("apiVersion", "kind", "metadata", "status"):
-        left.pop(name, None)
-    about = notes.within(found)
+    about, spec = notes.within(found), found.get("spec")
+    if isinstance(spec, Mapping):
+        read = Reader(spec, object=about.object, field="spec")
+    else:
+        own = {name: value for name, value in found.items() if name not in _EVERY_OBJECT}
+        read = Reader(own, object=about.object)
     exactly: Object = {}
-    if COUNT in left:
-        exactly["count"] = _count(left.pop(COUNT), field=f"{base}{COUNT}", notes=about)
-    requests = _capacities(left, base=base, driver=driver, notes=about)
+    if COUNT in read.data:
+        exactly["count"] = read.between(COUNT, 1)
+    requests = _capacities(read, driver=driver, notes=about)
     if requests:
         exactly["capacity"] = {"requests": requests}
-    requested = Requested(requests=[(REQUEST, exactly)])
-    _alignment(left, base=base, driver=driver, requested=requested, notes=about)
+    requested = Requested([(REQUEST, exactly)], _alignment(read, driver=driver, notes=about))
+    left = sorted(read.data.keys() - {COUNT, *requests, *_ALIGNMENT_FIELDS})
     if left and driver == names.DRIVER:
         known = ", ".join((COUNT, *CAPACITIES, *_ALIGNMENT_FIELDS))
-        raise about.refuse(
-            f"{base}{min(left)}",
+        raise read.wrong(
             f"has no meaning for driver {names.DRIVER}",
             f"known are {known}, or parameters of {parameters.API_VERSION}",
+            at=left[0],
         )
     if left:
-        requested.config.append(opaque(driver, _embedded(found), object=about.object, field=base.rstrip(".")))
+        requested.config.append(opaque(driver, _embedded(found), object=about.object, field=read.field))
         about.warn(
-            base.rstrip("."),
-            f"{', '.join(sorted(left))}: carried as opaque parameters of {driver}",
+            read.field,
+            f"{', '.join(left)}: carried as opaque parameters of {driver}",
             "check that the driver still reads this kind",
         )
     return requested
 
 
-def _count(value: object, *, field: str, notes: Notes) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise notes.refuse(field, f"{value!r} is not a count of devices", "write a whole number from 1 up")
-    return value
-
-
-def _capacities(left: Object, *, base: str, driver: str, notes: Notes) -> Object:
+def _capacities(read: Reader, *, driver: str, notes: Notes) -> Object:
     """Share sizes. Only koordra's driver is known to have these capacities, and only a unit makes a size sure."""
     requests: Object = {}
-    for name, capacity in CAPACITIES.items():
-        if name not in left or (driver != names.DRIVER and name != names.CAPACITY_MEMORY):
+    for name in CAPACITIES:
+        if name not in read.data or (driver != names.DRIVER and name != names.CAPACITY_MEMORY):
             continue
-        value = left[name]
-        if name in ("memory", "bandwidth") and not str(value).endswith(_UNITS):
+        value = read.data[name]
+        if name in (names.CAPACITY_MEMORY, names.CAPACITY_BANDWIDTH) and not str(value).endswith(_UNITS):
             notes.warn(
-                f"{base}{name}",
+                read.place(name),
                 f"{value!r} has no unit and is not turned into a capacity",
                 'write it like "10Gi"',
             )
             continue
-        try:
-            parse(value)
-        except InvalidInput as error:
-            raise notes.refuse(f"{base}{name}", error.problem, error.remedy) from error
-        requests[capacity] = str(left.pop(name))
+        read.amount(name)
+        requests[name] = str(value)
         if driver != names.DRIVER:
             notes.warn(
-                f"{base}{name}",
-                f"is asked for as capacity {capacity!r}",
+                read.place(name),
+                f"is asked for as capacity {name!r}",
                 f"check that {driver} publishes it; without it no device fits",
             )
     return requests
 
 
-def _alignment(left: Object, *, base: str, driver: str, requested: Requested, notes: Notes) -> None:
+def _alignment(read: Reader, *, driver: str, notes: Notes) -> list[Object]:
+    """The constraints of v1."""
+    constraints: list[Object] = []
     for name in _ALIGNMENT_FIELDS:
-        if name not in left:
+        scope = read.choice(name, ALIGNMENTS, problem="has no v1 constraint")
+        if not scope:
             continue
-        attribute = ALIGNMENTS.get(str(left[name]))
-        if attribute is None:
-            raise notes.refuse(
-                f"{base}{name}", f"{left[name]!r} has no v1 constraint", f"use one of {', '.join(ALIGNMENTS)}"
-            )
-        left.pop(name)
-        requested.constraints.append({"requests": [REQUEST], "matchAttribute": attribute})
+        constraints.append({"requests": [REQUEST], "matchAttribute": ALIGNMENTS[scope]})
         if driver != names.DRIVER:
             notes.warn(
-                f"{base}{name}",
-                f"is a constraint on {attribute}",
+                read.place(name),
+                f"is a constraint on {ALIGNMENTS[scope]}",
                 f"check that {driver} publishes this attribute",
             )
+    return constraints
 
 
 def v1_selector(expression: str, *, driver: str, notes: Notes, field: str) -> str:

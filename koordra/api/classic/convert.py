@@ -5,7 +5,7 @@
          └─ each object, by apiVersion and kind (the table below)
                classic v1alpha1, v1alpha2      v1alpha2        (parameters: class_parameters, selectors)
                v1alpha3, v1beta1, v1beta2      beta_versions
-               pods and workloads              pod_claims      (suitableNodes: suitable_nodes)
+               pods and workloads              below: claims referred to directly, node affinity for suitableNodes
                anything else                   unchanged
                     │
                     └─ the translators, in order  ──> objects and notes
@@ -34,14 +34,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 from koordra.api import objects
-from koordra.api.classic import beta_versions, pod_claims, v1alpha2
-from koordra.api.classic.notes import Note, Notes, Refused, refusal_of
-from koordra.api.classic.sources import GROUP, Reference, Sources, group_of, reference_to
+from koordra.api.classic import beta_versions, suitable_nodes, v1alpha2
+from koordra.api.classic.notes import Note, Notes, Refused, fresh_metadata
+from koordra.api.classic.v1alpha2 import Reference, Sources, reference_to
+from koordra.api.field_types import wrong_fields
+from koordra.api.kinds import RESOURCE_GROUP
 from koordra.api.objects import Object
-from koordra.errors import InvalidInput
+from koordra.api.pods import at, pods_in, replaced, spelled
+from koordra.api.reader import Reader
+from koordra.errors import InvalidInput, InvalidManifest
 
 __all__ = ["Conversion", "Note", "Notes", "Refused", "Translator", "convert"]
 
@@ -72,41 +77,38 @@ class Conversion:
     def refused(self) -> tuple[Note, ...]:
         return tuple(note for note in self.notes if note.refused)
 
-    def to_list(self) -> Object:
-        """One v1 List."""
-        return {"apiVersion": "v1", "kind": "List", "items": list(self.objects)}
-
 
 Converter = Callable[[Object, Sources, Notes], list[Object]]
 
+_parameters: Final = partial(
+    v1alpha2.left_out, problem="nothing in the files refers to it; v1 has no such object"
+)
 _CLASSIC: Final[Mapping[str, Converter]] = {
     "ResourceClass": v1alpha2.device_class,
     "ResourceClaim": v1alpha2.claim,
     "ResourceClaimTemplate": v1alpha2.template,
-    "ResourceClaimParameters": v1alpha2.parameters,
-    "ResourceClassParameters": v1alpha2.parameters,
+    "ResourceClaimParameters": _parameters,
+    "ResourceClassParameters": _parameters,
     "PodSchedulingContext": v1alpha2.left_out,
     "ResourceSlice": v1alpha2.left_out,
 }
 _STRUCTURED: Final[Mapping[str, Converter]] = {
     "DeviceClass": beta_versions.device_class,
-    "ResourceClaim": beta_versions.claim,
-    "ResourceClaimTemplate": beta_versions.template,
+    "ResourceClaim": partial(v1alpha2.claim, spec=beta_versions.claim_spec),
+    "ResourceClaimTemplate": partial(v1alpha2.template, spec=beta_versions.claim_spec),
     "ResourceSlice": beta_versions.resource_slice,
     "DeviceTaintRule": beta_versions.taint_rule,
     "PodSchedulingContext": v1alpha2.left_out,
 }
 VERSIONS: Final[Mapping[str, Mapping[str, Converter]]] = {
-    "v1alpha1": _CLASSIC,
-    "v1alpha2": _CLASSIC,
-    "v1alpha3": _STRUCTURED,
-    "v1beta1": _STRUCTURED,
-    "v1beta2": _STRUCTURED,
+    **dict.fromkeys(("v1alpha1", "v1alpha2"), _CLASSIC),
+    **dict.fromkeys(("v1alpha3", "v1beta1", "v1beta2"), _STRUCTURED),
 }
 """Version of resource.k8s.io -> kind -> converter. v1 is passed through."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LONGEST_NAME: Final = 253
+_SOURCE_FIELDS: Final = ("resourceClaimName", "resourceClaimTemplateName")
 
 
 def convert(found: Sequence[Object], *, translators: Sequence[Translator] = ()) -> Conversion:
@@ -119,7 +121,7 @@ def convert(found: Sequence[Object], *, translators: Sequence[Translator] = ()) 
     results: dict[Reference, Object] = {}
     reported: list[Note] = []
     for obj, parts, notes in made:
-        if reference_to(obj) in sources.used and group_of(obj):  # a ConfigMap may have other readers
+        if reference_to(obj) in sources.used and objects.group_of(obj):  # a ConfigMap may have other readers
             continue
         reported += notes.found
         for part in parts:
@@ -132,37 +134,38 @@ def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Tran
     try:
         _check_name(obj, notes)
         converter = _converter(obj, notes)
-        if converter in _STRUCTURED.values() and (wrong := list(beta_versions.problems(obj))):
-            notes.found += wrong
-            return []
+        if converter in _STRUCTURED.values():
+            for wrong in wrong_fields(obj, str(obj["kind"]), beta_versions.FIELD_TYPES):
+                notes.found.append(Note(notes.object, *wrong, refused=True))
+            if notes.found:
+                return []
         converted = converter(obj, sources, notes)
         return [part for one in converted for part in _translated(one, notes, translators)]
     except InvalidInput as error:
-        notes.found.append(refusal_of(error, notes.object))
+        about = error.object or notes.object
+        notes.found.append(Note(about, error.field, error.problem, error.remedy, refused=True))
     return []
 
 
 def _converter(obj: Object, notes: Notes) -> Converter:
-    if group_of(obj) == GROUP:
-        version = str(obj["apiVersion"]).rpartition("/")[2]
-        if version == "v1":
-            return _unchanged
-        kinds = VERSIONS.get(version)
-        if kinds is None:
-            raise notes.refuse(
-                "apiVersion",
-                f"{version} is no version of {GROUP} that is known",
-                f"known are {', '.join(VERSIONS)} and v1",
-            )
-        converter = kinds.get(str(obj.get("kind")))
-        if converter is None:
-            raise notes.refuse("kind", f"{GROUP}/{version} has no such kind", f"kinds are {', '.join(kinds)}")
-        return converter
-    return pod_claims.convert
-
-
-def _unchanged(obj: Object, _sources: Sources, _notes: Notes) -> list[Object]:
-    return [obj]
+    if objects.group_of(obj) != RESOURCE_GROUP:
+        return _with_claims
+    version = str(obj["apiVersion"]).rpartition("/")[2]
+    if version == "v1":
+        return lambda obj, _sources, _notes: [obj]
+    kinds = VERSIONS.get(version)
+    if kinds is None:
+        raise notes.refuse(
+            "apiVersion",
+            f"{version} is no version of {RESOURCE_GROUP} that is known",
+            f"known are {', '.join(VERSIONS)} and v1",
+        )
+    converter = kinds.get(str(obj.get("kind")))
+    if converter is None:
+        raise notes.refuse(
+            "kind", f"{RESOURCE_GROUP}/{version} has no such kind", f"kinds are {', '.join(kinds)}"
+        )
+    return converter
 
 
 def _translated(obj: Object, notes: Notes, translators: Sequence[Translator]) -> Sequence[Object]:
@@ -178,7 +181,7 @@ def _check_name(obj: Object, notes: Notes) -> None:
         return
     if not isinstance(called, str) or not called:
         raise notes.refuse("metadata.name", "is missing", "give the object a name")
-    if group_of(obj) != GROUP:
+    if objects.group_of(obj) != RESOURCE_GROUP:
         return
     if len(called) > _LONGEST_NAME or not _NAME.fullmatch(called):
         raise notes.refuse(
@@ -203,3 +206,70 @@ def _put(part: Object, results: dict[Reference, Object], reported: list[Note]) -
                 refused=True,
             )
         )
+
+
+def _with_claims(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
+    """A pod or workload with every `source` flattened; the very same object where nothing is classic about it."""
+    changed = obj
+    for path in pods_in(obj):
+        place = (*path, "spec")
+        read = Reader(at(obj, place), object=notes.object, field=spelled(place).rstrip("."))
+        spec = _pod_spec(read, obj, sources, notes)
+        if spec is not read.data:
+            kept = {name: value for name, value in changed.items() if name != "status"}
+            changed = replaced({**kept, "metadata": fresh_metadata(obj)}, place, spec)
+    return [changed]
+
+
+def _pod_spec(read: Reader, obj: Object, sources: Sources, notes: Notes) -> Any:
+    entries = list(read.each("resourceClaims"))
+    made = [_pod_claim(entry) for entry in entries]
+    result = read.data
+    if any("source" in entry.data for entry in entries):
+        result = {**result, "resourceClaims": made}
+    nodes = _suitable_nodes(made, obj, sources)
+    if nodes:
+        result = suitable_nodes.require(result, nodes)
+        notes.warn(
+            read.place("affinity"), "node affinity is added for the suitableNodes of the pod's classes"
+        )
+    return result
+
+
+def _pod_claim(read: Reader) -> Object:
+    if "source" not in read.data:
+        return dict(read.data)
+    source = read.inner("source")
+    source.only(*_SOURCE_FIELDS, problem="is no field of source")
+    given = {name: value for name in _SOURCE_FIELDS if (value := source.text(name))}
+    if len(given) != 1:
+        raise source.wrong(
+            "names both a claim and a template" if given else "names neither a claim nor a template",
+            f"write exactly one of {' and '.join(_SOURCE_FIELDS)}",
+        )
+    kept = {name: value for name, value in read.data.items() if name != "source"}
+    twice = [name for name in _SOURCE_FIELDS if kept.get(name)]
+    if twice and {name: kept[name] for name in twice} != given:
+        raise read.wrong("and source say different things", "keep one of the two forms", at=twice[0])
+    return {**kept, **given}
+
+
+def _suitable_nodes(entries: list[Object], obj: Object, sources: Sources) -> list[Object]:
+    """The node selectors of the classic classes that the pod's claims ask for, each once."""
+    found: list[Object] = []
+    for entry in entries:
+        for name, kind in zip(_SOURCE_FIELDS, ("ResourceClaim", "ResourceClaimTemplate"), strict=True):
+            claim = entry.get(name)
+            if not isinstance(claim, str):
+                continue
+            of = sources.class_of_claim(claim, kind=kind, namespace=objects.namespace(obj))
+            raw = (sources.classes.get(of) or {}).get("suitableNodes")
+            if raw is None:
+                continue
+            try:
+                selector = suitable_nodes.checked(Reader(raw, object=of, field="suitableNodes"))
+            except InvalidManifest:
+                continue  # the class itself is refused, with the same words
+            if selector not in found:
+                found.append(selector)
+    return found

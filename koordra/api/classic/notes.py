@@ -11,7 +11,7 @@ from typing import Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.errors import InvalidInput, InvalidManifest
+from koordra.errors import InvalidManifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,11 @@ class Notes:
 
     def refuse(self, field: str, problem: str, remedy: str = "") -> Refused:
         """The exception to raise: nothing of this object can be converted."""
-        return Refused(Note(self.object, field, problem, remedy, refused=True))
+        return Refused(problem, object=self.object, field=field, remedy=remedy)
 
 
 class Refused(InvalidManifest):
     """Ends the conversion of one object; caught by the converter, never seen outside."""
-
-    def __init__(self, note: Note) -> None:
-        super().__init__(note.problem, object=note.object, field=note.field, remedy=note.remedy)
-
-
-def refusal_of(error: InvalidInput, about: str) -> Note:
-    """The note of an object whose shape is wrong."""
-    return Note(error.object or about, error.field, error.problem, error.remedy, refused=True)
 
 
 # What an API server wrote, and what a new object must not carry.
@@ -87,14 +79,10 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 def fresh_metadata(obj: Object) -> Object:
     """The metadata as a person would have written it."""
     kept = {name: value for name, value in objects.metadata(obj).items() if name not in _SERVER_FIELDS}
-    annotations = {
-        name: value for name, value in objects.annotations_of(obj).items() if name != _LAST_APPLIED
-    }
-    if annotations:
-        kept["annotations"] = annotations
-    else:
-        kept.pop("annotations", None)
-    return kept
+    annotations = {**objects.annotations_of(obj)}
+    kept.pop("annotations", None)
+    annotations.pop(_LAST_APPLIED, None)
+    return {**kept, "annotations": annotations} if annotations else kept
 
 
 def is_made_anew(claim: Object, notes: Notes) -> bool:

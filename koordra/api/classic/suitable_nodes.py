@@ -33,16 +33,17 @@ def checked(read: Reader) -> Object:
             "is empty and selects no node", "write a term, or leave it out", at="nodeSelectorTerms"
         )
     for term in terms:
-        for expression in (each for part in _PARTS for each in term.each(part)):
-            _check_expression(expression)
+        for part in _PARTS:
+            for expression in term.each(part):
+                _check_expression(expression)
         term.only(*_PARTS, problem="is no field of a term")
     return {"nodeSelectorTerms": [dict(term.data) for term in terms]}
 
 
 def _check_expression(read: Reader) -> None:
     read.text("key", required=True)
-    read.text("operator", required=True)
-    operator = read.choice("operator", _OPERATORS, problem="is no operator")
+    operator = read.text("operator", required=True)
+    read.choice("operator", _OPERATORS, problem="is no operator")
     values = read.texts("values")
     wants = operator not in ("Exists", "DoesNotExist")
     if wants != bool(values):
@@ -50,8 +51,11 @@ def _check_expression(read: Reader) -> None:
         raise read.wrong(f"{operator} with {len(values)} values", remedy, at="values")
 
 
-def annotation(selector: Mapping[str, Any]) -> dict[str, str]:
-    """The annotation; the same selector is always the same text."""
+def annotation(read: Reader) -> dict[str, str]:
+    """The annotation for the field of a class, none where it has no such field. The same selector is always the same text."""
+    if read.data.get("suitableNodes") is None:
+        return {}
+    selector = checked(read.inner("suitableNodes"))
     return {SUITABLE_NODES: json.dumps(selector, sort_keys=True, separators=(",", ":"))}
 
 

@@ -6,24 +6,22 @@ ResourceClaim(Template)       one request for the class, or one per request of s
 allocationMode Immediate      an annotation that koordra's controller obeys; no other driver can
 ResourceClaim/ClassParameters into the claims and classes that refer to them
 PodSchedulingContext, ResourceSlice of named resources, status: nothing; they are made anew
+
+A classic claim says little by itself: its driver stands in the ResourceClass, what it requests in a parameters object. Both are
+looked up among the objects of the same conversion (`Sources`), never in a cluster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from koordra.api import names, objects
 from koordra.api.classic import class_parameters, suitable_nodes
-from koordra.api.classic.class_parameters import Requested, cel
+from koordra.api.classic.class_parameters import CLAIM_PARAMETERS, CLASS_PARAMETERS, Requested, cel
 from koordra.api.classic.notes import Notes, fresh_metadata, is_made_anew
-from koordra.api.classic.sources import (
-    CLAIM_PARAMETERS,
-    CLASS_PARAMETERS,
-    Reference,
-    Sources,
-    read_reference,
-    spelled,
-)
+from koordra.api.kinds import RESOURCE_GROUP
 from koordra.api.objects import Object
 from koordra.api.reader import Reader
 
@@ -33,46 +31,115 @@ MODE: Final = "koordra.io/allocation-mode"
 _CLASS_FIELDS: Final = ("driverName", "parametersRef", "structuredParameters", "suitableNodes")
 _ALWAYS: Final = ("apiVersion", "kind", "metadata", "status")
 
+Reference = tuple[str, str, str, str]
+"""(API group, kind, namespace, name)."""
+
+
+@dataclass(slots=True)
+class Sources:
+    """`used`: references of parameters objects that went into another object and need not be applied any more."""
+
+    classes: dict[str, Object] = field(default_factory=dict)
+    claims: dict[Reference, Object] = field(default_factory=dict)
+    parameters: dict[Reference, Object] = field(default_factory=dict)
+    generated: dict[tuple[str, Reference], Object] = field(default_factory=dict)
+    used: set[Reference] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, found: Iterable[Object]) -> Sources:
+        sources = cls()
+        for obj in found:
+            kind, ours = str(obj.get("kind")), objects.group_of(obj) == RESOURCE_GROUP
+            if kind in ("ResourceClass", "DeviceClass") and ours:
+                sources.classes[objects.name(obj)] = obj
+            elif kind in ("ResourceClaim", "ResourceClaimTemplate") and ours:
+                sources.claims[reference_to(obj)] = obj
+            else:
+                sources.parameters[reference_to(obj)] = obj
+            origin = obj.get("generatedFrom")
+            if kind in (CLAIM_PARAMETERS, CLASS_PARAMETERS) and isinstance(origin, Mapping):
+                group, of, name = (str(origin.get(part) or "") for part in ("apiGroup", "kind", "name"))
+                sources.generated[(kind, (group, of, objects.namespace(obj), name))] = obj
+        return sources
+
+    def parameters_object(self, reference: Reference, *, generated: str) -> Object | None:
+        """What a parametersRef means: the in-tree parameters generated from it where there are some, else the object."""
+        made = self.generated.get((generated, reference))
+        found = made if made is not None else self.parameters.get(reference)
+        if found is not None:
+            self.used.update((reference, reference_to(found)))
+        return found
+
+    def driver_of_class(self, name: str) -> str:
+        """The driver of a classic class among the objects, or ""."""
+        return _text(self.classes.get(name), "driverName")
+
+    def class_of_claim(self, name: str, *, kind: str, namespace: str) -> str:
+        """The classic class that a claim or template of the input asks for, or ""."""
+        spec = objects.spec_of(self.claims.get((RESOURCE_GROUP, kind, namespace, name)) or {})
+        return _text(spec.get("spec") if kind == "ResourceClaimTemplate" else spec, "resourceClassName")
+
+
+def _text(value: object, field: str) -> str:
+    found = value.get(field) if isinstance(value, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+def reference_to(obj: Object) -> Reference:
+    return objects.group_of(obj), str(obj.get("kind")), objects.namespace(obj), objects.name(obj)
+
+
+ClaimSpec = Callable[[Reader, Object, str, Sources, Notes], Object]
+"""The v1 spec of a claim; what has to be an annotation is written into the metadata, which comes second."""
+
+
+def v1_object(kind: str, metadata: Object, spec: Object) -> list[Object]:
+    return [{"apiVersion": V1, "kind": kind, "metadata": metadata, "spec": spec}]
+
 
 def device_class(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
     """A ResourceClass."""
     read = Reader(obj, object=notes.object)
     driver = read.text("driverName", required=True)
     read.only(*_CLASS_FIELDS, problem="is no field of this kind", ignored=_ALWAYS)
-    selectors = [cel(driver_selector(driver))]
+    selectors: list[Object] = [cel(driver_selector(driver))]
     config: list[Object] = []
-    place = read.inner("parametersRef").data.get("namespace")
-    reference = read_reference(read, namespace=str(place or "default"))
-    if reference is not None:
-        found = _parameters_object(reference, CLASS_PARAMETERS, read, sources)
-        more, config = class_parameters.of_class(found, driver=driver, notes=notes)
+    namespace = str(read.inner("parametersRef").data.get("namespace") or "default")
+    parameters = _parameters_object(read, CLASS_PARAMETERS, namespace, sources)
+    if parameters is not None:
+        more, config = class_parameters.of_class(parameters, driver=driver, notes=notes)
         selectors += more
     metadata = fresh_metadata(obj)
-    if obj.get("suitableNodes") is not None:
-        selector = suitable_nodes.checked(read.inner("suitableNodes"))
-        metadata["annotations"] = {**metadata.get("annotations", {}), **suitable_nodes.annotation(selector)}
-        notes.warn("suitableNodes", *_suitable_nodes_told(driver))
-    spec: Object = {"selectors": selectors, **({"config": config} if config else {})}
-    return [{"apiVersion": V1, "kind": "DeviceClass", "metadata": metadata, "spec": spec}]
-
-
-def _parameters_object(reference: Reference, generated: str, read: Reader, sources: Sources) -> Object:
-    found = sources.parameters_object(reference, generated=generated)
-    if found is None:
-        raise read.wrong(f"{spelled(reference)} is not among the files", "add it with -f", at="parametersRef")
-    return found
-
-
-def _suitable_nodes_told(driver: str) -> tuple[str, str]:
-    if driver == names.DRIVER:
-        return (
-            f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}, which koordra's controller obeys",
-            "pods of this input that use the class get node affinity too",
-        )
-    return (
-        "v1 has no such field, and no scheduler reads the annotation it is kept as",
-        "pods of this input that use the class get node affinity; give it to the others yourself",
+    if nodes := suitable_nodes.annotation(read):
+        metadata["annotations"] = {**metadata.get("annotations", {}), **nodes}
+        if driver == names.DRIVER:
+            notes.warn(
+                "suitableNodes",
+                f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}, which koordra's controller obeys",
+                "pods of this input that use the class get node affinity too",
+            )
+        else:
+            notes.warn(
+                "suitableNodes",
+                "v1 has no such field, and no scheduler reads the annotation it is kept as",
+                "pods of this input that use the class get node affinity; give it to the others yourself",
+            )
+    return v1_object(
+        "DeviceClass", metadata, {"selectors": selectors, **({"config": config} if config else {})}
     )
+
+
+def _parameters_object(read: Reader, generated: str, namespace: str, sources: Sources) -> Object | None:
+    """The object that `parametersRef` means, None where there is no such field. Raises InvalidManifest."""
+    if read.data.get("parametersRef") is None:
+        return None
+    ref = read.inner("parametersRef")
+    group, kind, name = ref.text("apiGroup"), ref.text("kind", required=True), ref.text("name", required=True)
+    found = sources.parameters_object((group, kind, namespace, name), generated=generated)
+    if found is None:
+        who = f"{kind}.{group}".rstrip(".")
+        raise ref.wrong(f"{who} {namespace}/{name} is not among the files", "add it with -f")
+    return found
 
 
 def driver_selector(driver: str) -> str:
@@ -83,59 +150,48 @@ def driver_selector(driver: str) -> str:
     return f'{base} && device.attributes["{names.DRIVER}"].allocator == "{names.ALLOCATOR_SCHEDULER}"'
 
 
-def claim(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    """A ResourceClaim; one that was made from a template for a pod is left to be made again."""
-    if is_made_anew(obj, notes):
-        return []
-    metadata = fresh_metadata(obj)
-    read = Reader(obj.get("spec"), object=notes.object, field="spec")
-    spec = _claim_spec(read, metadata, objects.namespace(obj), sources, notes)
-    return [{"apiVersion": V1, "kind": "ResourceClaim", "metadata": metadata, "spec": spec}]
-
-
-def template(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
-    """A ResourceClaimTemplate: the spec stands one level deeper, under its own metadata."""
-    outer = Reader(obj.get("spec"), object=notes.object, field="spec")
-    inner = dict(outer.inner("metadata").data)
-    made: Object = {"spec": _claim_spec(outer.inner("spec"), inner, objects.namespace(obj), sources, notes)}
-    if inner:
-        made = {"metadata": inner, **made}
-    return [
-        {"apiVersion": V1, "kind": "ResourceClaimTemplate", "metadata": fresh_metadata(obj), "spec": made}
-    ]
-
-
-def _claim_spec(read: Reader, metadata: Object, namespace: str, sources: Sources, notes: Notes) -> Object:
-    """The v1 spec; an Immediate claim's annotation is written into `metadata`."""
+def claim_spec(read: Reader, metadata: Object, namespace: str, sources: Sources, notes: Notes) -> Object:
     name = read.text("resourceClassName", required=True)
     read.only("resourceClassName", "parametersRef", "allocationMode", problem="is no field of this kind")
     driver = sources.driver_of_class(name)
     _allocation_mode(read, metadata, driver=driver, notes=notes)
-    reference = read_reference(read, namespace=namespace)
-    if reference is None:
-        return {"devices": _devices(name, Requested())}
-    found = _parameters_object(reference, CLAIM_PARAMETERS, read, sources)
-    if not driver:
+    parameters = _parameters_object(read, CLAIM_PARAMETERS, namespace, sources)
+    if parameters is not None and not driver:
         raise read.wrong(
             f"whose driver reads these parameters is not known: ResourceClass {name} is not among the files",
             "add it with -f",
             at="parametersRef",
         )
-    return {"devices": _devices(name, class_parameters.of_claim(found, driver=driver, notes=notes))}
-
-
-def _devices(class_name: str, requested: Requested) -> Object:
+    requested = Requested()
+    if parameters is not None:
+        requested = class_parameters.of_claim(parameters, driver=driver, notes=notes)
     devices: Object = {
         "requests": [
-            {"name": name, "exactly": {"deviceClassName": class_name, **exactly}}
-            for name, exactly in requested.requests
+            {"name": request, "exactly": {"deviceClassName": name, **exactly}}
+            for request, exactly in requested.requests
         ]
     }
-    if requested.constraints:
-        devices["constraints"] = requested.constraints
-    if requested.config:
-        devices["config"] = requested.config
-    return devices
+    rest = {"constraints": requested.constraints, "config": requested.config}
+    return {"devices": devices | {field: entries for field, entries in rest.items() if entries}}
+
+
+def claim(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = claim_spec) -> list[Object]:
+    """A ResourceClaim; one that was made from a template for a pod is left to be made again."""
+    if is_made_anew(obj, notes):
+        return []
+    metadata = fresh_metadata(obj)
+    read = Reader(obj.get("spec"), object=notes.object, field="spec")
+    made = spec(read, metadata, objects.namespace(obj), sources, notes)
+    return v1_object("ResourceClaim", metadata, made)
+
+
+def template(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = claim_spec) -> list[Object]:
+    """A ResourceClaimTemplate: the spec stands one level deeper, under its own metadata."""
+    outer = Reader(obj.get("spec"), object=notes.object, field="spec")
+    metadata = dict(outer.inner("metadata").data)
+    made = spec(outer.inner("spec"), metadata, objects.namespace(obj), sources, notes)
+    inner = {**({"metadata": metadata} if metadata else {}), "spec": made}
+    return v1_object("ResourceClaimTemplate", fresh_metadata(obj), inner)
 
 
 def _allocation_mode(read: Reader, metadata: Object, *, driver: str, notes: Notes) -> None:
@@ -157,13 +213,13 @@ def _allocation_mode(read: Reader, metadata: Object, *, driver: str, notes: Note
         notes.warn(at, "v1 allocates when a pod needs the claim", "nothing else can be had from this driver")
 
 
-def parameters(_obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    """ResourceClaimParameters or ResourceClassParameters: gone into what refers to them, or not needed."""
-    notes.warn("", "nothing in the files refers to it; v1 has no such object", "it is left out")
-    return []
-
-
-def left_out(_obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
-    """Objects that controllers and drivers make anew."""
-    notes.warn("", "v1 has no such object; what is needed is made anew", "it is left out")
+def left_out(
+    _obj: Object,
+    _sources: Sources,
+    notes: Notes,
+    *,
+    problem: str = "v1 has no such object; what is needed is made anew",
+) -> list[Object]:
+    """Objects that controllers and drivers make anew, or that went into what refers to them."""
+    notes.warn("", problem, "it is left out")
     return []

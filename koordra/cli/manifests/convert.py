@@ -12,7 +12,6 @@ import click
 import yaml
 
 from koordra.api.classic.convert import convert
-from koordra.api.objects import Object
 from koordra.cli.manifests.files import read_manifests
 from koordra.cli.output import as_text, yaml_text
 from koordra.compat.manifests import LegacyPods
@@ -68,7 +67,11 @@ def command(
         raise InvalidManifest("holds no object", object=", ".join(files), remedy="give it at least one")
     legacy = LegacyPods(settings_from(settings_files, default_dialect, manifests))
     conversion = convert(manifests, translators=[legacy])
-    click.echo(_rendered(conversion.objects, conversion.to_list(), output), nl=False)
+    if output == "json":
+        document = {"apiVersion": "v1", "kind": "List", "items": list(conversion.objects)}
+        click.echo(as_text(document, output), nl=False)
+    else:
+        click.echo("---\n".join(map(yaml_text, conversion.objects)), nl=False)
     for line in legacy.explained if explain else ():
         click.echo(line, err=True)
     for note in conversion.notes:
@@ -117,12 +120,6 @@ def _settings_of(text: str, *, source: str) -> Any:
         return yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:
         raise InvalidManifest(f"is not YAML: {' '.join(str(error).split())}", object=source) from error
-
-
-def _rendered(items: Sequence[Object], as_list: Object, output: str) -> str:
-    if output == "json":
-        return as_text(as_list, output)
-    return "---\n".join(yaml_text(item) for item in items)
 
 
 def _plain(value: Any) -> Any:

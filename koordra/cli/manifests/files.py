@@ -18,68 +18,41 @@ import yaml
 
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.templates import with_template_claims
+from koordra.api.field_types import parse_types, wrong_fields
 from koordra.api.pods import at, pods_in
 from koordra.errors import InvalidManifest
 
 Manifest = Mapping[str, Any]
 
-_MOST_SHOWN: Final = 60
 _COLONS: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?$")
 """`12:30`, a number to base 60 for YAML 1.1 and a text for Kubernetes."""
 
-_TEXTS: Final = "texts"
-_OBJECTS: Final = "objects"
-_OBJECT: Final = "object"
-_TEXT: Final = "text"
-_LIST: Final = "list"
-
-_SHAPES: Final[Mapping[str, Mapping[str, str]]] = {
-    "": {
-        "metadata": _OBJECT,
-        "metadata.name": _TEXT,
-        "metadata.namespace": _TEXT,
-        "metadata.uid": _TEXT,
-        "metadata.labels": _TEXTS,
-        "metadata.annotations": _TEXTS,
-        "spec": _OBJECT,
-        "status": _OBJECT,
-    },
-    "Node": {"spec.taints": _OBJECTS, "status.allocatable": _OBJECT, "status.conditions": _OBJECTS},
-    "Pod": {
-        "spec.nodeName": _TEXT,
-        "spec.nodeSelector": _TEXTS,
-        "spec.containers": _OBJECTS,
-        "spec.initContainers": _OBJECTS,
-        "spec.overhead": _OBJECT,
-        "spec.resources": _OBJECT,
-        "spec.resourceClaims": _OBJECTS,
-        "spec.tolerations": _OBJECTS,
-        "spec.affinity": _OBJECT,
-        "spec.affinity.nodeAffinity": _OBJECT,
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution": _OBJECT,
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms": _OBJECTS,
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.matchExpressions": _OBJECTS,
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.matchFields": _OBJECTS,
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.matchExpressions.values": _LIST,
-        "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.matchFields.values": _LIST,
-        "spec.containers.resources": _OBJECT,
-        "spec.initContainers.resources": _OBJECT,
-        "spec.containers.resources.requests": _OBJECT,
-        "spec.containers.resources.limits": _OBJECT,
-        "spec.initContainers.resources.requests": _OBJECT,
-        "spec.initContainers.resources.limits": _OBJECT,
-        "status.resourceClaimStatuses": _OBJECTS,
-    },
-    "ResourceClaimTemplate": {"spec.metadata": _OBJECT, "spec.spec": _OBJECT},
-    "ResourceSlice": {"spec.pool": _OBJECT, "spec.nodeSelector": _OBJECT, "spec.devices": _OBJECTS},
-    "ResourceClaim": {
-        "status.allocation": _OBJECT,
-        "status.allocation.nodeSelector": _OBJECT,
-        "status.allocation.nodeSelector.nodeSelectorTerms": _OBJECTS,
-        "status.reservedFor": _OBJECTS,
-    },
-}
-"""Per kind ("" is every kind) the fields that are read as they are, and what they have to be."""
+_FIELD_TYPES: Final = parse_types("""
+Object: metadata Metadata, spec {}open, status {}open
+Metadata: name text, namespace text, uid text, labels {}text, annotations {}text
+Node: metadata Metadata, spec NodeSpec, status NodeStatus
+NodeSpec: taints []{}open
+NodeStatus: allocatable {}open, conditions []{}open
+Pod: metadata Metadata, spec PodSpec, status PodStatus
+PodSpec: nodeName text, nodeSelector {}text, containers []Container, initContainers []Container, overhead {}open, resources {}open, resourceClaims []{}open, tolerations []{}open, affinity Affinity
+PodStatus: resourceClaimStatuses []{}open
+Affinity: nodeAffinity NodeAffinity
+NodeAffinity: requiredDuringSchedulingIgnoredDuringExecution NodeSelector
+NodeSelector: nodeSelectorTerms []NodeSelectorTerm
+NodeSelectorTerm: matchExpressions []Requirement, matchFields []Requirement
+Requirement: values []open
+Container: resources Resources
+Resources: requests {}open, limits {}open
+ResourceClaimTemplate: metadata Metadata, spec TemplateSpec, status {}open
+TemplateSpec: metadata {}open, spec {}open
+ResourceSlice: metadata Metadata, spec SliceSpec, status {}open
+SliceSpec: pool {}open, nodeSelector {}open, devices []{}open
+ResourceClaim: metadata Metadata, spec {}open, status ClaimStatus
+ClaimStatus: allocation Allocation, reservedFor []{}open
+Allocation: nodeSelector AllocationSelector
+AllocationSelector: nodeSelectorTerms []{}open
+""")
+"""The fields that are read as they are, and what they have to be. `Object` is every kind without a line."""
 
 
 def read_objects(files: Sequence[str]) -> list[Manifest]:
@@ -212,48 +185,10 @@ def _objects(document: object, *, where: str, checked: bool = True) -> Iterator[
         return
     if not isinstance(document.get("metadata"), Mapping):
         raise InvalidManifest("has no metadata", object=where, field="metadata", remedy="give it a name")
-    for shapes in (_SHAPES[""], _SHAPES.get(document["kind"], {})) if checked else ():
-        for path, shape in shapes.items():
-            _check(document, path.split("."), shape, where=where, field="")
+    kind = document["kind"] if document["kind"] in _FIELD_TYPES else "Object"
+    for path, problem, remedy in wrong_fields(document, kind, _FIELD_TYPES) if checked else ():
+        raise InvalidManifest(problem, object=where, field=path, remedy=remedy)
     yield document
-
-
-def _check(value: object, path: Sequence[str], shape: str, *, where: str, field: str) -> None:
-    """Raises InvalidManifest where the field is there and is not what it has to be; lists on the way are walked."""
-    if isinstance(value, list):
-        for number, entry in enumerate(value):
-            _check(entry, path, shape, where=where, field=f"{field}[{number}]")
-    elif path:
-        found = value.get(path[0]) if isinstance(value, Mapping) else None
-        if found is not None:
-            inner = f"{field}.{path[0]}" if field else path[0]
-            if len(path) == 1:
-                _check_value(found, shape, where=where, field=inner)
-            else:
-                _check(found, path[1:], shape, where=where, field=inner)
-
-
-def _check_value(value: object, shape: str, *, where: str, field: str) -> None:
-    if shape == _TEXT and not isinstance(value, str):
-        raise InvalidManifest(f"{_short(value)} is not a text", object=where, field=field, remedy="quote it")
-    if shape in (_OBJECT, _TEXTS) and not isinstance(value, Mapping):
-        raise InvalidManifest("is not an object", object=where, field=field)
-    if shape == _LIST and not isinstance(value, list):
-        raise InvalidManifest("is not a list", object=where, field=field)
-    if shape == _OBJECTS and not (
-        isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value)
-    ):
-        raise InvalidManifest("is not a list of objects", object=where, field=field)
-    if shape == _TEXTS and isinstance(value, Mapping):
-        for key, entry in value.items():
-            if not isinstance(key, str) or not isinstance(entry, str):
-                shown = f"{_short(key)}: {_short(entry)}"
-                raise InvalidManifest(f"{shown} is not a text", object=where, field=field, remedy="quote it")
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
 
 
 def _once(found: Sequence[Manifest]) -> list[Manifest]:

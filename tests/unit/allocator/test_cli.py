@@ -111,21 +111,21 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> N
     [
         (
             "kind: Node\nmetadata: {name: n, labels: {rack: 5}}",
-            r"metadata.labels: 'rack': 5 is not a text; quote it",
+            r"metadata.labels\[rack\]: 5 is not a text; quote it",
         ),
         ("kind: Node\nmetadata: {name: [n]}", r"metadata.name: \['n'\] is not a text"),
-        ("kind: Node\nmetadata: {name: n}\nstatus: []", "status: is not an object"),
+        ("kind: Node\nmetadata: {name: n}\nstatus: []", r"status: \[\] is not an object"),
         (
             "kind: Pod\nmetadata: {name: p}\nspec: {resourceClaims: gpu}",
-            "spec.resourceClaims: is not a list of objects",
+            "spec.resourceClaims: 'gpu' is not a list",
         ),
         (
             "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{}, {resources: {requests: 1}}]}",
-            r"spec.containers\[1\].resources.requests: is not an object",
+            r"spec.containers\[1\].resources.requests: 1 is not an object",
         ),
         (
             "kind: List\nitems: [{kind: Node, metadata: {name: n}, spec: 3}]",
-            r"items\[0\]: spec: is not an object",
+            r"items\[0\]: spec: 3 is not an object",
         ),
     ],
 )

@@ -312,4 +312,4 @@ def test_a_pod_template_of_a_wrong_shape_is_told(tmp_path: Path) -> None:
     path.write_text(json.dumps(job))
     told = CliRunner().invoke(plan_command.command, ["-f", str(path)])
     assert isinstance(told.exception, InvalidManifest)
-    assert "Job j: pod template: spec.resourceClaims: is not a list of objects" in str(told.exception)
+    assert "Job j: pod template: spec.resourceClaims: {'a': 1} is not a list" in str(told.exception)
