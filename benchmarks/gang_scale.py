@@ -161,7 +161,7 @@ def _gang(members: int, gpus: int, nics: int, number: int, *, launcher: bool) ->
             },
         }
         group = Group(tuple(map(ResourceClaim.from_dict, claims)), (pod,))
-        found.append(Member(f"d/{name}", group, index=index, needed=not asks))
+        found.append(Member(f"d/{name}", group, index=index))
     return Gang(f"job-{number}", found, members)
 
 

@@ -20,14 +20,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
 from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, Member, place_gang
-from koordra.placement.gang.score import Count, NodeCounts, Rules
-from koordra.placement.gang.topology.distribution import read_off
-from koordra.placement.gang.topology.domains import domains_at, tree_of
-from koordra.placement.gang.topology.packing import Packing
+from koordra.placement.gang.topology.domains import tree_of
+from koordra.placement.gang.topology.packing import Count, NodeCounts, Packing
 from tests.fakes.gang_engine import gang_engine, member, order_of
 from tests.long import mostly_long
 from tests.unit.allocator.machines import (
@@ -57,7 +54,9 @@ class Case:
     takes: dict[str, dict[Count, tuple[int, int]]]
     fixed: dict[str, int]
     touched: frozenset[str]
-    rules: Rules
+    want: Count
+    opened: frozenset[int]
+    required: int | None
     minimum: int
     kinds: dict[str, Any] = field(default_factory=dict)
 
@@ -76,24 +75,15 @@ def made_up(draw: random.Random) -> Case:
     sorts = [downward(draw, want) for _ in range(draw.randint(1, 3))]
     kinds = {name: draw.randrange(len(sorts)) for name in nodes}
     fixed = {name: draw.randint(1, 2) for name in nodes if draw.random() < 0.15}
-    order = list(range(levels))
-    draw.shuffle(order)
     required = draw.choice((None, None, *range(levels))) if levels else None
-    slices = draw.choice((None, None, None, *range(levels))) if levels else None
-    rules = Rules(
-        want=want,
-        levels=tuple(order),
-        opened=frozenset(at for at in range(levels) if draw.random() < 0.5),
-        required=required,
-        slice_level=slices,
-        slice_size=draw.choice((2, 3)) if slices is not None else 1,
-    )
     return Case(
         places,
         {name: sorts[kinds[name]] for name in nodes},
         fixed,
         frozenset(name for name in nodes if draw.random() < 0.3) | frozenset(fixed),
-        rules,
+        want,
+        frozenset(at for at in range(levels) if draw.random() < 0.5),
+        required,
         draw.randint(1, sum(want)),
         kinds,
     )
@@ -110,10 +100,10 @@ def downward(draw: random.Random, want: Count) -> dict[Count, tuple[int, int]]:
 
 
 def every_way(case: Case) -> Iterator[dict[str, Count]]:
-    zero = (0,) * len(case.rules.want)
+    zero = (0,) * len(case.want)
     options = [[zero, *case.takes[name]] for name in case.places]
     for counts in itertools.product(*options):
-        if all(map(int.__le__, map(sum, zip(*counts, strict=True)), case.rules.want)):
+        if all(map(int.__le__, map(sum, zip(*counts, strict=True)), case.want)):
             yield dict(zip(case.places, counts, strict=True))
 
 
@@ -121,21 +111,13 @@ def judged(case: Case, way: dict[str, Count]) -> tuple[int, ...] | None:
     """The score by its definition, least first; None for what the rules forbid."""
     used = {name for name, count in way.items() if any(count)}
     members = {name: sum(count) + case.fixed.get(name, 0) for name, count in way.items()}
-    rules = case.rules
-    if rules.required is not None:
-        domains = {case.places[name][: rules.required + 1] for name, number in members.items() if number}
+    if case.required is not None:
+        domains = {case.places[name][: case.required + 1] for name, number in members.items() if number}
         if len(domains) > 1 or any(not domain[-1] for domain in domains):
-            return None
-    if rules.slice_level is not None:
-        together: dict[tuple[str, ...], int] = {}
-        for name, number in members.items():
-            domain = case.places[name][: rules.slice_level + 1]
-            together[domain] = together.get(domain, 0) + number
-        if any(number % rules.slice_size for number in together.values()):
             return None
     new_domains = []
     opened = 0
-    for level in rules.levels:
+    for level in range(len(next(iter(case.places.values())))):
         of = {name: case.places[name][: level + 1] for name in case.places}
         before = {of[name] for name in case.fixed}
         entered = {of[name] for name in used} - before
@@ -144,7 +126,7 @@ def judged(case: Case, way: dict[str, Count]) -> tuple[int, ...] | None:
             own = [name for name in case.places if of[name] == domain]
             takes = sum(max((sum(count) for count in case.takes[name]), default=0) for name in own)
             placed = sum(sum(way[name]) for name in own)
-            opened += level in rules.opened and not case.touched & set(own) and placed < takes
+            opened += level in case.opened and not case.touched & set(own) and placed < takes
     return (
         -sum(map(sum, way.values())),
         sum(case.takes[name][way[name]][0] for name in used),
@@ -156,7 +138,10 @@ def judged(case: Case, way: dict[str, Count]) -> tuple[int, ...] | None:
 
 
 def packed(case: Case) -> tuple[tuple[int, ...] | None, dict[str, Count]]:
-    root = tree_of(case.places, fixed=case.fixed, touched=case.touched)
+    places = {
+        name: case.places[name] for name in sorted(case.places, key=lambda name: (case.places[name], name))
+    }
+    root = tree_of(places, fixed=case.fixed, touched=case.touched)
     kinds = {name: (case.kinds[name], name in case.fixed) for name in case.places}
     takes = {
         kinds[name]: NodeCounts(
@@ -164,19 +149,13 @@ def packed(case: Case) -> tuple[tuple[int, ...] | None, dict[str, Count]]:
         )
         for name in case.places
     }
-    packing = Packing(
-        root, case.rules, kinds, takes, {level: len(domains_at(root, level)) for level in case.rules.levels}
-    )
-    best: tuple[Any, ...] | None = None
-    for number, (costs, chain, table) in enumerate(packing.costs()):
-        for count in map(tuple, np.argwhere(costs < packing.infeasible).tolist()):
-            if sum(count) >= case.minimum:
-                found = (-sum(count), int(costs[count]), number, count, chain, table)
-                best = found if best is None or found[:2] < best[:2] else best
-    if best is None:
+    levels = range(len(next(iter(case.places.values()))))
+    domains = [len({path[: level + 1] for path in case.places.values()}) for level in levels]
+    best = Packing(root, kinds, takes, case.want, domains, case.opened, case.required).best()
+    placed = 0 if best is None else sum(map(sum, best.counts.values()))
+    if best is None or placed < case.minimum:
         return None, {}
-    order, _ = read_off(packing, best[1])
-    return (best[0], *order), packing.places(best[4], best[5], best[3])
+    return (-placed, *best.order), best.counts
 
 
 @pytest.mark.parametrize("hundred", mostly_long(range(20 * HUNDREDS), fast=4))
@@ -192,7 +171,7 @@ def test_no_spread_is_better_and_none_is_missed(hundred: int) -> None:
         found, places = packed(case)
         assert found == min(scores, default=None), (hundred, number, case)
         if found is not None:
-            zero = (0,) * len(case.rules.want)
+            zero = (0,) * len(case.want)
             way = {name: places.get(name, zero) for name in case.places}
             assert judged(case, way) == found, (hundred, number, case, places)
 

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang
-from koordra.placement.gang.table_fit import TableFit
+from koordra.placement.gang import Gang, GangAnswer, GangPlaced, Member, place_gang, table_fit
 from koordra.placement.gang.topology.packing import Costs, Packing
 from koordra.placement.gang.topology.rail_minimization import RailBound
 from tests.fakes.gang_engine import gang_engine, member, order_of
@@ -42,18 +41,20 @@ HUNDREDS = max(1, int(os.environ.get("KOORDRA_EXAMPLES") or 0) // 100)
 
 
 def shift_by_shift(packing: Packing, left: Costs, right: Costs) -> Costs:
-    found = np.full_like(left, packing.infeasible)
-    for number in np.flatnonzero(left < packing.infeasible):
-        np.minimum(found[number:], right[: right.size - number] + left[number], out=found[number:])
+    limit = max(left.max(), right.max())
+    found = np.full_like(left, limit)
+    for count in map(tuple, np.argwhere(left < limit).tolist()):
+        here = tuple(slice(number, None) for number in count)
+        there = tuple(slice(None, size - number) for number, size in zip(count, right.shape, strict=True))
+        np.minimum(found[here], right[there] + left[count], out=found[here])
     return found
 
 
 @contextmanager
 def plainly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TableFit, "numbers", lambda *_: None)
-        patch.setattr(TableFit, "fit", lambda *_: None)
-        patch.setattr(Packing, "_convolved_in_line", shift_by_shift)
+        patch.setattr(table_fit, "table_of", lambda *_, **__: None)
+        patch.setattr(Packing, "_convolved", shift_by_shift)
         patch.setattr(RailBound, "suffices", lambda *_: True)
         yield
 
@@ -150,7 +151,7 @@ def members_of(draw: random.Random) -> list[Member]:
             )
         )
     if draw.random() < 0.2:
-        found.append(member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True))
+        found.append(member("default/launcher", [pod("launcher", requests={"cpu": "1"})]))
     return found
 
 

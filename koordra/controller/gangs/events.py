@@ -95,7 +95,7 @@ class GangEvents:
         return tuple(member.pod for member in members if member.uid in fresh)
 
 
-def nearest_miss(answer: asked.GangUnsatisfiable | asked.GangUndecided) -> str:
+def nearest_miss(answer: asked.GangUnplaced) -> str:
     """What the first member without a place lacks; empty where the answer does not say."""
     for key in sorted(answer.reasons):
         reasons = answer.reasons[key]

@@ -200,14 +200,11 @@ class GangPlanner:
         elif turn.status.phase is Phase.WAITING:
             left = f", {len(answer.left)} wait for room" if answer.left else ""
             domains = "".join(f", {events.number_of(count, level)}" for level, count in answer.score.domains)
-            remark = f"; {answer.remark}" if answer.remark else ""
-            self._events.report(
-                gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted{remark}"
-            )
+            self._events.report(gang, events.STARTS, f"{where}{domains}{left}; their gates are lifted")
 
     # it does not fit
 
-    def _tell_waiting(self, turn: _Turn, answer: asked.GangUnsatisfiable | asked.GangUndecided) -> None:
+    def _tell_waiting(self, turn: _Turn, answer: asked.GangUnplaced) -> None:
         gang = turn.gang
         reason = events.OF_PHASE.get(turn.status.phase)
         if reason is not None:

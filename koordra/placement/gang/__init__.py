@@ -5,18 +5,17 @@
 Pure: the same gang and nodes in any order give the same answer, byte for byte. What a node says is the engine's word, kept with its
 request classes; what is gangs' own is how members are spread over the fabric. Every file imports only earlier ones:
 
-    types, score          what is asked and answered; the score as one number
-    member_classes        members that ask the same
-    member_assignment     the form of a node's answer
-    node_kinds            nodes that give one answer
-    preferred_scopes      Preferred scopes of several members
-    node_search           one node is asked for devices
-    device_table          tables of whole devices
-    table_fit             what nodes say by their tables
-    node_fit              what fits on one node
-    topology/             where a gang may stand in the fabric, how many members go to which node, and whether fewer rails could do
-    rank_assignment       who gets which rank, and what members are told
-    place                 the way from a gang to its answer
+    types                what is asked and answered
+    member_classes       members that ask the same
+    node_kinds           nodes that give one answer
+    member_assignment    the form of a node's answer
+    node_search          one node is asked for devices
+    device_table         tables of whole devices
+    table_fit            what nodes say by their tables
+    node_fit             what fits on one node
+    topology/            where a gang may stand in the fabric, how many members go to which node, and whether fewer rails could do
+    rank_assignment      who gets which rank, and what members are told
+    place                the way from a gang to its answer
 """
 
 from koordra.placement.gang.place import place_gang
@@ -28,6 +27,7 @@ from koordra.placement.gang.types import (
     GangPlaced,
     GangScore,
     GangUndecided,
+    GangUnplaced,
     GangUnsatisfiable,
     Member,
     PlacedMember,
@@ -40,6 +40,7 @@ __all__ = [
     "GangPlaced",
     "GangScore",
     "GangUndecided",
+    "GangUnplaced",
     "GangUnsatisfiable",
     "Member",
     "PlacedMember",

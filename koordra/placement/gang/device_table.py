@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -52,9 +52,16 @@ Way = tuple[tuple[int, ...], ...]
 """Per request, in the order of claims and requests: its devices, as positions on the node."""
 
 
+class Free(NamedTuple):
+    """What may be taken on a node, and what nobody uses, as bits of a table."""
+
+    takeable: int
+    untouched: int
+
+
 @dataclass(slots=True)
 class Table:
-    """Bit n is the device at position `devices[n]` of the node.
+    """Bit n is the device at position `devices[n]` of the node. `state`: the node as if nobody used its devices.
 
     `gpus`       the cards (those that count as spare)
     `apart`      a member's steps above PXB, by its set
@@ -63,6 +70,7 @@ class Table:
     `preferred`  some scope may be relaxed, so that only what fits is known here
     """
 
+    state: NodeState
     devices: tuple[int, ...]
     gpus: int
     own: dict[int, Way]
@@ -73,16 +81,11 @@ class Table:
     sets: list[DeviceTable]
     _members: list[frozenset[int]] = field(default_factory=list)
 
-    @property
-    def everywhere_near(self) -> bool:
-        """Whether no member can be apart from its NICs, so that nobody has to look who gets what."""
-        return not any(self.apart.values())
-
-    def best(self, number: int, *, takeable: int, untouched: int) -> Masks:
-        """The cheapest sets for so many members among the devices that may be taken; empty where none fits."""
+    def best(self, number: int, free: Free) -> Masks:
+        """The cheapest sets for so many members; empty where none fits."""
         if number >= len(self.sets):
             return np.empty(0, dtype=np.int64)
-        return self.sets[number].least(takeable=takeable, untouched=untouched)
+        return self.sets[number].least(takeable=free.takeable, untouched=free.untouched)
 
     def divided(self, best: Masks, number: int) -> list[int]:
         """The sets of the members, one after the other: each has the first that leaves the others a set of `sets`."""
@@ -141,6 +144,7 @@ def table_of(
     if any(one.cost.max(initial=0) >= ALTERNATIVE // 2 for one in tables):
         return None  # nobody could tell it from a step down in a list
     return Table(
+        state=state,
         devices=devices,
         gpus=sum(bit[at] for at in gpus if state.devices[at].plain.get(names.ATTR_TYPE) == names.TYPE_GPU),
         own=own,

@@ -21,12 +21,11 @@ from koordra.allocator.devices.gpu_nic_distance import worst_pair
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.offer import Offer
 from koordra.allocator.score import ALTERNATIVE, RELAXATION
-from koordra.allocator.search.solution import Placed
 from koordra.api import names
 from koordra.placement.candidates.result_cache import DeviceAssignment, Result, offer_of
 from koordra.placement.decide import Engine
 from koordra.placement.gang.member_classes import MemberClass
-from koordra.placement.gang.score import Count
+from koordra.placement.gang.topology.packing import Count
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 from koordra.topology.levels import Level
 
@@ -54,10 +53,6 @@ class MemberAssignment:
     types: frozenset[str] = frozenset()
     whole: bool = True
 
-    @property
-    def first(self) -> int:
-        return min((one.device for one in self.given), default=-1)
-
 
 @dataclass(frozen=True, slots=True)
 class Fit:
@@ -84,20 +79,24 @@ def fit_of(
     widened: int = 0,
 ) -> Fit:
     """The offers (of all members together, or one after the other) as assignments. `positions`: where on the node the offers' devices are."""
-    claims = [(offer, position) for offer in offers for position in range(len(offer.claims))]
+    claims = iter([(offer, position) for offer in offers for position in range(len(offer.claims))])
     assignments: list[tuple[MemberAssignment, ...]] = []
-    at = 0
     for _, members in alike:
-        own = []
-        for member in members:
-            own.append(_assignment_of(claims[at : at + len(member.asked)], positions))
-            at += len(member.asked)
-        assignments.append(tuple(sorted(own, key=lambda assignment: assignment.first)))
+        own = [
+            _assignment_of(list(itertools.islice(claims, len(member.asked))), positions) for member in members
+        ]
+        own.sort(key=lambda one: min((given.device for given in one.given), default=-1))
+        assignments.append(tuple(own))
     every = [assignment for own in assignments for assignment in own]
     used = {placed.device for offer in offers for placed in offer.placed}
+    apart = WIDENED_APART * widened + sum(assignment.apart for assignment in every)
+    for offer in offers:
+        # What the node's own score charges for wider scopes and for steps down in firstAvailable lists.
+        levels, rest = divmod(offer.cost, RELAXATION)
+        apart += WIDENED_APART * levels + ALTERNATIVE_APART * (rest // ALTERNATIVE)
     return Fit(
         tuple(assignments),
-        sum(assignment.apart for assignment in every) + sum(map(_charged, offers)) + WIDENED_APART * widened,
+        apart,
         sum(
             offered.plain.get(names.ATTR_TYPE) == names.TYPE_GPU
             and device not in used
@@ -112,37 +111,31 @@ def fit_of(
 def _assignment_of(claims: Sequence[tuple[Offer, int]], positions: Sequence[int] | None) -> MemberAssignment:
     devices = [plain for offer, position in claims for plain in offer.devices_of(position)]
     nics = _nics(devices)
-    placed = [
-        (claim, one)
+    given = [
+        DeviceAssignment(
+            claim,
+            one.wanted.request,
+            one.wanted.index,
+            one.device if positions is None else positions[one.device],
+            one.demand,
+            one.shared,
+        )
         for claim, (offer, position) in enumerate(claims)
         for one in offer.placed
         if one.wanted.claim == position
     ]
     return MemberAssignment(
-        tuple(
-            DeviceAssignment(
-                claim,
-                one.wanted.request,
-                one.wanted.index,
-                one.device if positions is None else positions[one.device],
-                one.demand,
-                one.shared,
-            )
-            for claim, one in placed
-        ),
+        tuple(given),
         tuple(map(rail_of, nics)),
         steps_apart(devices),
         frozenset(str(plain.get(names.ATTR_TYPE)) for plain in nics),
-        all(_is_whole(one) for _, one in placed),
-    )
-
-
-def _is_whole(placed: Placed) -> bool:
-    """Whether the device, where it is shared by percent, is taken as a whole."""
-    return all(
-        int(amount) >= _WHOLE
-        for name, amount in placed.demand.amounts.items()
-        if name.rpartition("/")[2] == names.CAPACITY_SHARE
+        # Whether devices that are shared by percent are taken as a whole.
+        all(
+            int(amount) >= _WHOLE
+            for one in given
+            for name, amount in one.demand.amounts.items()
+            if name.rpartition("/")[2] == names.CAPACITY_SHARE
+        ),
     )
 
 
@@ -160,12 +153,6 @@ def steps_apart(devices: Sequence[Mapping[str, Any]]) -> int:
 
 def _nics(devices: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [plain for plain in devices if plain.get(names.ATTR_TYPE) in (names.TYPE_NIC, names.TYPE_VF)]
-
-
-def _charged(offer: Offer) -> int:
-    """What the node's own score charges for steps down in firstAvailable lists and for wider scopes."""
-    levels, rest = divmod(offer.cost, RELAXATION)
-    return WIDENED_APART * levels + ALTERNATIVE_APART * (rest // ALTERNATIVE)
 
 
 def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:

@@ -27,7 +27,7 @@ _NUMBERS: Final = re.compile(r"([0-9]+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemberClass:
-    """`room` is what a member's pods ask of a node together; `needed` how many members are indispensable (they come first).
+    """`room` is what a member's pods ask of a node together.
 
     `devices` is the request class that stands for what a member asks of devices: classes that differ in CPU alone share it.
     """
@@ -35,7 +35,6 @@ class MemberClass:
     members: tuple[Member, ...]
     resolved_groups: tuple[ResolvedGroup, ...]
     room: Mapping[str, Decimal]
-    needed: int
     devices: RequestClass
 
     @property
@@ -44,7 +43,7 @@ class MemberClass:
 
 
 def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
-    """The classes, those with indispensable members first, then by what they ask (so that order of input does not matter).
+    """The classes by what they ask, so that order of input does not matter.
 
     Raises ClaimRefused for a claim that can be placed nowhere by anybody."""
     found: dict[Hashable, list[tuple[Member, ResolvedGroup]]] = {}
@@ -52,10 +51,9 @@ def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
         resolved = engine.resolve(member.group)
         key = (resolved.request_class, frozenset(member.excluded), member.group.allocated)
         found.setdefault(key, []).append((member, resolved))
-    ordered = sorted(found.values(), key=lambda own: (not own[0][0].needed, _asks(own[0][1])))
     devices: dict[Hashable, RequestClass] = {}
     classes = []
-    for own in ordered:
+    for own in sorted(found.values(), key=lambda own: _asks(own[0][1])):
         first, resolved = own[0]
         room: dict[str, Decimal] = {}
         for pod in first.group.pods:
@@ -67,7 +65,6 @@ def classes_of(members: Sequence[Member], engine: Engine) -> list[MemberClass]:
                 tuple(member for member, _ in own),
                 tuple(resolved for _, resolved in own),
                 room,
-                sum(member.needed for member, _ in own),
                 devices.setdefault(asks, resolved.request_class),
             )
         )
@@ -88,7 +85,7 @@ def _asks(resolved: ResolvedGroup) -> tuple[bool, list[tuple[bool, str, Requests
 
 
 def _order(member: Member) -> tuple[object, ...]:
-    return (not member.needed, member.index is None, member.index or 0, natural(member.key))
+    return (member.index is None, member.index or 0, natural(member.key))
 
 
 @lru_cache(maxsize=1 << 16)

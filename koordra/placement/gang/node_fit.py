@@ -20,35 +20,26 @@ from koordra.placement.gang.member_assignment import BARE, Alike, Fit, Rails, by
 from koordra.placement.gang.member_classes import MemberClass
 from koordra.placement.gang.node_kinds import NodeKind, NodeKinds
 from koordra.placement.gang.node_search import NodeSearch
-from koordra.placement.gang.score import Count, NodeCounts
-from koordra.placement.gang.table_fit import TableFit
+from koordra.placement.gang.table_fit import fit_by_table, kept_with, numbers_by_table
+from koordra.placement.gang.topology.packing import Count, NodeCounts
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
 _MOST_COUNTS: Final = 3_000
 """Counts that are tried on one kind of node (many classes that ask differently)."""
 
-_MOST_KEPT: Final = 1 << 14
-_KEPT: Final = "fits"
-
 
 @dataclass(slots=True)
 class NodeFit:
-    """Asks nodes for one gang. Not thread-safe. Nothing is asked before `kinds.find`."""
+    """Asks nodes for one gang. Not thread-safe. `asked`: questions to nodes that were not answered before."""
 
     classes: Sequence[MemberClass]
     engine: Engine
+    kinds: NodeKinds
+    searching: NodeSearch
     budget: int = 1
     unknown: bool = False
     asked: int = 0
-    """Questions to nodes that were not answered before."""
-    kinds: NodeKinds = field(init=False)
-    searching: NodeSearch = field(init=False)
-    tabled: TableFit = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.kinds = NodeKinds(self.classes, self.engine)
-        self.searching = NodeSearch(self.engine, self.budget)
-        self.tabled = TableFit(self.engine, self.searching)
+    _alike: dict[Count, Alike] = field(default_factory=dict)
 
     def takes(self, kind: NodeKind, rails: Rails | None = None) -> NodeCounts:
         """All counts that fit on a node of the kind."""
@@ -77,22 +68,22 @@ class NodeFit:
 
     def numbers(self, kind: NodeKind, count: Count, rails: Rails | None = None) -> tuple[int, int] | None:
         """How good the node's answer to a count is (apart, spare); None where the count does not fit."""
-        alike = self._alike(count)
+        alike = self._alike_of(count)
         if not alike:
             return 0, 0
         if len(alike) == 1:
             ((asks, own),) = alike
-            known = self.tabled.numbers(self.kinds.example[kind], kind.where, asks, own, rails)
-            if known is not None and len(own) <= len(known[0]):
-                return known[0][len(own) - 1]
-            if known is not None and known[1]:
+            known = numbers_by_table(self.engine, kind, asks, own[0], rails)
+            if known is not None and len(own) <= len(known.numbers):
+                return known.numbers[len(own) - 1]
+            if known is not None and known.complete:
                 return None
         fit = self.fit(kind, count, rails)
         return None if fit is None else (fit.apart, fit.spare)
 
     def fit(self, kind: NodeKind, count: Count, rails: Rails | None = None) -> Fit | None:
         """The answer of nodes of the kind to a count, by the rails allowed."""
-        alike = self._alike(count)
+        alike = self._alike_of(count)
         if not alike:
             return Fit(tuple((BARE,) * number for number in count), 0, 0, frozenset())
         fit = self._answer(kind, alike, rails)
@@ -104,41 +95,31 @@ class NodeFit:
         assert fit is not None
         return fit
 
-    def class_of(self, kind: NodeKind) -> Hashable:
-        """What nodes of the kind publish; themselves where that is like no other's."""
-        info = self.engine.index.nodes[self.kinds.example[kind]]
-        return info.devices.node_class or info
-
-    def _alike(self, count: Count) -> Alike:
+    def _alike_of(self, count: Count) -> Alike:
         """How many members ask the same of devices. Classes may differ in nothing but CPU or in the nodes that are excluded."""
-        found: dict[RequestClass, list[ResolvedGroup]] = {}
-        for one, number in zip(self.classes, count, strict=True):
-            if one.claims and number:
-                found.setdefault(one.devices, []).extend(one.resolved_groups[:number])
-        return list(found.items())
+        if count not in self._alike:
+            found: dict[RequestClass, list[ResolvedGroup]] = {}
+            for one, number in zip(self.classes, count, strict=True):
+                if one.claims and number:
+                    found.setdefault(one.devices, []).extend(one.resolved_groups[:number])
+            self._alike[count] = list(found.items())
+        return self._alike[count]
 
     def _answer(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> Fit | None:
         """The answer that is kept with the first request class; one that was sought in vain is sought again with a larger budget."""
-        kept: dict[Hashable, tuple[Fit | None, int]] = alike[0][0].kept.setdefault(_KEPT, {})
-        key = (kind.where, tuple((asks, len(own)) for asks, own in alike), rails)
-        known = kept.get(key)
+        kept = kept_with(alike[0][0], "fits")
+        key: Hashable = (kind.where, tuple((asks, len(own)) for asks, own in alike), rails)
+        known: tuple[Fit | None, int] | None = kept.get(key)
         if known is None or 0 < known[1] < self.budget:
-            if len(kept) >= _MOST_KEPT:
-                kept.clear()
             self.asked += 1
-            fit, unknown = self._searched(kind, alike, rails)
+            fit, unknown = None, False
+            if len(alike) == 1:
+                fit = fit_by_table(self.engine, kind, *alike[0], rails)
+            if fit is None:
+                fit, unknown = self.searching.search(kind.info, alike, rails)
             known = kept[key] = fit, self.budget if unknown else 0
         self.unknown = self.unknown or known[1] > 0
         return known[0]
-
-    def _searched(self, kind: NodeKind, alike: Alike, rails: Rails | None) -> tuple[Fit | None, bool]:
-        name = self.kinds.example[kind]
-        if len(alike) == 1:
-            ((asks, own),) = alike
-            fit = self.tabled.fit(name, kind.where, asks, own, rails)
-            if fit is not None:
-                return fit, False
-        return self.searching.search(name, alike, rails)
 
 
 def _all_smaller(count: Count, found: Mapping[Count, object], zero: Count) -> bool:

@@ -1,4 +1,4 @@
-"""Nodes of one kind give one answer, so only one of them, the example, is asked.
+"""Nodes of one kind give one answer, so only one of them, the first by name, is asked.
 
     where     the DeviceState: what the node publishes and what of it is taken (the node itself where selectors read identities)
     room      CPU, memory, pods and the like: how many members they leave room for
@@ -11,8 +11,9 @@ pods read no labels or names.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -21,7 +22,6 @@ from koordra.api import objects
 from koordra.errors import InvalidQuantity
 from koordra.placement.decide import Engine
 from koordra.placement.gang.member_classes import MemberClass
-from koordra.placement.gang.score import Count
 from koordra.placement.index import NodeInfo, identity
 from koordra.placement.node_class import DeviceState
 from koordra.placement.request.pod_terms import HOSTNAME, labels_read, node_constraints_text
@@ -30,115 +30,94 @@ from koordra.quantity import parse
 Where = tuple[DeviceState | NodeInfo, int]
 """Whose devices, and the node's generation where the node is asked for itself."""
 
+Refusals = tuple[tuple[Reason, ...], ...]
+"""Why a node is none, by class."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class NodeKind:
-    """`where` None: no class asks for devices. `room` is what is free of what is asked (None: not judged)."""
+    """`info` is the first node of the kind; `where` None: no class asks for devices; `room` is what is free of what is asked
+    (None: not judged); `fixed`: a fixed member is there."""
 
+    info: NodeInfo
     where: Where | None
     room: tuple[Decimal | None, ...]
     suits: tuple[bool, ...]
     fixed: bool
 
 
-Refusals = tuple[tuple[Reason, ...], ...]
-"""By class."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reads:
-    """What the members' pods read of a node besides its state: labels, and whether its name."""
-
-    labels: tuple[str, ...]
-    names: bool
-
-    @classmethod
-    def of(cls, classes: Sequence[MemberClass]) -> _Reads:
-        groups = [one.members[0].group for one in classes]
-        pods = [pod for group in groups for pod in group.pods]
-        names = any(group.allocated for group in groups) or any(
-            objects.spec_of(pod).get("nodeName") or "matchFields" in said or HOSTNAME in said
-            for pod in pods
-            for said in [node_constraints_text(pod)]
-        )
-        return cls(tuple(sorted(labels_read(pods))), names)
-
-    def labels_of(self, info: NodeInfo) -> tuple[str | None, ...]:
-        return tuple([info.labels.get(label) for label in self.labels]) if self.labels else ()
-
-
 @dataclass(slots=True)
 class NodeKinds:
-    """`of` is the kind of every node, `example` the first node by name of every kind, `refusals` why a node is none for each class."""
+    """`of` is the kind of every node, `all` are the kinds, `refusals` by node. `fixed`: nodes with fixed members."""
 
     classes: Sequence[MemberClass]
     engine: Engine
+    fixed: frozenset[str]
     of: dict[str, NodeKind] = field(default_factory=dict)
-    example: dict[NodeKind, str] = field(default_factory=dict)
+    all: dict[Hashable, NodeKind] = field(default_factory=dict)
     refusals: dict[str, Refusals] = field(default_factory=dict)
-    _resources: list[str] = field(default_factory=list)
-    _most: list[Decimal] = field(default_factory=list)
+    _resources: dict[str, Decimal] = field(default_factory=dict)
+    """What is asked, and how much by all members together."""
 
-    def find(self, fixed: frozenset[str]) -> None:
-        """The kind of every node."""
-        index = self.engine.index
-        self._resources = sorted(
-            {name for one in self.classes for name, amount in one.room.items() if amount}
-        )
-        self._most = [
-            sum((one.room.get(name, Decimal(0)) * len(one.members) for one in self.classes), Decimal(0))
-            for name in self._resources
-        ]
-        reads, arrived = _Reads.of(self.classes), self._arrived()
-        known: dict[Hashable, tuple[Refusals, NodeKind]] = {}
+    def __post_init__(self) -> None:
+        index, reads = self.engine.index, _reader(self.classes)
+        for one in self.classes:
+            for name, amount in one.room.items():
+                if amount:
+                    before = self._resources.get(name, Decimal(0))
+                    self._resources[name] = before + amount * len(one.members)
+        groups = [member.group for one in self.classes for member in one.members]
+        # Pods that count for a node already, since claims of theirs are there.
+        arrived = frozenset(identity(pod) for group in groups if group.allocated for pod in group.pods)
+        known: dict[Hashable, tuple[Refusals, tuple[Decimal | None, ...], NodeKind]] = {}
         for name in sorted(index.nodes):
             info = index.nodes[name]
-            key = (info.state, reads.labels_of(info), name if reads.names else "", name in fixed)
+            key = (info.state, reads(info), name in self.fixed)
             if key not in known:
-                told = tuple(tuple(self.engine.refusals(one.members[0].group, info)) for one in self.classes)
-                load = index.load_without(info, arrived) if arrived else info.load
-                kind = NodeKind(None, self._room(info.node, load), (), name in fixed)
-                known[key] = told, self._suited(kind, info, told)
-            refusals, kind = known[key]
-            if any(name in one.members[0].excluded for one in self.classes):
                 refusals = tuple(
-                    (*told, *_excluded(one, name)) for told, one in zip(refusals, self.classes, strict=True)
+                    tuple(self.engine.refusals(one.members[0].group, info)) for one in self.classes
                 )
-                kind = self._suited(kind, info, refusals)
-            self.refusals[name], self.of[name] = refusals, kind
-            self.example.setdefault(kind, name)
+                room = self._room(info.node, index.load_without(info, arrived) if arrived else info.load)
+                known[key] = refusals, room, self._kind(info, room, refusals)
+            refusals, room, self.of[name] = known[key]
+            excluded = [one.members[0].excluded.get(name) for one in self.classes]
+            if any(excluded):
+                refusals = tuple(
+                    (*told, reason) if reason is not None else told
+                    for told, reason in zip(refusals, excluded, strict=True)
+                )
+                self.of[name] = self._kind(info, room, refusals)
+            self.refusals[name] = refusals
 
-    def _arrived(self) -> frozenset[str]:
-        """Pods, by uid, that count for a node already, since claims of theirs are there."""
-        groups = [member.group for one in self.classes for member in one.members if member.group.allocated]
-        return frozenset(identity(pod) for group in groups for pod in group.pods)
-
-    def _suited(self, kind: NodeKind, info: NodeInfo, refusals: Refusals) -> NodeKind:
+    def _kind(self, info: NodeInfo, room: tuple[Decimal | None, ...], refusals: Refusals) -> NodeKind:
         asking = [one.resolved_groups[0].request_class for one in self.classes if one.claims]
         where: Where | None = None
         if asking and not all(refusals):
             identities = self.engine.index.known.identities
             alone = any(one.reads_any_of(identities) for one in asking)
             where = (info, info.generation) if alone else (info.devices, 0)
-        return replace(kind, where=where, suits=tuple(not told for told in refusals))
+        suits, fixed = tuple(not told for told in refusals), info.name in self.fixed
+        key = where, room, suits, fixed
+        return self.all.setdefault(key, NodeKind(info, where, room, suits, fixed))
 
     def _room(self, node: Mapping[str, Any], load: Mapping[str, Decimal]) -> tuple[Decimal | None, ...]:
         """What is free of what is asked, as far as the gang could use it; with one class in whole members."""
         allocatable = objects.status_of(node).get("allocatable") or {}
         if not allocatable:
             return (None,) * len(self._resources)
-        free = dict(_parsed(allocatable))
         found = []
-        for name, most in zip(self._resources, self._most, strict=True):
-            left = free.get(name, Decimal(0)) - load.get(name, Decimal(0))
-            left = max(Decimal(0), min(left, most))
+        for name, most in self._resources.items():
+            free = Decimal(0)
+            with suppress(InvalidQuantity):
+                free = parse(allocatable.get(name, "0"))
+            left = max(Decimal(0), min(free - load.get(name, Decimal(0)), most))
             if len(self.classes) == 1:
                 each = self.classes[0].room[name]
                 left = left // each * each
             found.append(left)
         return tuple(found)
 
-    def has_room(self, kind: NodeKind, count: Count) -> bool:
+    def has_room(self, kind: NodeKind, count: tuple[int, ...]) -> bool:
         """Whether CPU, memory and the like suffice."""
         return all(
             left is None
@@ -148,14 +127,14 @@ class NodeKinds:
         )
 
 
-def _excluded(one: MemberClass, name: str) -> list[Reason]:
-    found = one.members[0].excluded.get(name)
-    return [] if found is None else [found]
-
-
-def _parsed(amounts: Mapping[str, Any]) -> Iterator[tuple[str, Decimal]]:
-    for name, amount in amounts.items():
-        try:
-            yield name, parse(amount)
-        except InvalidQuantity:
-            continue
+def _reader(classes: Sequence[MemberClass]) -> Callable[[NodeInfo], Hashable]:
+    """What the members' pods read of a node besides its state: labels, and perhaps its name."""
+    groups = [one.members[0].group for one in classes]
+    pods = [pod for group in groups for pod in group.pods]
+    labels = sorted(labels_read(pods))
+    by_name = any(group.allocated for group in groups) or any(
+        objects.spec_of(pod).get("nodeName") or "matchFields" in said or HOSTNAME in said
+        for pod in pods
+        for said in [node_constraints_text(pod)]
+    )
+    return lambda info: (info.name if by_name else "", *[info.labels.get(label) for label in labels])

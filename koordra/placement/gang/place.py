@@ -23,11 +23,13 @@ from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason
 from koordra.placement.decide import Engine
 from koordra.placement.gang.member_assignment import offer_for
-from koordra.placement.gang.member_classes import MemberClass, classes_of, natural
+from koordra.placement.gang.member_classes import MemberClass, classes_of
 from koordra.placement.gang.node_fit import NodeFit
+from koordra.placement.gang.node_kinds import NodeKinds
+from koordra.placement.gang.node_search import NodeSearch
 from koordra.placement.gang.rank_assignment import ranks
 from koordra.placement.gang.topology.distribution import Distribution, Found
-from koordra.placement.gang.topology.domains import Scope
+from koordra.placement.gang.topology.domains import Scope, ScopeUnmet
 from koordra.placement.gang.topology.rail_minimization import FewerRails
 from koordra.placement.gang.types import (
     Gang,
@@ -35,13 +37,15 @@ from koordra.placement.gang.types import (
     GangPlaced,
     GangScore,
     GangUndecided,
+    GangUnplaced,
     GangUnsatisfiable,
     Member,
     PlacedMember,
 )
-from koordra.topology.network_topology import NODE, NetworkLevels
+from koordra.topology.network_topology import NetworkLevels
 
-_MOST_TOLD: Final = 24
+_MOST_NODES: Final = 24
+"""Nodes that reasons are told of."""
 
 
 def place_gang(
@@ -52,18 +56,21 @@ def place_gang(
     A larger `budget` searches longer before it says Undecided. Nothing is assumed: who writes the answer tells the index.
     """
     engine.settle()
+    missing = [text for member in gang.members for text in member.group.missing]
+    if missing:
+        return _nothing(gang, len(gang.fixed), missing[0], {})
     try:
-        missing = [text for member in gang.members for text in member.group.missing]
-        if missing:
-            return _nothing(gang, len(gang.fixed), missing[0], {})
-        fitting = NodeFit(classes_of(gang.members, engine), engine, budget)
-        scope = Scope(gang, engine.index, fabric or NetworkLevels())
-        spread = Distribution(gang, scope, fitting, budget)
-        return _Placing(gang, fitting, scope, spread, FewerRails(gang, fitting, spread, budget)).run()
+        classes = classes_of(gang.members, engine)
+        scope = Scope.of(gang, engine.index, fabric or NetworkLevels())
     except ClaimRefused as error:
-        return _nothing(
-            gang, len(gang.fixed), str(error), {member.key: (error.reason,) for member in gang.members}
-        )
+        reasons = {member.key: (error.reason,) for member in gang.members}
+        return _nothing(gang, len(gang.fixed), str(error), reasons)
+    except ScopeUnmet as error:
+        return _nothing(gang, len(gang.fixed), str(error), {}, cause=Cause.TOPOLOGY_SCOPE_UNMET)
+    kinds = NodeKinds(classes, engine, frozenset(one.node for one in gang.fixed))
+    fitting = NodeFit(classes, engine, kinds, NodeSearch(engine, budget), budget)
+    spread = Distribution(scope, fitting, budget, scope.tree({}))
+    return _Placing(gang, fitting, scope, FewerRails(gang, fitting, spread, budget)).run()
 
 
 def _nothing(
@@ -73,51 +80,36 @@ def _nothing(
     reasons: Mapping[str, Sequence[Reason]],
     *,
     cause: Cause = Cause.INSUFFICIENT_CAPACITY,
-) -> GangUnsatisfiable:
+) -> GangUnplaced:
     head = Reason(None, None, None, cause.value, f"gang {gang.name}: {text}")
-    return GangUnsatisfiable(
-        most, text, {member.key: (head, *reasons.get(member.key, ())) for member in gang.members}
-    )
+    answer = GangUndecided if cause is Cause.SEARCH_LIMIT else GangUnsatisfiable
+    return answer(most, text, {member.key: (head, *reasons.get(member.key, ())) for member in gang.members})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Placing:
     gang: Gang
     fitting: NodeFit
     scope: Scope
-    spread: Distribution
     rails: FewerRails
 
     def run(self) -> GangAnswer:
-        if not self.gang.members:
-            return self._nobody()
-        why = self.scope.find()
-        if why:
-            return _nothing(self.gang, len(self.gang.fixed), why, {}, cause=Cause.TOPOLOGY_SCOPE_UNMET)
-        self.fitting.kinds.find(frozenset(one.node for one in self.gang.fixed))
-        takes = {kind: self.fitting.takes(kind) for kind in self.fitting.kinds.example}
-        found = self.spread.packed(takes, None)
-        if found is None:
-            return self._refused()
-        return self._answer(self.rails.reduced(found, takes))
-
-    def _nobody(self) -> GangAnswer:
-        """A gang of which all are placed already has nothing to ask for."""
-        size = len(self.gang.fixed)
-        if size < self.gang.minimum:
-            text = f"{size} of {size} members fit, at least {self.gang.minimum} are needed"
-            return _nothing(self.gang, size, text, {})
-        nodes = len({one.node for one in self.gang.fixed})
-        return GangPlaced((), (), size, GangScore(size, 0, (), 0, nodes, len(self.rails.fixed()), 0))
+        takes = {kind: self.fitting.takes(kind) for kind in self.fitting.kinds.all.values()}
+        found = self.rails.spread.packed(takes, None)
+        if found.size + len(self.gang.fixed) < self.gang.minimum:
+            return self._refused(found.size + len(self.gang.fixed))
+        return self._answer(self.rails.reduced(found, takes) if found.counts else found)
 
     def _answer(self, found: Found) -> GangPlaced:
         waiting = [iter(zip(one.members, one.resolved_groups, strict=True)) for one in self.fitting.classes]
         engine, placed = self.fitting.engine, list[tuple[Member, PlacedMember]]()
-        for node in sorted(
-            found.counts, key=lambda name: (tuple(map(natural, self.scope.places[name])), natural(name))
-        ):
+        apart = spare = 0
+        for node, place in self.scope.places.items():
+            if node not in found.counts:
+                continue
             fit = self.fitting.placed(node, found.counts[node], found.rails)
-            domains = dict(zip(self.scope.levels, self.scope.places[node], strict=False))
+            apart, spare = apart + fit.apart, spare + fit.spare
+            domains = dict(zip(self.scope.levels, place, strict=False))
             for members, assignments in zip(waiting, fit.assignments, strict=True):
                 for assignment in assignments:
                     member, resolved = next(members)
@@ -126,81 +118,61 @@ class _Placing:
                     given = offer.allocations(pin_to_node=True)
                     allocations = {key: one.to_dict() for key, one in zip(keys, given, strict=True)}
                     levels = {key: level_of(offer.devices_of(at)) for at, key in enumerate(keys)}
-                    placed.append(
-                        (
-                            member,
-                            PlacedMember(member.key, node, 0, allocations, levels, domains, assignment.rails),
-                        )
-                    )
+                    one = PlacedMember(member.key, node, 0, allocations, levels, domains, assignment.rails)
+                    placed.append((member, one))
         ranked = ranks(placed, self.gang.fixed)
         done = {one.key for one in ranked}
-        return GangPlaced(
-            members=tuple(ranked),
-            left=tuple(member.key for member in self.gang.members if member.key not in done),
-            size=len(done) + len(self.gang.fixed),
-            score=self._score(found),
-            proven=found.proven and not self.fitting.unknown,
-            remark=self.scope.remark,
-        )
-
-    def _score(self, found: Found) -> GangScore:
-        used = set(found.counts) | {one.node for one in self.gang.fixed if one.node in self.scope.places}
-        fits = [self.fitting.placed(node, count, found.rails) for node, count in found.counts.items()]
-        rules = self.scope.rules(())
-        return GangScore(
-            placed=found.size + len(self.gang.fixed),
-            apart=sum(fit.apart for fit in fits),
-            domains=tuple(
-                (self.scope.levels[at], len({self.scope.places[node][: at + 1] for node in used}))
-                for at in rules.levels
-            ),
+        used = found.counts.keys() | {one.node for one in self.gang.fixed if one.node in self.scope.places}
+        score = GangScore(
+            placed=len(done) + len(self.gang.fixed),
+            apart=apart,
+            domains=tuple(zip(self.scope.levels, self.scope.domains(used), strict=True)),
             opened=found.opened,
             nodes=len(used),
             rails=len(self.rails.fixed() | self.rails.used(found)),
-            spare=sum(fit.spare for fit in fits),
+            spare=spare,
+        )
+        return GangPlaced(
+            members=tuple(ranked),
+            left=tuple(member.key for member in self.gang.members if member.key not in done),
+            size=score.placed,
+            score=score,
+            proven=found.proven and not self.fitting.unknown,
         )
 
-    def _refused(self) -> GangUnsatisfiable | GangUndecided:
+    def _refused(self, most: int) -> GangUnplaced:
         """Fewer than the minimum fit, as far as is known."""
-        whole, most = len(self.gang.fixed) + len(self.gang.members), self.spread.most
-        required, levels = self.scope.required, self.scope.levels
-        where = (
-            f" in one {levels[required] if required < len(levels) else NODE}" if required is not None else ""
-        )
-        enough = f", at least {self.gang.minimum} are needed" if self.gang.minimum < whole else ""
+        whole, named = len(self.gang.fixed) + len(self.gang.members), self.scope.required_name
+        where = f" in one {named}" if named else ""
+        enough = f", at least {self.gang.minimum} are needed" if self.gang.minimum != whole else ""
         text = f"{most} of {whole} members fit{where}{enough}"
-        cause = Cause.INSUFFICIENT_CAPACITY if required is None else Cause.TOPOLOGY_SCOPE_UNMET
-        told = [self._reasons(one, at) for at, one in enumerate(self.fitting.classes)]
-        reasons = {
-            member.key: own
-            for one, own in zip(self.fitting.classes, told, strict=True)
-            for member in one.members
-        }
+        reasons: dict[str, list[Reason]] = {}
+        for at, one in enumerate(self.fitting.classes):
+            reasons |= dict.fromkeys([member.key for member in one.members], self._reasons(one, at))
+        cause = Cause.TOPOLOGY_SCOPE_UNMET if named else Cause.INSUFFICIENT_CAPACITY
         if self.fitting.unknown:
             text = f"no placement was found or excluded within the search limit; so far {text}"
-            found = _nothing(self.gang, most, text, reasons, cause=Cause.SEARCH_LIMIT)
-            return GangUndecided(found.most, found.text, found.reasons)
-        if most >= self.gang.minimum:
-            text += ", but not all that are indispensable"
+            cause = Cause.SEARCH_LIMIT
         return _nothing(self.gang, most, text, reasons, cause=cause)
 
     def _reasons(self, one: MemberClass, at: int) -> list[Reason]:
         """Why a member of the class is not on the nodes: nodes that say the same words are told once, and so is every kind. Only where
         the node itself does not refuse, the allocator is asked for devices for one lone member."""
-        kinds, found = self.fitting.kinds, list[Reason]()
-        told: set[Hashable] = set()
-        lone = tuple(int(position == at) for position in range(len(self.fitting.classes)))
+        fitting, kinds, found = self.fitting, self.fitting.kinds, list[Reason]()
+        seen: set[Hashable] = set()
+        lone = tuple(int(position == at) for position in range(len(fitting.classes)))
         for name in sorted(kinds.of):
-            if len(told) >= _MOST_TOLD:
+            if len(seen) >= _MOST_NODES:
                 break
             kind, refusals = kinds.of[name], kinds.refusals[name][at]
             key: Hashable = tuple(reason.detail for reason in refusals) or kind
-            if key in told:
+            if key in seen:
                 continue
-            told.add(key)
+            seen.add(key)
             if refusals:
                 found += [replace(reason, node=name) for reason in refusals]
-            elif one.claims and self.fitting.numbers(kind, lone) is None:
-                answer = self.fitting.searching.ask(name, one.resolved_groups[0])
+            elif one.claims and fitting.numbers(kind, lone) is None:
+                info, taken = kind.info, fitting.engine.index.taken
+                answer = fitting.searching.ask(info, one.resolved_groups[0], taken)
                 found += [reason for _, reason in answer.reasons()]
         return found

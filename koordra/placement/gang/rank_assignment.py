@@ -26,7 +26,7 @@ def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed])
     """Every member's rank: its index where all members have one of their own below their number, else free numbers along the
     fabric (an Indexed Job that runs in waves has indexes beyond; its later pods take the ranks of those that ended).
 
-    Members that stay keep their rank, also one that is not their index; indispensable ones (a launcher) come first.
+    Members that stay keep their rank, also one that is not their index.
     """
     indexes = [member.index for member, _ in placed] + [one.index for one in fixed]
     kept = all(one.rank in (None, one.index) for one in fixed)
@@ -35,8 +35,7 @@ def ranks(placed: Sequence[tuple[Member, PlacedMember]], fixed: Sequence[Fixed])
         return sorted(found, key=lambda one: one.rank)
     held = {one.rank for one in fixed}
     free = (number for number in itertools.count() if number not in held)
-    ordered = [one for _, one in sorted(placed, key=lambda entry: not entry[0].needed)]
-    return [replace(one, rank=next(free)) for one in ordered]
+    return [replace(one, rank=next(free)) for _, one in placed]
 
 
 def gang_members(

@@ -22,14 +22,12 @@ class Member:
 
     `group`     the pods and those of their claims that are to be allocated now, as the engine is asked for them
     `index`     the position that the workload fixed (completion index); members get places in the order of the fabric by it
-    `needed`    the gang makes no sense without this member (a launcher); others may be left out of an elastic gang
     `excluded`  nodes that must not be used for this member, and why
     """
 
     key: str
     group: Group
     index: int | None = None
-    needed: bool = False
     excluded: Mapping[str, Reason] = field(default_factory=dict)
 
 
@@ -46,30 +44,23 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`minimum` counts fixed members too; the most that is wanted is all members. `required` and `preferred` name a level of
-    the fabric (or one of its node labels); all members, the fixed ones too, are in one domain of the required level.
-
-    With `slice_level` every domain of that level has a multiple of `slice_size` members (model-parallel groups in one NVLink
-    domain).
-    """
+    """`minimum` counts fixed members too; the most that is wanted is all members. `required` names a level of the fabric (or one
+    of its node labels): all members, the fixed ones too, are in one domain of it."""
 
     name: str
     members: Sequence[Member]
     minimum: int
     fixed: Sequence[Fixed] = ()
     required: str | None = None
-    preferred: str | None = None
-    slice_size: int = 1
-    slice_level: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GangScore:
-    """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See score.py.
+    """Compared in this order, less is better (but for `placed`). Everything counts fixed members too. See topology/packing.py.
 
     `apart`    steps above PXB of the worst pair of GPU and NIC, summed over the new members (PHB 1, NODE 2, SYS 3);
                a step down in a firstAvailable list counts 64, a level by which a Preferred scope is widened 1024
-    `domains`  per level that tells nodes apart: its name and the number of domains used; the preferred level first, then widest first
+    `domains`  per level that tells nodes apart, widest first: its name and the number of domains used
     `opened`   blocks and NVLink domains that were untouched and now are used in part
     `nodes`    number of nodes
     `rails`    number of rails that the gang's NICs are on
@@ -106,7 +97,6 @@ class GangPlaced:
     """`members` are those placed now, by rank; `left` were not placed (elastic gangs), in the order given.
 
     `size` counts the fixed members too. `proven`: no better score exists; False where a part of the search ran out of budget.
-    `remark`: what was wished for and could not be minded, and why.
     """
 
     members: tuple[PlacedMember, ...]
@@ -114,25 +104,27 @@ class GangPlaced:
     size: int
     score: GangScore
     proven: bool = True
-    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class GangUnsatisfiable:
-    """Proven: fewer than `minimum` fit. `most` is how many fit at most (fixed ones included)."""
+class GangUnplaced:
+    """No placement: `most` members fit, fixed ones included; `reasons` by member."""
 
     most: int
     text: str
     reasons: Mapping[str, tuple[Reason, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class GangUndecided:
-    """The search ran out of budget before it found or excluded a placement. `most`: the most members for which one was found."""
+class GangUnsatisfiable(GangUnplaced):
+    """Proven: fewer than `minimum` fit."""
 
-    most: int
-    text: str
-    reasons: Mapping[str, tuple[Reason, ...]]
+    __slots__ = ()
 
 
-GangAnswer = GangPlaced | GangUnsatisfiable | GangUndecided
+class GangUndecided(GangUnplaced):
+    """The search ran out of budget before it found or excluded a placement; `most` is the most for which one was found."""
+
+    __slots__ = ()
+
+
+GangAnswer = GangPlaced | GangUnplaced

@@ -47,7 +47,7 @@ def workers(count: int, gpus: int, *, prefix: str = "w", scope: str = "Required"
 
 
 def launcher() -> Member:
-    return member("default/launcher", [pod("launcher", requests={"cpu": "1"})], needed=True)
+    return member("default/launcher", [pod("launcher", requests={"cpu": "1"})])
 
 
 def placed(objects: Sequence[Dict], gang: Gang, **options: Any) -> GangPlaced:

@@ -10,9 +10,9 @@ import pytest
 from koordra.api.opaque.gang_member import GangMember, decode_gang_member
 from koordra.errors import InvalidParameters
 from koordra.kubelet_plugin.cdi.environment import variables
-from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable
+from koordra.placement.gang import Fixed, Gang, GangPlaced, GangUnsatisfiable, table_fit
 from koordra.placement.gang.node_search import NodeSearch
-from koordra.placement.gang.table_fit import TableFit
+from koordra.placement.index import NodeInfo
 from tests.unit.gang_placement.clusters import answered, cluster, placed, workers
 
 
@@ -28,11 +28,6 @@ def test_a_gang_without_anybody_and_with_a_minimum_does_not_fit() -> None:
     assert answer.most == 1
 
 
-def test_slices_of_nobody_are_refused() -> None:
-    answer = answered(cluster(a=2), Gang("g", workers(2, 8), 2, slice_size=0, slice_level="block"))
-    assert isinstance(answer, GangUnsatisfiable)
-
-
 def test_no_new_member_gets_the_rank_of_one_that_stays() -> None:
     stays = Fixed("f", "a-0", rank=1, index=0)
     answer = placed(cluster(a=2, b=2), Gang("g", workers(3, 8)[1:], 3, fixed=(stays,)))
@@ -44,13 +39,12 @@ def test_classes_that_ask_the_same_of_devices_are_one_question(monkeypatch: pyte
     searched: list[int] = []
     search = NodeSearch.search
 
-    def counted(self: NodeSearch, name: str, alike: Any, rails: Any) -> Any:
+    def counted(self: NodeSearch, info: NodeInfo, alike: Any, rails: Any) -> Any:
         searched.append(sum(len(own) for _, own in alike))
-        return search(self, name, alike, rails)
+        return search(self, info, alike, rails)
 
     monkeypatch.setattr(NodeSearch, "search", counted)
-    monkeypatch.setattr(TableFit, "numbers", lambda *_: None)
-    monkeypatch.setattr(TableFit, "fit", lambda *_: None)
+    monkeypatch.setattr(table_fit, "table_of", lambda *_, **__: None)
     members = workers(8, 1)
     for number, member in enumerate(members):
         spec: Any = member.group.pods[0]["spec"]
@@ -98,18 +92,6 @@ def test_of_five_thousand_members_hosts_are_left_out_and_ranks_are_not() -> None
     entry = GangMember("g", 4999, 5000, leader=hosts[0], hosts=hosts, slots=(8,) * 5000).to_dict()
     read = decode_gang_member(entry, object="claim", field="f")
     assert (read.rank, read.size, read.hosts, read.leader) == (4999, 5000, (), "worker-0.job")
-
-
-def test_a_preferred_level_that_nobody_knows_is_told() -> None:
-    members = workers(2, 8)
-    unknown = placed(cluster(a=2), Gang("g", members, 2, preferred="rack"))
-    assert unknown.remark == (
-        "the preferred topology is not minded: rack is no level of the fabric; "
-        "levels are zone, core, spine, block, nvlink, node"
-    )
-    nowhere = placed(cluster(a=2), Gang("g", members, 2, preferred="nvlink"))
-    assert "no node says which nvlink it is in" in nowhere.remark
-    assert placed(cluster(a=2), Gang("g", members, 2, preferred="block")).remark == ""
 
 
 def test_pods_of_a_later_wave_take_the_ranks_of_those_that_ended() -> None:

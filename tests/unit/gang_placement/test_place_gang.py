@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -59,7 +58,7 @@ def test_members_of_two_nodes_are_on_the_same_rails() -> None:
         held("a-0", [f"{kind}-{at}" for kind in ("gpu", "nic") for at in (0, 1, 4, 5, 6, 7)]),
         held("a-1", [f"{kind}-{at}" for kind in ("gpu", "nic") for at in (6, 7)]),
     ]
-    answer = placed(objects, Gang("job", workers(2, 2), 2, slice_size=1))
+    answer = placed(objects, Gang("job", workers(2, 2), 2))
     assert answer.score.nodes == 1  # both fit on a-1
     apart, there = list[Member](), list[dict[str, Any]]()
     for at, one in enumerate(workers(2, 2)):
@@ -176,20 +175,6 @@ def test_nvlink_domains_are_kept_whole() -> None:
     used = [held("r1-0", [f"gpu-{at}" for at in range(4)])]
     assert set(nodes_of(placed([*racks, *used], Gang("job", workers(2, 4), 2)))) <= {"r1-1", "r1-2", "r1-3"}
     assert {node[:2] for node in nodes_of(placed([*racks, *used], Gang("job", workers(4, 4), 4)))} == {"r0"}
-
-
-def test_slices_stay_together() -> None:
-    """Three racks with three free nodes each: eight members by fours do not fit, by threes six of nine do."""
-    objects = [
-        entry
-        for rack in ("r0", "r1", "r2")
-        for at in range(3)
-        for entry in node_in(f"{rack}-{at}", {NVLINK: rack})
-    ]
-    by_four = answered(objects, Gang("job", workers(8, 8), 8, slice_size=4, slice_level="nvlink"))
-    assert isinstance(by_four, GangUnsatisfiable)
-    by_three = placed(objects, Gang("job", workers(8, 8), 6, slice_size=3, slice_level="nvlink"))
-    assert Counter(one.domains["nvlink"] for one in by_three.members) == {"r0": 3, "r1": 3}
 
 
 def test_preferred_scopes_climb_only_as_far_as_needed() -> None:

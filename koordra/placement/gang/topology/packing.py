@@ -11,34 +11,69 @@ have one table, and a part that is there k times is convolved log k times, so th
 in which all nodes differ costs (nodes x members) additions. Nothing is sampled or cut: what the tables say is the optimum, and a
 count that the root's table does not have cannot be placed.
 
-The score is that of `score`. Domains and nodes that fixed members are in cost nothing more. A *required* level demands one domain of it
-(the one of the fixed members); slices demand multiples.
+The score, most important first; each part is a whole number and less is better:
 
-Ties: of equal ways to share, the first part by name takes the most; so places follow the names of domains and nodes.
+    placed    as many members as can be (an elastic gang)
+    apart     steps above PXB between a GPU and its NIC (PHB 1, NODE 2, SYS 3), since GPUDirect is off there and the slowest member
+              slows all; 64 for each step down in a firstAvailable list, 1024 for each level by which a Preferred scope is widened
+    domains   number of domains used, wide levels before narrow ones: fewest zones, in them fewest cores, spines, blocks, NVLink domains
+    opened    blocks and NVLink domains that nobody used and that the gang uses in part, so that whole ones stay whole for who
+              needs them; "in part": the members in it are fewer than its nodes take one by one
+    nodes     number of nodes
+    rails     number of rails that the gang's NICs are on: members on the same rails talk through one leaf switch (rail_minimization);
+              not minded where the whole gang is on one node
+    spare     GPUs left free on the nodes used (best fit)
+
+Every part but rails gets a digit of its own in one whole number, with a radix as large as this gang can make it, so that comparing
+numbers is comparing scores part by part. Mostly all digits fit into an int64; where they do not, Python's whole numbers are taken.
+
+Domains and nodes that fixed members are in cost nothing more. A *required* level demands one domain of it (the one of the fixed
+members). Ties: of equal ways to share, the first part by name takes the most; so places follow the names of domains and nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import reduce
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from koordra.placement.gang.score import INFEASIBLE, Count, NodeCounts, Rules, ScoreWeights
 from koordra.placement.gang.topology.domains import Domain
 
 Costs = NDArray[Any]
 
-_MOST_SHIFTS: Final = 64
+Count = tuple[int, ...]
+"""Members of each class."""
+
 OPERATIONS: Final = 1_500_000_000
 """Additions that one gang may cost: some seconds."""
+
+_MOST_ADDED: Final = 1 << 16
+"""Additions that are made at once."""
+
+_INFEASIBLE: Final = 1 << 61
+_BEYOND: Final = 1 << 400
+"""Infeasible, for costs that do not fit into 64 bits."""
 
 
 class TooMuch(Exception):
     """The tables would cost more additions than allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCounts:
+    """What one node of a kind takes: count -> (apart, spare). The empty count is left out. `fixed`: a fixed member is there.
+
+    `alone`: the most members that the node takes when nothing else is asked of it (no rails).
+    """
+
+    takes: Mapping[Count, tuple[int, int]]
+    fixed: bool = False
+    alone: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -51,272 +86,218 @@ class Table:
     right: Table | None = None
 
 
+class Packed(NamedTuple):
+    """The best counts by node; `order`: the parts of their score from `apart` on, without rails."""
+
+    counts: dict[str, Count]
+    order: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class Packing:
-    """One run over one tree. `kinds`: kind of every node; `takes`: what a kind takes."""
+    """One run over one tree. `kinds`: kind of every node; `takes`: what a kind takes; `want`: members of each class; `domains`: how
+    many there are of each level; `opened`: levels whose untouched domains count."""
 
     root: Domain
-    rules: Rules
     kinds: Mapping[str, Hashable]
-    takes: Mapping[Hashable, NodeCounts]
-    domains: Mapping[int, int]
+    takes: Mapping[Any, NodeCounts]
+    want: Count
+    domains: Sequence[int] = ()
+    opened: frozenset[int] = frozenset()
+    required: int | None = None
     operations: int = OPERATIONS
-    weights: ScoreWeights = field(init=False)
-    _tables: dict[Hashable, Table] = field(default_factory=dict)
-    _powers: dict[tuple[int, int], Table] = field(default_factory=dict)
-    _sums: dict[tuple[int, int], Table] = field(default_factory=dict)
-    _keys: dict[int, Hashable] = field(default_factory=dict)
+    _weights: list[int] = field(default_factory=list)
+    _infeasible: int = _INFEASIBLE
+    _totals: NDArray[np.int64] = field(init=False)
+    _tables: dict[int, Table] = field(default_factory=dict)
+    _powers: dict[tuple[Table, int], Table] = field(default_factory=dict)
+    _sums: dict[tuple[Table, Table], Table] = field(default_factory=dict)
+    _keys: dict[Domain | str, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
-    _capacity: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        used = [self.takes[kind] for kind in dict.fromkeys(self.kinds.values())]
-        self.weights = ScoreWeights.of(self.rules, used, self.domains, len(self.kinds))
+        self._totals = np.indices([number + 1 for number in self.want]).sum(axis=0)
+        entries = [entry for kind in set(self.kinds.values()) for entry in self.takes[kind].takes.values()]
+        members = sum(self.want)
+        used = min(members, len(self.kinds))
+        parts = [
+            used * max((apart for apart, _ in entries), default=0),
+            *(min(members, number) for number in self.domains),
+            sum(min(members, self.domains[at]) for at in self.opened),
+            used,
+            used * max((spare for _, spare in entries), default=0),
+        ]
+        weight = 1
+        for most in reversed(parts):
+            self._weights.insert(0, weight)
+            weight *= most + 1
+        if weight >= _INFEASIBLE:
+            self._infeasible = _BEYOND
+
+    def best(self) -> Packed | None:
+        """The counts with the most members, of those the cheapest, and of equal ones the one with most members of the first class.
+        None: no domain of the required level may take the gang."""
+        found = []
+        for number, chain in enumerate(self._chains((self.root,))):
+            table = self._table(chain[-1])
+            costs = table.costs
+            for domain in chain[-2::-1]:
+                costs = self._used(domain, costs)
+            counts = np.argwhere(costs < self._infeasible)
+            totals = counts.sum(axis=1)
+            counts = counts[totals == totals.max()]
+            cost = costs[tuple(counts.T)]
+            count: Count = tuple(counts[cost == cost.min()][-1].tolist())
+            found.append((-sum(count), int(cost.min()), number, count, chain[-1], table))
+        if not found:
+            return None
+        _, cost, _, count, domain, table = min(found, key=lambda way: way[:3])
+        order = []
+        for weight in self._weights:
+            part, cost = divmod(cost, weight)
+            order.append(part)
+        chosen: dict[str, Count] = {}
+        self._give(domain, table, count, chosen)
+        return Packed(chosen, tuple(order))
+
+    def _chains(self, chain: tuple[Domain, ...]) -> Iterator[tuple[Domain, ...]]:
+        """From the root to the domains that may take the whole gang: the root itself, or those of the required level."""
+        domain = chain[-1]
+        if self.required is None:
+            yield chain
+        elif domain.level == self.required:
+            # What no label names cannot be promised.
+            if domain.path[-1] and domain.fixed == self.root.fixed:
+                yield chain
+        else:
+            for part in domain.parts:
+                if isinstance(part, Domain):
+                    yield from self._chains((*chain, part))
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
-    def costs(self) -> list[tuple[Costs, tuple[Domain, ...], Table]]:
-        """The tables to choose from, with the domains from the root down to the one that takes all: one, or one per domain
-        of the required level."""
-        if self.rules.required is None:
-            table = self._of_domain(self.root)
-            return [(table.costs, (self.root,), table)]
-        return [(costs, chain, table) for chain in self._required() for costs, table in [self._within(chain)]]
-
-    def _required(self) -> list[tuple[Domain, ...]]:
-        """The chains to domains of the required level that may take the gang."""
-        found: list[tuple[Domain, ...]] = []
-
-        def walk(chain: tuple[Domain, ...]) -> None:
-            domain = chain[-1]
-            if domain.level == self.rules.required:
-                if domain.known and domain.fixed == self.root.fixed:
-                    found.append(chain)
-                return
-            for part in domain.parts:
-                walk((*chain, part))
-
-        walk((self.root,))
-        return found
-
-    def _within(self, chain: tuple[Domain, ...]) -> tuple[Costs, Table]:
-        table = self._of_domain(chain[-1])
-        costs = table.costs
-        for domain in reversed(chain[:-1]):
-            costs = self._used(domain, costs)
-        return costs, table
-
-    def _key(self, domain: Domain) -> Hashable:
-        """Equal for domains whose tables are equal: made of the same parts, with the same to pay."""
-        known = self._keys.get(id(domain))
+    def _key(self, part: Domain | str) -> int:
+        """Equal for nodes of a kind, and for domains whose tables are equal: made of the same parts, with the same to pay."""
+        known = self._keys.get(part)
         if known is None:
-            parts: list[Hashable] = [self._key(part) for part in domain.parts]
-            parts += [("node", self.kinds[node]) for node in domain.nodes]
-            numbered = sorted(self._numbers.setdefault(part, len(self._numbers)) for part in parts)
-            fixed = domain.fixed % self.rules.slice_size if domain.level == self.rules.slice_level else 0
-            known = (domain.level, domain.fixed > 0, fixed, domain.untouched, tuple(numbered))
-            self._keys[id(domain)] = known
+            content: Hashable
+            if isinstance(part, str):
+                content = self.kinds[part]
+            else:
+                parts = tuple(sorted(map(self._key, part.parts)))
+                content = part.level, part.fixed > 0, part.untouched, parts
+            known = self._keys[part] = self._numbers.setdefault(content, len(self._numbers))
         return known
 
-    def _of_domain(self, domain: Domain) -> Table:
-        key = self._key(domain)
-        table = self._tables.get(key)
-        if table is None:
-            parts = [(self._of_domain(members[0]), len(members)) for members in self._alike(domain)]
-            parts += [(self._of_node(kind), len(nodes)) for kind, nodes in self._alike_nodes(domain)]
-            inner = self._sum([self._power(part, times) for part, times in parts])
-            table = self._tables[key] = Table(self._used(domain, inner.costs), inner)
-        return table
-
-    def _alike(self, domain: Domain) -> list[list[Domain]]:
-        """The parts by key, in order of their first."""
-        found: dict[Hashable, list[Domain]] = {}
+    def _groups(self, domain: Domain) -> list[list[Domain | str]]:
+        """The parts, alike ones together, in an order that domains made of the same parts share."""
+        found: dict[int, list[Domain | str]] = {}
         for part in domain.parts:
             found.setdefault(self._key(part), []).append(part)
-        return self._in_order(found)
+        return [found[key] for key in sorted(found)]
 
-    def _alike_nodes(self, domain: Domain) -> list[tuple[Hashable, list[str]]]:
-        found: dict[Hashable, list[str]] = {}
-        for node in domain.nodes:
-            found.setdefault(self.kinds[node], []).append(node)
-        return [(self.kinds[nodes[0]], nodes) for nodes in self._in_order(found)]
+    def _table(self, part: Domain | str) -> Table:
+        key = self._key(part)
+        if key not in self._tables:
+            if isinstance(part, str):
+                self._tables[key] = Table(self._of_node(self.takes[self.kinds[part]]))
+            else:
+                powers = [self._power(self._table(group[0]), len(group)) for group in self._groups(part)]
+                inner = reduce(self._share, powers or [Table(self._of_node(NodeCounts({})))])
+                self._tables[key] = Table(self._used(part, inner.costs), inner)
+        return self._tables[key]
 
-    def _in_order(self, found: Mapping[Hashable, list[Any]]) -> list[list[Any]]:
-        """By number of the kind, which equal compositions share, so that they share their tables."""
-        return [
-            found[key]
-            for key in sorted(
-                found, key=lambda key: self._numbers.get(key, self._numbers.get(("node", key), 0))
-            )
-        ]
-
-    def _of_node(self, kind: Hashable) -> Table:
-        table = self._tables.get(("node", kind))
-        if table is None:
-            costs = self._nothing()
-            counts = self.takes[kind]
-            for count, (apart, spare) in counts.takes.items():
-                costs[count] = (
-                    apart * self.weights.apart
-                    + (0 if counts.fixed else self.weights.nodes)
-                    + spare * self.weights.spare
-                )
-            table = self._tables["node", kind] = Table(costs)
-        return table
-
-    def _nothing(self) -> Costs:
-        shape = tuple(number + 1 for number in self.rules.want)
-        costs: Costs = (
-            np.full(shape, INFEASIBLE, dtype=np.int64)
-            if self.weights.small
-            else np.full(shape, _BEYOND, dtype=object)
+    def _of_node(self, counts: NodeCounts) -> Costs:
+        costs: Costs = np.full(
+            self._totals.shape,
+            self._infeasible,
+            dtype=np.int64 if self._infeasible == _INFEASIBLE else object,
         )
-        costs[(0,) * len(shape)] = 0
+        costs[(0,) * costs.ndim] = 0
+        per_apart, per_node, per_spare = self._weights[0], self._weights[-2], self._weights[-1]
+        for count, (apart, spare) in counts.takes.items():
+            costs[count] = apart * per_apart + (0 if counts.fixed else per_node) + spare * per_spare
         return costs
-
-    @property
-    def infeasible(self) -> int:
-        return INFEASIBLE if self.weights.small else _BEYOND
 
     def _used(self, domain: Domain, inner: Costs) -> Costs:
-        """What the domain itself costs once it is used, and what it refuses."""
+        """With what the domain itself costs once it is used."""
         costs = inner.copy()
-        nothing = (0,) * costs.ndim
-        before = costs[nothing]
-        if not domain.fixed:
-            costs += self.weights.level.get(domain.level, 0)
-        if domain.level in self.rules.opened and domain.untouched:
-            total = self._totals()
-            costs[total < self._capacity_of(domain)] += self.weights.opened
-        costs[nothing] = before
-        if domain.level == self.rules.slice_level and domain.level >= 0:
-            uneven = (self._totals() + domain.fixed) % self.rules.slice_size != 0
-            costs[uneven] = self.infeasible
-        costs[costs >= self.infeasible] = self.infeasible
+        if 0 <= domain.level < len(self.domains) and not domain.fixed:
+            costs += self._weights[1 + domain.level]
+        if domain.level in self.opened and domain.untouched:
+            costs[self._totals < self._capacity(domain)] += self._weights[-3]
+        costs[(0,) * costs.ndim] = 0
+        costs[costs >= self._infeasible] = self._infeasible
         return costs
 
-    def _totals(self) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = np.indices(tuple(number + 1 for number in self.rules.want)).sum(axis=0)
-        return found
-
-    def _capacity_of(self, domain: Domain) -> int:
-        found = self._capacity.get(id(domain))
-        if found is None:
-            found = sum(map(self._capacity_of, domain.parts))
-            found += sum(self.takes[self.kinds[node]].alone for node in domain.nodes)
-            self._capacity[id(domain)] = found
-        return found
+    def _capacity(self, part: Domain | str) -> int:
+        """Members that the nodes take one by one."""
+        if isinstance(part, str):
+            return self.takes[self.kinds[part]].alone
+        return sum(map(self._capacity, part.parts))
 
     def _power(self, table: Table, times: int) -> Table:
         """The table of `times` parts alike."""
-        nothing = (0,) * table.costs.ndim
-        if table.costs[nothing] == 0:
-            times = min(times, max(sum(self.rules.want), 1))
-        known = self._powers.get((id(table), times))
+        times = min(times, max(sum(self.want), 1))
+        known = self._powers.get((table, times))
         if known is None:
-            if times == 1:
-                known = table
-            else:
-                more = times - times // 2
-                known = self._share(self._power(table, more), self._power(table, times // 2))
-            self._powers[id(table), times] = known
+            known = table
+            if times > 1:
+                known = self._share(self._power(table, times - times // 2), self._power(table, times // 2))
+            self._powers[table, times] = known
         return known
 
-    def _sum(self, tables: Sequence[Table]) -> Table:
-        if not tables:
-            return Table(self._nothing())
-        found = tables[0]
-        for table in tables[1:]:
-            found = self._share(found, table)
-        return found
-
     def _share(self, left: Table, right: Table) -> Table:
-        known = self._sums.get((id(left), id(right)))
+        known = self._sums.get((left, right))
         if known is None:
-            known = Table(self._convolved(left.costs, right.costs), left, right)
-            self._sums[id(left), id(right)] = known
+            known = self._sums[left, right] = Table(self._convolved(left.costs, right.costs), left, right)
         return known
 
     def _convolved(self, left: Costs, right: Costs) -> Costs:
-        if left.ndim == 1:
-            return self._convolved_in_line(left, right)
+        """The least of all shifts of one table by the counts of the other, many shifts at once, as far as they are feasible."""
         few, many = left, right
-        counts = np.argwhere(left < self.infeasible)
-        others = np.argwhere(right < self.infeasible)
-        if len(others) < len(counts):
-            few, many, counts = right, left, others
-        self.operations -= len(counts) * many.size
-        if self.operations < 0:
-            raise TooMuch
-        found: Costs = np.full_like(many, self.infeasible)
-        for count in map(tuple, counts.tolist()):
-            here = tuple(slice(number, None) for number in count)
-            there = tuple(slice(None, size - number) for number, size in zip(count, many.shape, strict=True))
-            np.minimum(found[here], many[there] + few[count], out=found[here])
-        return found
-
-    def _convolved_in_line(self, left: Costs, right: Costs) -> Costs:
-        """With one class: all shifts of the longer table at once, as far as it is feasible."""
-        few, many = left, right
-        counts, others = ((side < self.infeasible).nonzero()[0] for side in (left, right))
+        counts, others = (np.argwhere(side < self._infeasible) for side in (left, right))
         if len(others) < len(counts):
             few, many, counts, others = right, left, others, counts
         self.operations -= len(counts) * many.size
         if self.operations < 0:
             raise TooMuch
-        found: Costs = np.full_like(many, self.infeasible)
-        if not len(counts):
-            return found
-        reach, room = int(counts[-1]), int(others[-1]) + 1
-        width = min(reach + room, many.size)
-        padded = np.full(reach + width, self.infeasible, dtype=many.dtype)
-        padded[reach : reach + room] = many[: min(room, width)]
-        windows = as_strided(padded, (reach + 1, width), padded.strides * 2, writeable=False)
-        for part in range(0, len(counts), _MOST_SHIFTS):
-            shifts = counts[part : part + _MOST_SHIFTS]
-            shifted = windows[reach - shifts]
-            shifted += few[shifts][:, None]
-            np.minimum(found[:width], shifted.min(axis=0), out=found[:width])
+        found: Costs = np.full_like(many, self._infeasible)
+        reach, room = counts.max(axis=0), others.max(axis=0) + 1
+        shape = tuple(np.minimum(reach + room, many.shape).tolist())
+        padded = np.full(reach + shape, self._infeasible, dtype=many.dtype)
+        room = np.minimum(room, shape)
+        padded[_box(reach, reach + room)] = many[_box(0 * room, room)]
+        windows = as_strided(padded, (*(reach + 1), *shape), padded.strides * 2, writeable=False)
+        box = _box(0 * reach, shape)
+        at_once = max(1, _MOST_ADDED // int(np.prod(shape)))
+        for first in range(0, len(counts), at_once):
+            shifts = counts[first : first + at_once]
+            shifted = windows[tuple((reach - shifts).T)]
+            shifted += few[tuple(shifts.T)].reshape(-1, *[1] * few.ndim)
+            np.minimum(found[box], shifted.min(axis=0), out=found[box])
         return found
 
     # --- back to nodes ----------------------------------------------------------------------------------------------
 
-    def places(self, chain: Sequence[Domain], table: Table, count: Count) -> dict[str, Count]:
-        """Which node takes what, for a count that the table has."""
-        found: dict[str, Count] = {}
-        self._into(chain[-1], table, count, found)
-        return found
-
-    def _into(self, domain: Domain, table: Table, count: Count, found: dict[str, Count]) -> None:
+    def _give(self, domain: Domain, table: Table, count: Count, found: dict[str, Count]) -> None:
+        """Share a count that the table has among the domain's nodes."""
         if not any(count):
             return
         assert table.left is not None
-        groups: list[list[Any]] = [list(members) for members in self._alike(domain)]
-        tables = [self._of_domain(members[0]) for members in groups]
-        near = self._alike_nodes(domain)
-        groups += [nodes for _, nodes in near]
-        tables += [self._of_node(kind) for kind, _ in near]
-        powers = [self._power(one, len(group)) for one, group in zip(tables, groups, strict=True)]
-        for one, power, group, part in zip(
-            tables, powers, groups, self._parts(powers, table.left, count), strict=True
-        ):
-            for member, own in zip(group, self._each(power, one, part), strict=False):
-                if isinstance(member, Domain):
-                    self._into(member, one, own, found)
-                elif any(own):
-                    found[member] = own
-
-    def _parts(self, powers: Sequence[Table], whole: Table, count: Count) -> list[Count]:
-        """What each group of alike parts takes."""
-        taken: list[Count] = []
-        for _ in range(len(powers) - 1):
-            assert whole.left is not None
-            assert whole.right is not None
-            first = self._split(whole, count)
-            taken.append(_minus(count, first))
-            whole, count = whole.left, first
-        taken.append(count)
-        return taken[::-1]
+        whole, groups = table.left, self._groups(domain)
+        for at in range(len(groups) - 1, -1, -1):
+            one, own = self._table(groups[at][0]), count
+            power = self._power(one, len(groups[at]))
+            if at:
+                assert whole.left is not None
+                rest = self._split(whole, count)
+                whole, count, own = whole.left, rest, _minus(count, rest)
+            for part, number in zip(groups[at], self._each(power, one, own), strict=False):
+                if isinstance(part, Domain):
+                    self._give(part, one, number, found)
+                elif any(number):
+                    found[part] = number
 
     def _each(self, table: Table, one: Table, count: Count) -> list[Count]:
         """What each of the alike parts takes, those that take most first."""
@@ -335,12 +316,11 @@ class Packing:
         upto = tuple(slice(None, number + 1) for number in count)
         backwards = tuple(slice(number, None, -1) for number in count)
         total = table.left.costs[upto] + table.right.costs[backwards]
-        ways = np.argwhere(total == table.costs[count])
-        return tuple(int(number) for number in ways[-1])
+        return tuple(np.argwhere(total == table.costs[count])[-1].tolist())
 
 
-_BEYOND: Final = 1 << 400
-"""Infeasible, for costs that do not fit into 64 bits."""
+def _box(start: Sequence[int] | NDArray[Any], stop: Sequence[int] | NDArray[Any]) -> tuple[slice, ...]:
+    return tuple(slice(first, last) for first, last in zip(start, stop, strict=True))
 
 
 def _minus(count: Count, other: Count) -> Count:
