@@ -225,7 +225,6 @@ class KubeClient:
             response.release_conn()
 
     def version(self) -> str:
-        """The server's gitVersion (`v1.37.2`)."""
         return str(self._send("GET", "/version").get("gitVersion", ""))
 
     def _answer(
@@ -290,7 +289,6 @@ class KubeClient:
 
 
 def encoded(body: Any) -> bytes:
-    """A body as it is sent."""
     return _ENCODER.encode(body).encode()
 
 

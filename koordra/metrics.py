@@ -71,7 +71,6 @@ class Metrics:
         return found
 
     def text(self) -> str:
-        """Everything in Prometheus' text format."""
         return generate_latest(self._registry).decode()
 
 

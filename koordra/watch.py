@@ -70,14 +70,12 @@ class WatchCache:
             return self._objects.get(object_key)
 
     def objects(self) -> list[Object]:
-        """All of them, in the order of their keys."""
         with self._lock:
             if self._order is None:
                 self._order = sorted(self._objects)
             return [self._objects[object_key] for object_key in self._order]
 
     def run(self, stop: threading.Event) -> None:
-        """List and watch until `stop`."""
         backoff = FIRST_BACKOFF
         while not stop.is_set():
             try:

@@ -76,6 +76,11 @@ class Reason:
         return f"{where}{asked}: {self.reason}: {self.detail}"
 
 
+def reason_of(cause: Cause, detail: str, node: str | None = None) -> Reason:
+    """What concerns a node as a whole, or every node."""
+    return Reason(node, None, None, cause.value, detail)
+
+
 class ClaimRefused(PlanError):
     """One claim cannot be planned at all; upstream ends with an error there. `reason` is told on the claim."""
 

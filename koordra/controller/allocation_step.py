@@ -1,5 +1,12 @@
 """The planning step of a pass: groups that wait, most urgent first, each against all writes so far.
 
+    the whole group fits                           every claim is allocated
+    not so, but it has several pods                the most urgent pod that fits alone is served; the claims
+                                                   it shares then pin the others, who are planned beside it
+    not so, and it holds claims that nobody uses   those are given back: waiting while holding could lock two
+                                                   pods against each other
+    otherwise                                      it waits, with the allocator's reasons
+
 Which groups are considered is the queue's business (group_queue). Nodes are excluded for a group by others who give
 out the same cards (conflicts/), refusals by the scheduler (allocation/node_backoff), predicates over several
 pods (allocation/interpod_predicates), nodes kept free for groups that come first (reservations, gangs), and, in the allocator,
@@ -8,14 +15,13 @@ by the node's own predicates.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.group_decision import Decision, decide
 from koordra.controller.allocation.interpod_predicates import InterPodPredicates
 from koordra.controller.allocation.node_backoff import NodeBackoff
 from koordra.controller.allocation.pass_context import CONFLICT_PAUSE, REFUSED_PAUSE, PassContext
@@ -62,16 +68,15 @@ class AllocationStep:
         self._preemption = preemption
         self._eviction_backoff = EvictionBackoff()
         self._latency = latency
-        cache = context.cache
         self.placer = Placer(learned=learned)
         self.reservations = Reservations(starves_after=starves_after)
-        self.conflicts = ConflictWatch(cache)
-        self._predicates = InterPodPredicates(cache, self.placer.nodes)
+        self.conflicts = ConflictWatch(context.cache)
+        self._predicates = InterPodPredicates(context.cache, self.placer.nodes)
         self.gangs = GangController(
             context,
             self.placer,
             on_allocated=self._on_allocated,
-            excluded=lambda group: self._excluded(group, context.clock()),
+            excluded=self._excluded,
             starves_after=starves_after,
             place=place_gang,
             entries=gang_entries,
@@ -97,7 +102,10 @@ class AllocationStep:
         changed, gone = self._queue.update()
         for key in gone:
             self.reservations.forget(key)
-        self._reserve(now)
+        nodes, groups = self.placer.nodes, self._queue.groups
+        context.wake(
+            self.reservations.review(groups, nodes, fits_when_empty=self.placer.fits_when_empty, now=now)
+        )
         self.placer.learn(changed)
         epoch = cache.capacity_epoch.epoch
         concerns = (
@@ -117,49 +125,44 @@ class AllocationStep:
 
     def _consider(self, group: Group, epoch: int, now: float) -> None:
         """Plan the group unless nothing has changed for it. A pass that is cut off in between leaves it to the next one."""
-        excluded = self._excluded(group, now)
+        excluded = self._excluded(group)
         basis = basis_of(group, epoch, excluded)
         if self._queue.is_unchanged(group, basis, now):
-            self._queue.unchanged(group)
             return
         waited = self._queue.done(group)
-        decision = decide(
-            group, ask=partial(self.placer.place, excluded=excluded), users=self._context.users()
-        )
-        pause = self._carry_out(group, decision, now, at_once=not waited)
+        placement = best_placement(group, self.placer, excluded)
+        pause = self._carry_out(group, placement, now, at_once=not waited)
         if pause is not None:
             self._queue.waits(group, basis, None if pause < 0 else now + pause)
 
-    def _excluded(self, group: Group, now: float) -> Excluded:
-        found: dict[str, Reason] = self.conflicts.excluded(group)
-        cause = Cause.NODE_UNSUITABLE.value
-        for pod in group.pods:
-            for node, why in self._node_backoff.active(objects.uid(pod), now).items():
-                text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
-                found.setdefault(node, Reason(node, None, None, cause, text))
-        kept_free = self.gangs.reserved(group)
-        for side in (self._predicates.of(group), self.reservations.excluded_nodes(group), kept_free):
-            for node, reason in side.items():
-                found.setdefault(node, reason)
-        return found
+    def _excluded(self, group: Group) -> Excluded:
+        """Where several things keep it off a node, the last one's words are told."""
+        return {
+            **self.gangs.reserved(group),
+            **self.reservations.excluded_nodes(group),
+            **self._predicates.of(group),
+            **self._node_backoff.excluded_nodes(group.pods, self._context.clock()),
+            **self.conflicts.excluded(group),
+        }
 
     # carrying out
 
-    def _carry_out(self, group: Group, decision: Decision, now: float, *, at_once: bool) -> float | None:
+    def _carry_out(
+        self, group: Group, placement: GroupPlacement, now: float, *, at_once: bool
+    ) -> float | None:
         """Write the decision. Returns for how long the group need not be planned again: None not at all,
         UNTIL_THE_BASIS_CHANGES, otherwise seconds at most. `at_once`: it did not have to wait before."""
         context = self._context
-        placement = decision.placement
         if placement.defect:
             log.error("allocator_defect", group=group.label, traceback=placement.defect)
         if placement.allocations:
             return self._write(group, placement, at_once=at_once)
-        for held in decision.give_back:
-            context.give_back(held, why="the pod's other claims cannot be placed beside it")
+        unused = unused_claims(group, context.users())
+        for claim in unused:
+            context.give_back(claim, why="the pod's other claims cannot be placed beside it")
         for claim in group.pending:
-            reasons = placement.reasons.get(objects.key(claim), ())
-            context.events.waiting(claim, group.users(claim), reasons)
-        if decision.give_back:
+            context.events.waiting(claim, group.users(claim), placement.reasons.get(objects.key(claim), ()))
+        if unused:
             context.wake(context.clock())
             return None
         self.reservations.waits(group, now=now)
@@ -191,41 +194,30 @@ class AllocationStep:
         context.events.allocated(claim, pods, level=level)
 
     def _not_written(self, claim: Object, pods: tuple[Object, ...], written: Written) -> float | None:
-        log.info(
-            "allocation_not_written",
-            claim=objects.key(claim),
-            outcome=written.outcome.value,
-            message=written.message,
-        )
-        if written.outcome is Outcome.DROPPED:
-            reason = Reason(None, None, None, Cause.FEATURE_DISABLED.value, written.message)
-            self._context.events.waiting(claim, pods, (reason,))
-            return REFUSED_PAUSE
-        if written.outcome is Outcome.REFUSED:
-            self._context.events.report(claim_events.write_refused(claim, pods, message=written.message))
-            return REFUSED_PAUSE
-        if written.outcome is Outcome.GONE:
+        outcome, message = written.outcome, written.message
+        log.info("allocation_not_written", claim=objects.key(claim), outcome=outcome.value, message=message)
+        if outcome is Outcome.GONE:
             return CONFLICT_PAUSE * 50
-        return None
-
-    # nodes that are kept free, and pods that have to go
-
-    def _reserve(self, now: float) -> None:
-        fits = partial(self.placer.fits_when_empty, users=self._context.users())
-        nodes, groups = self.placer.nodes, self._queue.groups
-        self._context.wake(self.reservations.review(groups, nodes, fits_when_empty=fits, now=now))
+        if outcome is Outcome.DROPPED:
+            self._context.events.waiting(claim, pods, (reason_of(Cause.FEATURE_DISABLED, message),))
+        elif outcome is Outcome.REFUSED:
+            self._context.events.report(claim_events.write_refused(claim, pods, message=message))
+        else:
+            return None
+        return REFUSED_PAUSE
 
     def _preempt(self, group: Group, now: float) -> bool:
         """Evict for the group where that helps; False when an eviction was refused and is to be tried again."""
         if self.reservations.node_of(group) is not None:
             return True
-        excluded = self._excluded(group, now)
-        nodes = [info for name, info in self.placer.nodes.items() if name not in excluded]
-        users, together = (
+        excluded = self._excluded(group)
+        found = preemption_for(
+            group,
+            [info for name, info in self.placer.nodes.items() if name not in excluded],
             self._context.users(),
-            self._eviction_backoff.without_refused(self.gangs.together(), now),
+            fits=self.placer.fits,
+            together=self._eviction_backoff.without_refused(self.gangs.together(), now),
         )
-        found = preemption_for(group, nodes, users, fits=self.placer.fits, together=together)
         if found is None:
             return not self._eviction_backoff.is_active(now)
         for victim in found.victims:
@@ -238,10 +230,33 @@ class AllocationStep:
                 message=written.message,
             )
             if written.ok:
-                told = claim_events.preempted(victim, group.pods[0], node=found.node)
-                self._context.events.report(told)
+                self._context.events.report(claim_events.preempted(victim, group.pods[0], node=found.node))
             elif written.outcome is not Outcome.GONE:
                 self._eviction_backoff.refused(victim, now)
                 return False
         self.reservations.nominate(group, found.node, now=now)
         return True
+
+
+def best_placement(group: Group, placer: Placer, excluded: Excluded) -> GroupPlacement:
+    """The whole group, or its most urgent pod that fits alone; otherwise why the whole group waits."""
+    whole = placer.place(group, excluded)
+    if not whole.allocations and len(group.members) > 1:
+        for member in group.members:
+            alone = placer.place(Group((member,)), excluded)
+            if alone.allocations:
+                return alone
+    return whole
+
+
+def unused_claims(group: Group, users: Mapping[str, Sequence[Object]]) -> tuple[Object, ...]:
+    """Allocated claims of the group, by key, that nobody uses and no pod outside the group waits for."""
+    inside = {objects.uid(pod) for pod in group.pods}
+    return tuple(
+        claim
+        for claim in group.placed
+        if claims_of.holds_koordra_devices(claim)
+        and not claims_of.reserved_for(claim)
+        and not claims_of.is_immediate(claim)
+        and {objects.uid(pod) for pod in users.get(objects.key(claim), ())} <= inside
+    )

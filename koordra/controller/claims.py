@@ -45,7 +45,6 @@ def owner(claim: Mapping[str, Any], classes: Mapping[str, Object]) -> Owner:
 
 
 def owner_of(named: Sequence[str], classes: Mapping[str, Object]) -> Owner:
-    """Who may allocate a claim that names these classes."""
     if any(name not in classes for name in named):
         return Owner.UNKNOWN
     ours = [is_koordra_class(classes[name]) for name in named]
@@ -100,12 +99,10 @@ def is_allocated(claim: Mapping[str, Any]) -> bool:
 
 
 def holds_koordra_devices(claim: Mapping[str, Any]) -> bool:
-    """Whether an allocated claim has at least one device of koordra's."""
     return any(result.get("driver") == names.DRIVER for result in results(claim))
 
 
 def pools(claim: Mapping[str, Any]) -> set[str]:
-    """Pools of koordra's whose devices the claim holds."""
     return {str(result.get("pool")) for result in results(claim) if result.get("driver") == names.DRIVER}
 
 

@@ -15,21 +15,24 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.group_decision import MOST_CONSUMERS, unplannable
 from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache import pod_claims
+from koordra.controller.cache.changes import keep_if
 from koordra.controller.cache.groups import Group, GroupIndex, urgency
 from koordra.controller.cache.pod_claims import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
+from koordra.controller.placer import waits_for_others
 from koordra.placement.decide import Excluded
 
+MOST_CONSUMERS = 256
+"""Pods that one claim can be reserved for (resource.k8s.io ReservedFor)."""
 NOT_READ_PAUSE = 1.0
 """Seconds. Nothing wakes a pass when quotas were read and there are none."""
 
@@ -80,15 +83,17 @@ class GroupQueue:
 
     @property
     def next_pause(self) -> float | None:
-        """When the next pause of a group ends."""
         return self._paused[0][0] if self._paused else None
 
     # one group
 
     def is_unchanged(self, group: Group, basis: Basis, now: float) -> bool:
-        """Whether it was planned on this very basis before."""
+        """Whether it was planned on this very basis before; then it need not be considered before something changes."""
         known = self._considered.get(group.key)
-        return known is not None and known.basis == basis and (known.until is None or known.until > now)
+        if known is None or known.basis != basis or (known.until is not None and known.until <= now):
+            return False
+        self._unconsidered.discard(group.key)
+        return True
 
     def waits(self, group: Group, basis: Basis, until: float | None) -> None:
         """It was planned without success: on another basis it is planned again, and at the time `until`."""
@@ -100,10 +105,6 @@ class GroupQueue:
     def done(self, group: Group) -> bool:
         """It need not wait, or is to be considered in the next pass; whether it waited before."""
         return self._considered.pop(group.key, None) is not None
-
-    def unchanged(self, group: Group) -> None:
-        """Nothing has changed for it."""
-        self._unconsidered.discard(group.key)
 
     # all groups
 
@@ -134,10 +135,7 @@ class GroupQueue:
             self._pairwise.discard(key)
         for group in changed:
             self._unconsidered.add(group.key)
-            if any(reads_other_pods(pod) for pod in group.pods):
-                self._pairwise.add(group.key)
-            else:
-                self._pairwise.discard(group.key)
+            keep_if(self._pairwise, group.key, any(map(reads_other_pods, group.pods)))
         return changed, gone
 
     def to_consider(self, concerns: tuple[object, ...], excluded: Iterable[str], now: float) -> list[Group]:
@@ -156,9 +154,8 @@ class GroupQueue:
             if (group := self._index.group_of(uid)) is not None:
                 self._unconsidered.add(group.key)
         while self._paused and self._paused[0][0] <= now:
-            key = heapq.heappop(self._paused)[1]
-            if key in groups:
-                self._unconsidered.add(key)
+            self._unconsidered.add(heapq.heappop(self._paused)[1])
+        self._unconsidered &= groups.keys()
         return sorted((groups[key] for key in self._unconsidered), key=lambda group: group.urgency)
 
     # who is planned for
@@ -166,10 +163,8 @@ class GroupQueue:
     def _served(self) -> dict[str, frozenset[str]]:
         """Claims with more consumers than they can be reserved for -> those that have the claim, by uid."""
         pods = self._context.cache.pod_index
-        claims = {
-            key for uid in self._touched if (entry := pods.entries.get(uid)) is not None for key in entry.keys
-        }
-        crowded = {key for key in self._crowded | claims if len(pods.users.get(key, ())) > MOST_CONSUMERS}
+        claims = self._crowded.union(*(pods.entries[uid].keys for uid in self._touched & pods.entries.keys()))
+        crowded = {key for key in claims if len(pods.users.get(key, ())) > MOST_CONSUMERS}
         for key in crowded | self._crowded:
             self._touched.update(objects.uid(pod) for pod in pods.users.get(key, ()))
         self._crowded = crowded
@@ -185,7 +180,7 @@ class GroupQueue:
         pods = self._context.cache.pod_index
         member = pods.member(uid)
         if member is not None and uid in pods.refused:
-            self._report_unplannable(member)
+            self._report_unplannable(member, (member.pod,))
         if member is None or uid not in pods.pending or self._gangs.has(uid):
             return None
         if (why := self.beyond_quota.get(uid)) is not None:
@@ -199,21 +194,23 @@ class GroupQueue:
                 return None
         return member
 
-    def _report_unplannable(self, member: PodClaims) -> None:
+    def _report_unplannable(self, member: PodClaims, pods: tuple[Object, ...]) -> None:
+        """Claims of which one cannot be allocated by anybody; the others of the pod wait for that one."""
         cache = self._context.cache
-        for key, reasons in unplannable(member, cache.classes).items():
-            self._context.events.waiting(cache.claims[key], (member.pod,), reasons)
+        reasons: dict[str, tuple[Reason, ...]] = {objects.key(claim): () for claim in member.pending}
+        for claim, owner in member.refused:
+            reasons[objects.key(claim)] = (_unplannable(claim, owner, cache.classes),)
+        for key, given in waits_for_others(reasons).items():
+            self._context.events.waiting(cache.claims[key], pods, given)
 
     def _report_full(self, claim: Object, member: PodClaims) -> None:
         text = (
             f"{objects.describe(claim)} is used by {len(self._context.users()[objects.key(claim)])} pods, and a claim can be "
             f"reserved for {MOST_CONSUMERS}; give some of them a claim of their own"
         )
-        reason = Reason(None, None, None, Cause.RESERVED_FOR_FULL.value, text)
-        self._context.events.pinned(claim, member.pod, (reason,))
+        self._context.events.pinned(claim, member.pod, (reason_of(Cause.RESERVED_FOR_FULL, text),))
 
     def _immediate(self) -> dict[str, Object]:
-        """Claims that want their devices without a pod, by key."""
         cache, found = self._context.cache, {}
         for key in sorted(cache.claim_index.immediate):
             claim = cache.claims[key]
@@ -221,10 +218,27 @@ class GroupQueue:
             if owner is Owner.KOORDRA:
                 found[key] = claim
             elif owner is not Owner.FOREIGN:
-                alone = PodClaims({}, (), (), ((claim, owner),))
-                for reasons in unplannable(alone, cache.classes).values():
-                    self._context.events.waiting(claim, (), reasons)
+                self._report_unplannable(PodClaims({}, (), (), ((claim, owner),)), ())
         return found
+
+
+def _unplannable(claim: Object, owner: Owner, classes: Mapping[str, Object]) -> Reason:
+    """A class that does not exist, or two drivers in one claim."""
+    where, named = f"{objects.describe(claim)}: spec.devices.requests", claims_of.class_names(claim)
+    if owner is Owner.UNKNOWN:
+        missing = ", ".join(name for name in named if name not in classes)
+        known = sorted(name for name in classes if claims_of.is_koordra_class(classes[name]))
+        text = (
+            f"{where}: DeviceClass {missing} does not exist; "
+            f"create it, or use one of koordra's ({', '.join(known) or 'none'})"
+        )
+        return reason_of(Cause.SELECTOR_MISMATCH, text)
+    foreign = ", ".join(name for name in named if not claims_of.is_koordra_class(classes[name]))
+    text = (
+        f"{where}: DeviceClass {foreign} is not koordra's, and one claim has one allocator; "
+        "move those requests into a claim of their own in the same pod"
+    )
+    return reason_of(Cause.FOREIGN_DRIVER, text)
 
 
 def _first_consumers(claim: Object, pods: Iterable[Object]) -> frozenset[str]:

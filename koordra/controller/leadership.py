@@ -23,12 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from koordra.api import objects
-from koordra.api.kinds import LEASES, Kind
+from koordra.api.kinds import LEASES
 from koordra.api.objects import Object
 from koordra.errors import ApiError, Conflict, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -53,23 +54,13 @@ class Standing(StrEnum):
     LEADER = "leader"
 
 
-class LeaseApi(Protocol):
-    """What the elector needs of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-
-    def create(self, kind: Kind, body: Object, *, namespace: str | None = None) -> Object: ...
-
-    def update(self, kind: Kind, body: Object) -> Object: ...
-
-
 class LeaderLease:
     """`step` is called every `retry` seconds by one thread; `may_write` by any. `clock`: monotonic; `now`:
     wall clock as RFC 3339 with microseconds."""
 
     def __init__(
         self,
-        api: LeaseApi,
+        api: KubeClient,
         *,
         namespace: str,
         name: str,

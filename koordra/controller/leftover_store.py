@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api.resource_class import CONFIG_MAPS
@@ -27,30 +28,22 @@ TABLE, WORKLOAD = "table.json", "workload.json"
 """Keys in the ConfigMap; `koordra debug leftover-table` reads the first."""
 
 
+@dataclass(slots=True)
 class LeftoverStore:
     """One term's. `clock` is monotonic."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        *,
-        namespace: str,
-        may_write: Callable[[], bool],
-        clock: Callable[[], float],
-    ) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._may_write = may_write
-        self._clock = clock
-        self._saved = 0
-        self._again = 0.0
-        self._warned = False
+    client: KubeClient
+    namespace: str
+    may_write: Callable[[], bool]
+    clock: Callable[[], float]
+    _saved: int = 0
+    _again: float = 0.0
+    _warned: bool = False
 
     def read(self) -> Learned | None:
-        """What an earlier term has learned, if anything."""
         try:
-            data = self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace).get("data") or {}
-            found = learned_of(data)
+            kept = self.client.get(CONFIG_MAPS, NAME, namespace=self.namespace)
+            found = learned_of(kept.get("data") or {})
         except KoordraError as error:
             self._warn_once("leftover_table_not_read", error)
             return None
@@ -60,13 +53,13 @@ class LeftoverStore:
 
     def save(self, leftovers: LearnedOrder, *, now: bool = False) -> None:
         """Write what was learned since the last time, if it is time (or `now`)."""
-        due = now or self._clock() >= self._again
-        if leftovers.epoch == self._saved or not due or not self._may_write():
+        is_due = now or self.clock() >= self._again
+        if leftovers.epoch == self._saved or not is_due or not self.may_write():
             return
-        self._again = self._clock() + PERIOD
+        self._again = self.clock() + PERIOD
         try:
-            self._client.patch(
-                CONFIG_MAPS, NAME, {"data": data_of(leftovers.learned)}, namespace=self._namespace
+            self.client.patch(
+                CONFIG_MAPS, NAME, {"data": data_of(leftovers.learned)}, namespace=self.namespace
             )
         except ApiError as error:
             self._warn_once("leftover_table_not_kept", error)
@@ -75,12 +68,11 @@ class LeftoverStore:
 
     def _warn_once(self, event: str, error: KoordraError) -> None:
         if not self._warned:
-            log.warning(event, configmap=f"{self._namespace}/{NAME}", error=str(error))
+            log.warning(event, configmap=f"{self.namespace}/{NAME}", error=str(error))
         self._warned = True
 
 
 def data_of(learned: Learned) -> dict[str, str]:
-    """The ConfigMap's data."""
     return {
         TABLE: json.dumps(learned.table.to_document(), separators=(",", ":")),
         WORKLOAD: json.dumps(learned.workload.to_document(), separators=(",", ":")),
@@ -91,8 +83,8 @@ def learned_of(data: dict[str, Any]) -> Learned | None:
     """The other way; None where nothing was kept yet. Raises InvalidManifest."""
     if not data.get(TABLE):
         return None
-    table = Table.from_document(_read(data[TABLE], dict))
-    return Learned(table, Workload.from_document(_read(data.get(WORKLOAD) or "[]", list)))
+    workload = _read(data.get(WORKLOAD) or "[]", list)
+    return Learned(Table.from_document(_read(data[TABLE], dict)), Workload.from_document(workload))
 
 
 def _read(text: str, wanted: type) -> Any:

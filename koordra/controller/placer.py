@@ -1,4 +1,4 @@
-"""The placement engine as the controller uses it: told of every change by the cache, asked group by group.
+"""The placement engine as the controller uses it: kept by the changes of the cache, asked group by group.
 
     cache ── listeners ──▶ index ──▶ decide ──▶ allocations to be written
     claims that wait ────▶ learned order         └▶ explain ──▶ reasons, once for every state of a node, MOST_EXPLAINED at most
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from typing import Any, Final
 from koordra.allocator.devices.gpu_nic_distance import level_of
 from koordra.allocator.features import Features
 from koordra.allocator.offer import Offer
-from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, refusal
+from koordra.allocator.reasons import Cause, ClaimRefused, Reason, ordered_reasons, reason_of, refusal
 from koordra.allocator.score import POLICIES, policy_of
 from koordra.api import names, objects
 from koordra.api.allocation import Allocation
@@ -55,15 +55,7 @@ log = get_logger(__name__)
 MOST_EXPLAINED: Final = 24
 """Nodes that an Event is made from; it has room for fewer."""
 
-_KINDS: Final[tuple[Kind, ...]] = (
-    DEVICE_CLASSES,
-    DEVICE_TAINT_RULES,
-    RESOURCE_SLICES,
-    NODES,
-    RESOURCE_CLAIMS,
-    PODS,
-)
-
+_KINDS: Final = (DEVICE_CLASSES, DEVICE_TAINT_RULES, RESOURCE_SLICES, NODES, RESOURCE_CLAIMS, PODS)
 
 _TIMESTAMP: Final = "allocationTimestamp"
 
@@ -90,7 +82,10 @@ class Placer:
 
     def __init__(self, *, learned: Learned | None = None) -> None:
         self.engine = Engine(
-            policy_of(POLICIES[0]), Features.of(None), learned=learned or Learned(), contained=_log_defect
+            policy_of(POLICIES[0]),
+            Features.of(None),
+            learned=learned or Learned(),
+            contained=lambda event, node: log.exception(event, node=node),
         )
         self._cache: ClusterCache | None = None
         self._learned: dict[str, tuple[Group, ResolvedGroup]] = {}
@@ -107,7 +102,6 @@ class Placer:
 
     @property
     def order(self) -> LearnedOrder:
-        """What was learned of the workload."""
         return self.engine.order
 
     # the cluster
@@ -117,23 +111,14 @@ class Placer:
         self._learned.clear()
         if self._cache is not cache:
             self._cache = cache
-            tables: dict[Kind, Collection[tuple[str, Object]]] = {
-                DEVICE_CLASSES: cache.classes.items(),
-                DEVICE_TAINT_RULES: cache.taint_rules.items(),
-                RESOURCE_SLICES: cache.slices.items(),
-                NODES: cache.nodes.items(),
-                RESOURCE_CLAIMS: cache.claims.items(),
-                PODS: cache.pods.items(),
-            }
             for kind in _KINDS:
-                for key, obj in list(tables[kind]):
-                    self._on_change(kind, key, None, obj)
-                cache.listen(kind, partial(self._on_change, kind))
+                cache.listen(kind, partial(self._on_change, kind), replay=True)
         self.engine.settle()
-        if self.order.begins:
-            groups = groups_in_use(cache.claims.values(), cache.pods.values())
-            if self.order.begin(self._resolved_groups(groups)):
-                log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
+        if self.order.begins and self.order.begin(
+            (resolved, _uids(group))
+            for group, resolved in self._readable(groups_in_use(cache.claims.values(), cache.pods.values()))
+        ):
+            log.info("leftover_table_learned", claims=self.order.learned.table.pods, of="claims in use")
 
     def _on_change(self, kind: Kind, key: str, _before: Object | None, obj: Object | None) -> None:
         if kind is RESOURCE_SLICES and obj is not None:
@@ -155,11 +140,10 @@ class Placer:
         """An allocation was written, or is tried: it holds devices, and its pods will come."""
         index, key = self.engine.index, objects.key(claim)
         held = index.allocated.get(key)
-        allocation = None
         if held is None or held.claim is not claim:  # otherwise the cache was there first
             allocation = Allocation.of_claim(claim)
-        if allocation is not None and index.allocation(key) != allocation:
-            index.assume(claim, allocation, key=key, node=claims_of.node_of(claim) or "", pods=pods)
+            if allocation is not None and index.allocation(key) != allocation:
+                index.assume(claim, allocation, key=key, node=claims_of.node_of(claim) or "", pods=pods)
         index.settle()
 
     def overlay(self, without: frozenset[str] = frozenset()) -> AbstractContextManager[None]:
@@ -171,14 +155,10 @@ class Placer:
     def learn(self, groups: Iterable[Group]) -> None:
         """Count all claims that wait before the first of them is placed: a pass has one table, and searches no node twice for a newer
         one."""
-        for group in groups:
-            if not group.placed and self.order.is_new(_uids(group)):
-                try:
-                    resolved = self._resolved(group)
-                except KoordraError:
-                    continue  # told when it is placed
-                self._learned[group.key] = group, resolved
-                self._learn(group, resolved)
+        new = (group for group in groups if not group.placed and self.order.is_new(_uids(group)))
+        for group, resolved in self._readable(new):  # what cannot be read is reported when it is placed
+            self._learned[group.key] = group, resolved
+            self._learn(group, resolved)
 
     def _learn(self, group: Group, resolved: ResolvedGroup) -> None:
         if self.order.observe(resolved, _uids(group)):
@@ -187,7 +167,6 @@ class Placer:
     # questions
 
     def place(self, group: Group, excluded: Excluded) -> GroupPlacement:
-        """The group as a whole on the best node, or nowhere."""
         keys = [objects.key(claim) for claim in group.pending]
         try:
             resolved = self._resolved(group)
@@ -195,11 +174,13 @@ class Placer:
                 self._learn(group, resolved)
             decision = self.engine.decide(resolved, excluded=excluded)
             if isinstance(decision, Offer):
-                allocations = decision.allocations(pin_to_node=True)
-                written = {key: one.to_dict() for key, one in zip(keys, allocations, strict=True)}
-                self._offered = {key: (written[key], one) for key, one in zip(keys, allocations, strict=True)}
-                levels = {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)}
-                return GroupPlacement(decision.node, written, levels)
+                offered = dict(zip(keys, decision.allocations(pin_to_node=True), strict=True))
+                self._offered = {key: (one.to_dict(), one) for key, one in offered.items()}
+                return GroupPlacement(
+                    decision.node,
+                    {key: written for key, (written, _) in self._offered.items()},
+                    {key: level_of(decision.devices_of(at)) for at, key in enumerate(keys)},
+                )
             reasons = self._reasons(group, resolved, excluded)
             return GroupPlacement(
                 reasons=waits_for_others(dict(zip(keys, reasons, strict=True))),
@@ -213,12 +194,11 @@ class Placer:
             reason = Reason(None, None, None, "InternalError", text)
             return GroupPlacement(reasons=dict.fromkeys(keys, (reason,)), defect=traceback.format_exc())
 
-    def fits_when_empty(self, group: Group, info: NodeInfo, users: Mapping[str, Sequence[Object]]) -> bool:
-        """Whether the group has a place on the node without the claims that have devices there, and without their pods (`users`, by
-        claim key)."""
-        gone = {objects.uid(claim) for claim in info.holders}
-        gone |= {objects.uid(pod) for claim in info.holders for pod in users.get(objects.key(claim), ())}
-        return self.fits(group, info, frozenset(gone))
+    def fits_when_empty(self, group: Group, info: NodeInfo) -> bool:
+        """Whether the group has a place on the node without the claims that have devices there, and without their pods."""
+        users = {} if self._cache is None else self._cache.pod_index.users
+        pods = [pod for claim in info.holders for pod in users.get(objects.key(claim), ())]
+        return self.fits(group, info, frozenset(map(objects.uid, (*info.holders, *pods))))
 
     def fits(self, group: Group, info: NodeInfo, without: frozenset[str]) -> bool:
         """Whether the group has a place on the node, with these claims and pods (by uid) gone."""
@@ -239,30 +219,30 @@ class Placer:
 
     def group(self, group: Group) -> placement_groups.Group:
         """The group with its claims read. Raises ClaimRefused for one that cannot be."""
-        claims = tuple([self._claim(claim) for claim in group.pending])
-        placed = tuple([objects.key(claim) for claim in group.placed])
-        return placement_groups.Group(claims, group.pods, (), placed)
-
-    def _claim(self, claim: Object) -> ResourceClaim:
-        try:
-            return ResourceClaim.from_dict(claim)
-        except InvalidManifest as error:
-            raise refusal(objects.key(claim), Cause.CONSTRAINT_VIOLATED, str(error)) from error
+        claims = []
+        for claim in group.pending:
+            try:
+                claims.append(ResourceClaim.from_dict(claim))
+            except InvalidManifest as error:
+                raise refusal(objects.key(claim), Cause.CONSTRAINT_VIOLATED, str(error)) from error
+        return placement_groups.Group(
+            tuple(claims), group.pods, (), tuple([objects.key(claim) for claim in group.placed])
+        )
 
     # why a group fits nowhere
 
     def _reasons(self, group: Group, resolved: ResolvedGroup, excluded: Excluded) -> tuple[Reasons, ...]:
         """Of each claim; worked out once for a class while nothing changes."""
-        index, names_now, asked = self.engine.index, _names_of(group), resolved.group
+        index, asked = self.engine.index, resolved.group
+        names_now = tuple(map(objects.key, (*group.pending, *group.pods)))
         version = index.base + len(index.changes)
         known = self._explained.get(resolved.request_class)
         if known is not None and known[0] == version and not excluded and not group.placed:
             return _renamed(known[1], known[2], names_now)
         nodes = self.engine.nodes_to_tell(asked, excluded=excluded, most=MOST_EXPLAINED)
         explained = self.engine.explain(asked, excluded=excluded, nodes=nodes).reasons
-        gone = self._gone(asked)
         found = tuple(
-            ordered_reasons([*gone, *(reason for owner, reason in explained if owner == at)])
+            ordered_reasons([*self._gone(asked), *(reason for owner, reason in explained if owner == at)])
             for at in range(len(group.pending))
         )
         if not excluded and not group.placed:
@@ -276,29 +256,19 @@ class Placer:
         pinned = self.engine.pinned(asked) if asked.allocated else []
         if len(pinned) != 1 or pinned[0] in self.nodes:
             return []
-        keys = ", ".join(asked.allocated)
-        text = f"ResourceClaim {keys} of the pod is allocated on node {pinned[0]}, which is gone"
-        return [Reason(pinned[0], None, None, Cause.SHARED_CLAIM_PINNED.value, text)]
+        text = f"ResourceClaim {', '.join(asked.allocated)} of the pod is allocated on node {pinned[0]}, which is gone"
+        return [reason_of(Cause.SHARED_CLAIM_PINNED, text, pinned[0])]
 
-    def _resolved_groups(self, groups: Iterable[Group]) -> Iterator[tuple[ResolvedGroup, frozenset[str]]]:
+    def _readable(self, groups: Iterable[Group]) -> Iterator[tuple[Group, ResolvedGroup]]:
         for group in groups:
             try:
-                yield self._resolved(group), _uids(group)
+                yield group, self._resolved(group)
             except KoordraError:
                 continue
 
 
-def _log_defect(event: str, node: str) -> None:
-    log.exception(event, node=node)
-
-
 def _uids(group: Group) -> frozenset[str]:
     return frozenset([objects.uid(claim) or objects.key(claim) for claim in group.pending])
-
-
-def _names_of(group: Group) -> tuple[str, ...]:
-    """The keys by which reasons may speak of a group's claims and pods."""
-    return (*(objects.key(claim) for claim in group.pending), *(objects.key(pod) for pod in group.pods))
 
 
 def _renamed(
@@ -308,18 +278,15 @@ def _renamed(
     if before == after or len(before) != len(after):
         return reasons
     called = dict(zip(before, after, strict=True))
-    if not any(name in reason.detail for told in reasons for reason in told for name in called):
+    if not any(name in reason.detail for given in reasons for reason in given for name in called):
         return reasons
-    pattern = re.compile(
-        r"(?<![\w./-])("
-        + "|".join(re.escape(name) for name in sorted(called, key=len, reverse=True))
-        + r")(?![\w-])"
-    )
+    longest_first = "|".join(map(re.escape, sorted(called, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w./-])({longest_first})(?![\w-])")
 
     def new(reason: Reason) -> Reason:
         return replace(reason, detail=pattern.sub(lambda found: called[found.group()], reason.detail))
 
-    return tuple(tuple(new(reason) for reason in told) for told in reasons)
+    return tuple(tuple(map(new, given)) for given in reasons)
 
 
 def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
@@ -329,16 +296,16 @@ def refused(keys: Sequence[str], error: KoordraError) -> dict[str, Reasons]:
         text = f"waits for ResourceClaim {error.claim}, which belongs to it: {reason.detail}"
         waits = Reason(None, None, None, reason.reason, text)
         return {key: (reason if key == error.claim else waits,) for key in keys}
-    word = Cause.SELECTOR_ERROR if isinstance(error, SelectorError) else Cause.CONSTRAINT_VIOLATED
-    cause = word if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
-    return {key: (Reason(None, None, None, cause.value, str(error)),) for key in keys}
+    cause = Cause.CONSTRAINT_VIOLATED if isinstance(error, InvalidInput) else Cause.POOL_INCOMPLETE
+    if isinstance(error, SelectorError):
+        cause = Cause.SELECTOR_ERROR
+    return dict.fromkeys(keys, (reason_of(cause, str(error)),))
 
 
 def waits_for_others(reasons: Mapping[str, Reasons]) -> dict[str, Reasons]:
     """A claim without reasons of its own waits for its neighbours in the pod: it says so and names them."""
     if all(reasons.values()):
         return dict(reasons)
-    stuck = sorted(key for key, given in reasons.items() if given)
-    text = f"waits for {', '.join(stuck) or 'a node: there is none'}"
-    waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
+    stuck = ", ".join(sorted(key for key, given in reasons.items() if given)) or "a node: there is none"
+    waits = reason_of(Cause.NODE_UNSUITABLE, f"waits for {stuck}")
     return {key: given or (waits,) for key, given in reasons.items()}

@@ -20,13 +20,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.errors import ApiError, ApiUnreachable
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
 
@@ -44,12 +45,6 @@ PERIOD: Final = 1.0
 _CONDITION: Final = "PodReadyToStartContainers"
 
 
-class Client(Protocol):
-    """What is needed of koordra.kube.KubeClient."""
-
-    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
-
-
 @dataclass(slots=True)
 class _Waiting:
     """`due` by the monotonic clock; `requeued` times already."""
@@ -64,7 +59,7 @@ class PodRequeue:
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         *,
         ours: Callable[[Object], bool],
         clock: Callable[[], float],
@@ -84,13 +79,10 @@ class PodRequeue:
                 with self._lock:
                     self._waiting.pop(uid, None)
             return
+        requeued = _requeued(pod)
         with self._lock:
-            known = self._waiting.get(uid)
-            if known is not None:
-                known.pod = pod
-            else:
-                requeued = _requeued(pod)
-                self._waiting[uid] = _Waiting(pod, self._clock() + _pause(requeued), requeued)
+            new = _Waiting(pod, self._clock() + _pause(requeued), requeued)
+            self._waiting.setdefault(uid, new).pod = pod
 
     def sync(self) -> int:
         """Writes what is due; how many. Raises ApiUnreachable."""
@@ -110,8 +102,8 @@ class PodRequeue:
         return written
 
     def _write(self, one: _Waiting) -> bool:
-        pod = one.pod
-        body = {"metadata": {"uid": objects.uid(pod), "annotations": {LOOK_AGAIN: str(one.requeued + 1)}}}
+        pod, again = one.pod, {LOOK_AGAIN: str(one.requeued + 1)}
+        body = {"metadata": {"uid": objects.uid(pod), "annotations": again}}
         try:
             self._client.patch(PODS, objects.name(pod), body, namespace=objects.namespace(pod))
         except ApiUnreachable:
@@ -139,15 +131,12 @@ def is_waiting(pod: Mapping[str, Any]) -> bool:
 
 def has_ours(pod: Mapping[str, Any], find: Callable[[Kind, str], Object | None]) -> bool:
     """Whether one of its claims has devices of koordra's. `find` looks up by kind and key."""
-    for name in objects.pod_claim_names(pod).values():
-        claim = find(RESOURCE_CLAIMS, f"{objects.namespace(pod)}/{name}") if name else None
-        if claim is not None and claims_of.holds_koordra_devices(claim):
-            return True
-    return False
+    place, called = objects.namespace(pod), objects.pod_claim_names(pod).values()
+    claims = (find(RESOURCE_CLAIMS, f"{place}/{name}") for name in called if name)
+    return any(claim is not None and claims_of.holds_koordra_devices(claim) for claim in claims)
 
 
 def start_pod_requeue(requeue: PodRequeue, *, stop: threading.Event) -> threading.Thread:
-    """`sync` every second until `stop`, in a thread of its own."""
     return spawn(lambda: _run(requeue, stop), name="kubelet-requeue")
 
 

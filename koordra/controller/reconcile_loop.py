@@ -39,7 +39,6 @@ def start_reconcile_loop(
     stop: threading.Event,
     changed: threading.Event | None = None,
 ) -> threading.Thread:
-    """`run_reconcile_loop` in a thread of its own."""
     run = partial(run_reconcile_loop, name=name, kinds=kinds, crds=crds, gather=gather, stop=stop)
     return spawn(lambda: run(client, reconcile, changed=changed or threading.Event()), name=name)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from koordra.allocator.predicates import unsuitable
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS
 from koordra.api.objects import Object
@@ -87,11 +87,12 @@ class Reconciler:
         self._latency = latency
         self.cache = cache = self._context.cache
         self.audit = self._context.audit
-        cache.listen(PODS, self._on_pod)
-        cache.listen(RESOURCE_CLAIMS, self._on_claim)
-        cache.listen(NODES, self._on_node)
         self._ungated: set[str] = set()
         self._annotated: dict[str, str | None] = {}
+        forget_event = self._context.events.forget
+        cache.on_gone(PODS, forget_event, self._node_backoff.forget)
+        cache.on_gone(RESOURCE_CLAIMS, forget_event)
+        cache.on_gone(NODES, lambda uid: self._annotated.pop(uid, None))
 
     def reconcile(self) -> float | None:
         """One pass. Returns the seconds after which another is due even if nothing changes, None for never.
@@ -132,9 +133,8 @@ class Reconciler:
     # 2. feedback of kube-scheduler
 
     def _take_feedback(self) -> None:
-        context = self._context
-        refusals, look_again = context.feedback.read(now=context.clock())
-        context.wake(look_again)
+        refusals, look_again = self._context.feedback.read(now=self._context.clock())
+        self._context.wake(look_again)
         for refusal in refusals:
             self._release_refused(refusal)
 
@@ -145,9 +145,8 @@ class Reconciler:
             if claims_of.node_of(held) == node and not claims_of.reserved_for(held):
                 context.give_back(held, why=f"kube-scheduler refused {node} for pod {objects.name(pod)}")
         context.feedback.settle(refusal)
-        now = context.clock()
-        excluded = self._node_backoff.exclude(objects.uid(pod), node, why=why, now=now)
-        how, pause = refusal.answer.reading.value, excluded.until - now
+        now, how = context.clock(), refusal.answer.reading.value
+        pause = self._node_backoff.exclude(objects.uid(pod), node, why=why, now=now).until - now
         log.info("allocation_refused", pod=objects.key(pod), node=node, how=how, why=why)
         context.events.report(
             claim_events.allocation_refused(pod, refusal.claim, node=node, why=why, pause=pause)
@@ -156,58 +155,48 @@ class Reconciler:
     # 3. allocations nobody can use
 
     def _free_unusable(self) -> None:
-        context = self._context
-        for claim in context.cache.claim_index.orphans():
+        context, pods = self._context, self.cache.pod_index
+        for claim in self.cache.claim_index.orphans():
             context.give_back(claim, why="no pod can use it any more")
-        pods = context.cache.pod_index
         for member in pods.members(pods.split):
+            why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
             for claim in split_across_nodes(member):
-                why = f"the claims of pod {objects.name(member.pod)} are on different nodes"
                 context.give_back(claim, why=why)
 
     # 5. gates
 
     def _ungate(self) -> None:
-        context = self._context
-        pods = context.cache.pod_index
+        context, pods, in_gang = self._context, self.cache.pod_index, self.allocation.gangs.has
         self._ungated &= pods.complete
-        waiting = [
-            pods.entries[uid].pod
-            for uid in pods.complete - self._ungated
-            if not self.allocation.gangs.has(uid)
-        ]
-        for pod in sorted(waiting, key=objects.key):
+        complete = [pods.entries[uid].pod for uid in pods.complete - self._ungated if not in_gang(uid)]
+        for pod in sorted(complete, key=objects.key):
             written = context.settled(context.writer.ungate(pod))
             if written.ok:
                 self._ungated.add(objects.uid(pod))
-                log.info("gate_lifted", pod=objects.key(pod))
+                log.info("pod_ungated", pod=objects.key(pod))
             elif written.outcome is Outcome.REFUSED:
-                log.warning("gate_not_lifted", pod=objects.key(pod), error=written.message)
+                log.warning("pod_not_ungated", pod=objects.key(pod), error=written.message)
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
 
     # 6. consumers of shared claims that have no place beside the others
 
     def _report_pinned(self) -> None:
-        context = self._context
-        pods = context.cache.pod_index
+        pods = self.cache.pod_index
         for member in pods.members(pods.unschedulable):
-            pod = member.pod
             for claim in member.ours:
                 node = claims_of.node_of(claim)
-                others = set(claims_of.reserved_for(claim)) - {objects.uid(pod)}
-                if node is not None and others:
-                    context.events.pinned(claim, pod, (self._why_pinned(pod, node),))
+                if node is not None and set(claims_of.reserved_for(claim)) - {objects.uid(member.pod)}:
+                    self._context.events.pinned(claim, member.pod, (self._why_pinned(member.pod, node),))
 
     def _why_pinned(self, pod: Object, node: str) -> Reason:
-        site = self.allocation.placer.nodes.get(node)
-        load = {} if site is None else site.load
-        found = [] if site is None else list(unsuitable(site.node, pod, taken=load))
-        said = "; ".join(found) or pod_scheduled(pod).message or "the scheduler does not place it there"
+        info = self.allocation.placer.nodes.get(node)
+        found = "; ".join(unsuitable(info.node, pod, taken=info.load)) if info is not None else ""
+        why = found or pod_scheduled(pod).message or "the scheduler does not place it there"
         text = (
-            f"pod {objects.key(pod)} has to run on node {node}, where other pods use the claim, and cannot: {said}; "
+            f"pod {objects.key(pod)} has to run on node {node}, where other pods use the claim, and cannot: {why}; "
             "make room there, or give the pod a claim of its own"
         )
-        return Reason(node, None, None, Cause.SHARED_CLAIM_PINNED.value, text)
+        return reason_of(Cause.SHARED_CLAIM_PINNED, text, node)
 
     # 7. conflicts
 
@@ -222,14 +211,9 @@ class Reconciler:
                 context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
             else:
                 context.settled(written)
-        self._annotate_refused_nodes()
-
-    def _annotate_refused_nodes(self) -> None:
-        """Each text once: a write that was refused is not tried again before something else is to be said."""
-        context = self._context
         for node, text in self.allocation.conflicts.annotations():
             if self._annotated.get(objects.uid(node), "") == text:
-                continue
+                continue  # a write that was refused is not tried again before something else is to be said
             written = context.writer.annotate(node, NO_GPUS, text)
             if written.outcome is Outcome.REFUSED:
                 log.warning("node_not_noted", node=objects.name(node), error=written.message)
@@ -238,27 +222,11 @@ class Reconciler:
             self._annotated[objects.uid(node)] = text
 
     def count(self, instruments: ControllerMetrics) -> None:
-        """How things stand after a pass."""
-        cache = self._context.cache
-        instruments.count_claims(
-            waiting=self.allocation.waiting,
-            allocated=len(cache.claim_index.held),
-            in_doubt=len(self._context.cache.assume_cache.pending_writes()),
+        pending, held = self.cache.assume_cache.pending_writes(), self.cache.claim_index.held
+        instruments.count_pass(
+            claims={"waiting": self.allocation.waiting, "allocated": len(held), "in_doubt": len(pending)},
+            gangs=self.allocation.gangs.counts(),
+            refused_nodes=self.allocation.conflicts.refused,
+            planned=self.allocation.took,
+            differences=self.audit.differences,
         )
-        instruments.count_differences(self.audit.differences)
-        instruments.planned(self.allocation.took)
-        instruments.refused_nodes.set(self.allocation.conflicts.refused)
-        instruments.count_gangs(self.allocation.gangs.counts())
-
-    def _on_pod(self, _key: str, before: Object | None, now: Object | None) -> None:
-        if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
-            self._node_backoff.forget(objects.uid(before))
-            self._context.events.forget(objects.uid(before))
-
-    def _on_claim(self, _key: str, before: Object | None, now: Object | None) -> None:
-        if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
-            self._context.events.forget(objects.uid(before))
-
-    def _on_node(self, _name: str, before: Object | None, now: Object | None) -> None:
-        if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
-            self._annotated.pop(objects.uid(before), None)

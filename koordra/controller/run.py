@@ -276,7 +276,7 @@ def _passes(
     while not stop.is_set():
         changed.clear()
         try:
-            with process.instruments.one_pass():
+            with process.instruments.passes.time():
                 pause = reconciler.reconcile()
         except ApiUnreachable as error:
             log.warning("pass_interrupted", error=str(error), again_in=backoff)
@@ -306,5 +306,4 @@ def wall_clock() -> str:
 
 
 def wall_clock_micro() -> str:
-    """metav1.MicroTime."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

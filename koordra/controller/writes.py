@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
@@ -33,58 +33,34 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache import pod_claims
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from koordra.kube import JSON_PATCH, MERGE_PATCH
+from koordra.kube import JSON_PATCH, MERGE_PATCH, KubeClient
 
 TOO_MANY_REQUESTS: Final = 429
 
 
-class WritingApi(Protocol):
-    """What the writes need of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-
-    def create(
-        self,
-        kind: Kind,
-        body: Object,
-        *,
-        namespace: str | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
-    ) -> Object: ...
-
-    def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Any,
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-        content_type: str = MERGE_PATCH,
-    ) -> Object: ...
-
-
 class Outcome(StrEnum):
+    """What became of a write.
+
+    WRITTEN
+    CONFLICT       somebody wrote first; `obj` is the object as it is now, where it could be read
+    TAKEN          the claim is allocated already, or being deleted: the plan is void
+    GONE
+    DROPPED        the server did not keep all fields; the allocation was taken back
+    REFUSED        the server refuses the content (422) or the writer (403); trying the same again is pointless for a while
+    IN_DOUBT       no answer to an allocation: it may have taken effect. `obj` is the claim as it was before, `sent` what was sent
+    UNREACHABLE    no answer, and no device depends on whether the write took effect: an allocation was not sent yet, or taken back
+    FENCED         the lease is about to end: nothing was sent
+    """
+
     WRITTEN = "written"
     CONFLICT = "conflict"
-    """Somebody wrote first; `obj` is the object as it is now, where it could be read."""
     TAKEN = "taken"
-    """The claim is allocated already, or being deleted: the plan is void."""
     GONE = "gone"
     DROPPED = "dropped"
-    """The server did not keep all fields; the allocation was taken back."""
     REFUSED = "refused"
-    """The server refuses the content (422) or the writer (403); trying the same again is pointless for a
-    while."""
     IN_DOUBT = "in doubt"
-    """No answer to an allocation: it may have taken effect. `obj` is the claim as it was before, `sent` what
-    was sent."""
     UNREACHABLE = "unreachable"
-    """No answer, and no device depends on whether the write took effect: an allocation was not sent yet, or
-    taken back."""
     FENCED = "fenced"
-    """The lease is about to end: nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +89,7 @@ _OUTCOMES: Final = (
 class Writer:
     """`now`: the wall clock as RFC 3339 in whole seconds, UTC. Errors never leave; they are outcomes."""
 
-    def __init__(self, api: WritingApi, *, may_write: Callable[[], bool], now: Callable[[], str]) -> None:
+    def __init__(self, api: KubeClient, *, may_write: Callable[[], bool], now: Callable[[], str]) -> None:
         self._api = api
         self._may_write = may_write
         self._now = now
@@ -125,8 +101,7 @@ class Writer:
         protected = self._protect(claim)
         if not protected.ok or protected.obj is None:
             return protected
-        timestamped = {**allocation, "allocationTimestamp": self._now()}
-        return self.allocate_protected(protected.obj, timestamped)
+        return self.allocate_protected(protected.obj, {**allocation, "allocationTimestamp": self._now()})
 
     def allocate_protected(self, claim: Object, allocation: Mapping[str, Any]) -> Written:
         """The second write alone: `claim` carries the finalizer, `allocation` its timestamp. Also repeats a
@@ -153,11 +128,10 @@ class Writer:
         return self._patch_claim(claim, _no_allocation(claim), subresource="status")
 
     def ungate(self, pod: Object) -> Written:
-        """Remove koordra's scheduling gate."""
-        held = pod_claims.gates(pod)
-        if names.JOINT_GATE not in held:
+        gates = pod_claims.gates(pod)
+        if names.JOINT_GATE not in gates:
             return Written(Outcome.TAKEN, pod)
-        path = f"/spec/schedulingGates/{held.index(names.JOINT_GATE)}"
+        path = f"/spec/schedulingGates/{gates.index(names.JOINT_GATE)}"
         steps = [
             {"op": "test", "path": "/metadata/uid", "value": objects.uid(pod)},
             {"op": "test", "path": f"{path}/name", "value": names.JOINT_GATE},
@@ -172,17 +146,12 @@ class Writer:
             for gate in objects.spec_of(pod).get("schedulingGates") or ()
             if gate.get("name") != names.JOINT_GATE
         ]
-        condition = {"resourceVersion": objects.resource_version(pod), "uid": objects.uid(pod)}
-        body = {
-            "metadata": {**condition, "annotations": dict(annotations)},
-            "spec": {"schedulingGates": rest or None},
-        }
-        return self._send(PODS, pod, body)
+        return self.hold(pod, annotations, spec={"schedulingGates": rest or None})
 
-    def hold(self, pod: Object, annotations: Mapping[str, str]) -> Written:
+    def hold(self, pod: Object, annotations: Mapping[str, str], **change: Any) -> Written:
         """Annotations for this version of the pod; afterwards no earlier write that depends on that version can land."""
-        condition = {"resourceVersion": objects.resource_version(pod), "uid": objects.uid(pod)}
-        return self._send(PODS, pod, {"metadata": {**condition, "annotations": dict(annotations)}})
+        metadata = {**_this_version(pod), "annotations": dict(annotations)}
+        return self._send(PODS, pod, {"metadata": metadata, **change})
 
     def evict(self, pod: Object) -> Written:
         """Ask for the pod's end through the eviction API. A PodDisruptionBudget says no with 429, which is an answer: REFUSED,
@@ -208,7 +177,6 @@ class Writer:
         return Written(Outcome.WRITTEN, pod)
 
     def annotate(self, node: Object, annotation: str, text: str | None) -> Written:
-        """Write an annotation on a Node, or take it away."""
         return self._send(
             NODES, node, {"metadata": {"annotations": {annotation: text}, "uid": objects.uid(node)}}
         )
@@ -235,8 +203,7 @@ class Writer:
         self, claim: Object, change: Mapping[str, Any], *, subresource: str | None = None, fenced: bool = True
     ) -> Written:
         """A merge patch that holds only for this version of this very claim."""
-        condition = {"resourceVersion": objects.resource_version(claim), "uid": objects.uid(claim)}
-        body = {**change, "metadata": {**change.get("metadata", {}), **condition}}
+        body = {**change, "metadata": {**change.get("metadata", {}), **_this_version(claim)}}
         written = self._send(RESOURCE_CLAIMS, claim, body, subresource=subresource, fenced=fenced)
         if written.outcome is Outcome.CONFLICT:
             again = self.read_again(claim)
@@ -272,6 +239,11 @@ class Writer:
             outcome = next((one for kind, one in _OUTCOMES if isinstance(error, kind)), Outcome.REFUSED)
             return Written(outcome, None, error.message)
         return Written(Outcome.WRITTEN, answer)
+
+
+def _this_version(obj: Object) -> dict[str, str]:
+    """The metadata by which a write holds only for this version of this very object."""
+    return {"resourceVersion": objects.resource_version(obj), "uid": objects.uid(obj)}
 
 
 def _no_allocation(claim: Object) -> dict[str, Any]:

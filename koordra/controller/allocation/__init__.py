@@ -1,7 +1,6 @@
 """What one allocation is decided from, step by step of a pass.
 
 pass_context          the state that all steps share, and the outcome of writes
-group_decision        one group of pods: all of its claims get a place, or none does
 scheduler_feedback    did kube-scheduler refuse an allocation? the rules, and the allocations that wait for its answer
 node_backoff          nodes that a pod stays off for a while because kube-scheduler refused it there
 interpod_predicates   host ports, affinity, topology spread, volumes; pod_terms reads them

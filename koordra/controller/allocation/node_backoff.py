@@ -9,8 +9,13 @@ stays. Times are seconds of a monotonic clock that the caller passes in.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
+
+from koordra.allocator.reasons import Cause, Reason, reason_of
+from koordra.api import objects
+from koordra.api.objects import Object
 
 FIRST: Final = 5.0
 LONGEST: Final = 300.0
@@ -18,10 +23,8 @@ LONGEST: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class BackedOffNode:
-    """`until`: when the node may be tried again; `why`: the refusal in the scheduler's words; `refusals` so
-    far."""
+    """`until`: when the node may be tried again; `why`: the refusal in the scheduler's words; `refusals` so far."""
 
-    node: str
     why: str
     until: float
     refusals: int
@@ -38,20 +41,27 @@ class NodeBackoff:
         self._ends: list[tuple[float, str]] = []
 
     def exclude(self, pod_uid: str, node: str, *, why: str, now: float) -> BackedOffNode:
-        """One more refusal of this pod by this node."""
-        before = self._by_pod.setdefault(pod_uid, {}).get(node)
-        refusals = 1 if before is None else before.refusals + 1
-        pause: float = min(self._first * 2.0 ** (refusals - 1), self._longest)
-        found = BackedOffNode(node, why, now + pause, refusals)
-        self._by_pod[pod_uid][node] = found
+        nodes = self._by_pod.setdefault(pod_uid, {})
+        before = nodes[node].refusals if node in nodes else 0
+        until = now + min(self._first * 2.0**before, self._longest)
+        found = nodes[node] = BackedOffNode(why, until, before + 1)
         self._changed.add(pod_uid)
-        heapq.heappush(self._ends, (found.until, pod_uid))
+        heapq.heappush(self._ends, (until, pod_uid))
         return found
 
     def active(self, pod_uid: str, now: float) -> dict[str, str]:
         """node -> why, for the nodes the pod has to stay off now; sorted by node."""
-        entries = self._by_pod.get(pod_uid, {})
-        return {node: entries[node].why for node in sorted(entries) if entries[node].until > now}
+        entries = sorted(self._by_pod.get(pod_uid, {}).items())
+        return {node: entry.why for node, entry in entries if entry.until > now}
+
+    def excluded_nodes(self, pods: Iterable[Object], now: float) -> dict[str, Reason]:
+        """Node -> why some of the pods has to stay off it now."""
+        found: dict[str, Reason] = {}
+        for pod in pods:
+            for node, why in self.active(objects.uid(pod), now).items():
+                text = f"kube-scheduler refused the node for pod {objects.key(pod)}: {why}"
+                found.setdefault(node, reason_of(Cause.NODE_UNSUITABLE, text, node))
+        return found
 
     def refusals(self, pod_uid: str) -> int:
         """How often the pod was refused so far, all nodes together."""
@@ -80,5 +90,4 @@ class NodeBackoff:
                 entries[node] = replace(entries[node], until=min(entries[node].until, now))
 
     def forget(self, pod_uid: str) -> None:
-        """The pod is gone."""
         self._by_pod.pop(pod_uid, None)

@@ -56,13 +56,11 @@ class PassContext:
         self._wake_at: float | None = None
 
     def begin(self) -> None:
-        """Take over what has changed."""
         self._conflicts_before, self._wake_at = self._conflicts, None
         self.cache.apply(self._source.changes())
         self.wake(self.audit.run_if_due())
 
     def claim(self, key: str) -> Object | None:
-        """One claim, after all writes so far."""
         return self.cache.claims.get(key)
 
     def end(self) -> float | None:

@@ -74,7 +74,6 @@ def with_label_keys(pod: Object, term: Mapping[str, Any]) -> Mapping[str, Any] |
 
 
 def counts_for_spread(node: Mapping[str, Any], pod: Object, constraint: Mapping[str, Any]) -> bool:
-    """Whether the node's pods and domain count for a spread constraint."""
     spec = objects.spec_of(pod)
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
         labels = objects.labels_of(node)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from koordra.api import objects
 from koordra.api.objects import Object
@@ -93,15 +93,18 @@ def preemption_for(
     if not group.pods or any(objects.spec_of(pod).get("preemptionPolicy") == "Never" for pod in group.pods):
         return None
     priority = min(_priority(pod) for pod in group.pods)
-    found: list[tuple[tuple[int, int, str], Preemption]] = []
     weaker = [(info, _weaker(info, users, priority, together or {})) for info in nodes]
     candidates = sorted((entry for entry in weaker if entry[1]), key=lambda entry: entry[0].name)
-    for info, possible in candidates[:MOST_NODES]:
-        victims = _victims(group, info, users, possible, fits)
-        if victims:
-            worst = max(_priority(pod) for pod in victims)
-            found.append(((worst, len(victims), info.name), Preemption(info.name, victims)))
-    return min(found, key=lambda entry: entry[0])[1] if found else None
+    found = [
+        Preemption(info.name, victims)
+        for info, possible in candidates[:MOST_NODES]
+        if (victims := _victims(group, info, users, possible, fits))
+    ]
+    return min(
+        found,
+        key=lambda one: (max(map(_priority, one.victims)), len(one.victims), one.node),
+        default=None,
+    )
 
 
 def _victims(
@@ -134,22 +137,20 @@ def _weaker(
         if not all(victim and all(_priority(pod) < priority for pod in victim) for victim in taken):
             continue
         for victim in taken:
-            living = tuple(pod for pod in victim if not objects.is_deleting(pod))
-            found.update({min(map(objects.uid, living)): living} if living else {})
+            if living := tuple(pod for pod in victim if not objects.is_deleting(pod)):
+                found[min(map(objects.uid, living))] = living
     return [found[uid] for uid in sorted(found)]
 
 
 def _uids(info: NodeInfo, pods: Iterable[Object], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
     """The pods, and the claims that nobody uses any more without them."""
     gone = {objects.uid(pod) for pod in pods}
-    freed = {
+    return frozenset(gone).union(
         objects.uid(claim)
         for claim in info.holders
-        if (using := users.get(objects.key(claim))) and all(objects.uid(pod) in gone for pod in using)
-    }
-    return frozenset(gone | freed)
+        if (using := users.get(objects.key(claim))) and gone.issuperset(map(objects.uid, using))
+    )
 
 
-def _priority(pod: Mapping[str, Any]) -> int:
-    found = objects.spec_of(pod).get("priority")
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+def _priority(pod: Object) -> int:
+    return -urgency(pod)[0]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from koordra.allocator.reasons import Cause, Reason
+from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.groups import Group, Urgency
@@ -49,7 +49,8 @@ class Reservation:
 
 
 class Reservations:
-    """By group key. `starves_after` 0 turns reserving for the starving off. Times are monotonic seconds."""
+    """By group key. `starves_after` 0 turns reserving for the starving off. Times are monotonic seconds. `version`
+    goes up whenever other nodes are kept free."""
 
     def __init__(self, *, starves_after: float = STARVES_AFTER) -> None:
         self._starves_after = starves_after
@@ -58,14 +59,12 @@ class Reservations:
         self._held: dict[str, Reservation] = {}
         self._next: float | None = None
         self.version = 0
-        """Goes up whenever other nodes are kept free."""
 
     @property
     def held(self) -> tuple[Reservation, ...]:
         return tuple(self._held[key] for key in sorted(self._held))
 
     def waits(self, group: Group, *, now: float) -> None:
-        """The group fitted nowhere."""
         if self._since.setdefault(group.key, now) == now and self._starves_after > 0:
             self._review_at(max(now + self._starves_after, self._resting.get(group.key, 0.0)))
 
@@ -77,14 +76,14 @@ class Reservations:
             self.version += 1
             self._review_at(0.0)
 
-    def nominate(self, group: Group, node: str, *, now: float) -> None:
-        """Others were evicted from the node for this group."""
-        self._keep(group, node, until=now + WINDOW, why="others were evicted there for")
-
-    def _keep(self, group: Group, node: str, *, until: float, why: str) -> None:
-        self._held[group.key] = Reservation(node, group.urgency, objects.key(group.pods[0]), until, why)
+    def nominate(
+        self, group: Group, node: str, *, now: float, why: str = "others were evicted there for"
+    ) -> None:
+        self._held[group.key] = Reservation(
+            node, group.urgency, objects.key(group.pods[0]), now + WINDOW, why
+        )
         self.version += 1
-        self._review_at(until)
+        self._review_at(now + WINDOW)
 
     def _review_at(self, moment: float) -> None:
         self._next = moment if self._next is None else min(self._next, moment)
@@ -95,13 +94,11 @@ class Reservations:
         for key, entry in sorted(self._held.items()):
             if key != group.key and entry.urgency < group.urgency:
                 text = f"the node is kept free: {entry.why} pod {entry.pod}, which comes first"
-                found[entry.node] = Reason(entry.node, None, None, Cause.NODE_UNSUITABLE.value, text)
+                found[entry.node] = reason_of(Cause.NODE_UNSUITABLE, text, entry.node)
         return found
 
     def node_of(self, group: Group) -> str | None:
-        """The node that is kept free for the group."""
-        entry = self._held.get(group.key)
-        return None if entry is None else entry.node
+        return self._held[group.key].node if group.key in self._held else None
 
     def review(
         self,
@@ -113,8 +110,9 @@ class Reservations:
     ) -> float | None:
         """End what is over and reserve for the starving, as soon as something is. `groups`: all that wait, by key. Returns when the
         next group starves or a reservation ends, None for never."""
-        is_lost = any(entry.node not in nodes for entry in self._held.values())
-        if not is_lost and (self._next is None or self._next > now):
+        if (self._next is None or self._next > now) and all(
+            entry.node in nodes for entry in self._held.values()
+        ):
             return self._next
         for key, entry in list(self._held.items()):
             if entry.until <= now or entry.node not in nodes:
@@ -122,22 +120,23 @@ class Reservations:
                 self.version += 1
                 self._resting[key] = now + REST
         most = max(1, len(nodes) // 10)
-        starving = [
-            group
-            for key in self._since
-            if (group := groups.get(key)) is not None and self._is_starving(group, now)
-        ]
+        starving = [groups[key] for key, at in self._starving_at().items() if at <= now and key in groups]
         for group in sorted(starving, key=lambda group: group.urgency):
-            if len(self._held) < most:
+            if len(self._held) < most and group.pods:
                 self._reserve(group, nodes, fits_when_empty, now)
-        self._next = self._next_moment(now)
+        moments = [*(entry.until for entry in self._held.values()), *self._starving_at().values()]
+        self._next = min((moment for moment in moments if moment > now), default=None)
         return self._next
 
-    def _is_starving(self, group: Group, now: float) -> bool:
-        since = self._since.get(group.key)
-        if since is None or self._starves_after <= 0 or group.key in self._held or not group.pods:
-            return False
-        return now >= max(since + self._starves_after, self._resting.get(group.key, 0.0))
+    def _starving_at(self) -> dict[str, float]:
+        """From when on the groups starve for which no node is kept free."""
+        if self._starves_after <= 0:
+            return {}
+        return {
+            key: max(since + self._starves_after, self._resting.get(key, 0.0))
+            for key, since in self._since.items()
+            if key not in self._held
+        }
 
     def _reserve(
         self, group: Group, nodes: Mapping[str, NodeInfo], fits_when_empty: FitsWhenEmpty, now: float
@@ -146,27 +145,11 @@ class Reservations:
         free = [info for name, info in nodes.items() if name not in taken and info.holders]
         for info in sorted(free, key=lambda each: (_devices_in_use(each), each.name))[:MOST_TRIED]:
             if fits_when_empty(group, info):
-                why = "a claim that takes much waits too long, of"
-                self._keep(group, info.name, until=now + WINDOW, why=why)
+                self.nominate(group, info.name, now=now, why="a claim that takes much waits too long, of")
                 return
         self._resting[group.key] = now + REST
 
-    def _next_moment(self, now: float) -> float | None:
-        moments = [entry.until for entry in self._held.values()]
-        if self._starves_after > 0:
-            moments += [
-                max(since + self._starves_after, self._resting.get(key, 0.0))
-                for key, since in self._since.items()
-                if key not in self._held
-            ]
-        return min((moment for moment in moments if moment > now), default=None)
-
 
 def _devices_in_use(info: NodeInfo) -> int:
-    return len(
-        {
-            (result.get("pool"), result.get("device"))
-            for claim in info.holders
-            for result in claims_of.results(claim)
-        }
-    )
+    results = (result for claim in info.holders for result in claims_of.results(claim))
+    return len({(result.get("pool"), result.get("device")) for result in results})

@@ -30,7 +30,6 @@ class PendingWrite:
     allocation: Mapping[str, Any]
 
     def with_allocation(self) -> Object:
-        """The claim as it is if the write took effect."""
         return {
             **self.claim,
             "status": {**objects.status_of(self.claim), "allocation": self.allocation},
@@ -57,7 +56,6 @@ class AssumeCache:
         self._pending[objects.uid(claim)] = PendingWrite(claim, allocation)
 
     def pending_writes(self) -> list[PendingWrite]:
-        """Writes that are still in doubt, by claim."""
         return sorted(self._pending.values(), key=lambda doubt: objects.key(doubt.claim))
 
     def lose(self, claim_uid: str) -> None:

@@ -90,7 +90,6 @@ class KeySets(dict[str, set[str]]):
 
 
 def keep_if(keys: set[str], key: str, belongs: bool) -> None:
-    """The key stands in the set if it belongs there."""
     if belongs:
         keys.add(key)
     else:
@@ -129,7 +128,6 @@ class Cluster:
         return cls(**fields)
 
     def tables(self) -> Iterator[tuple[Kind, Table]]:
-        """By kind and key."""
         for kind, name in FIELDS.items():
             yield kind, {key_of(kind, obj): obj for obj in getattr(self, name)}
 
@@ -152,7 +150,6 @@ class ChangeQueue:
         self._queue: deque[Change] = deque()
 
     def observe(self, kind: Kind, event: str, obj: Object) -> None:
-        """An event of a watch: ADDED, MODIFIED or DELETED."""
         table = _table_of(kind)
         self._queue.append(Change(table, key_of(table, obj), None if event == "DELETED" else obj))
 

@@ -71,7 +71,6 @@ class ClusterCache:
         self.nodes = self._tables[NODES]
         self.slices = self._tables[RESOURCE_SLICES]
         self.classes = self._tables[DEVICE_CLASSES]
-        self.taint_rules = self._tables[DEVICE_TAINT_RULES]
         self.namespaces = self._tables[NAMESPACES]
         self.volume_claims = self._tables[PERSISTENT_VOLUME_CLAIMS]
         self.volumes = self._tables[PERSISTENT_VOLUMES]
@@ -102,9 +101,21 @@ class ClusterCache:
         cache.adopt(cluster)
         return cache
 
-    def listen(self, kind: Kind, on_change: OnChange) -> None:
-        """Be told of every change of a kind, after those who listened before."""
+    def listen(self, kind: Kind, on_change: OnChange, *, replay: bool = False) -> None:
+        """Be told of every change of a kind, after those who listened before. `replay`: of the objects that there are, too."""
+        for key, obj in list(self._tables[kind].items()) if replay else ():
+            on_change(key, None, obj)
         self._listeners.setdefault(kind, []).append(on_change)
+
+    def on_gone(self, kind: Kind, *forget: Callable[[str], object]) -> None:
+        """Have each of `forget` called with the uid of an object that is gone."""
+
+        def on_change(_key: str, before: Object | None, now: Object | None) -> None:
+            if before is not None and (now is None or objects.uid(now) != objects.uid(before)):
+                for each in forget:
+                    each(objects.uid(before))
+
+        self.listen(kind, on_change)
 
     def follow(self, kind: Kind) -> set[str]:
         """The keys that have changed and those there are: a set that the caller empties."""
@@ -142,12 +153,10 @@ class ClusterCache:
         self._refresh(claim)
 
     def doubt(self, claim: Object, allocation: Mapping[str, Any]) -> None:
-        """An allocation was sent and no answer came."""
         self.assume_cache.doubt(claim, allocation)
         self._refresh(claim)
 
     def lose(self, claim: Object) -> None:
-        """The server does not have the claim any more, whatever the watch shows."""
         self.assume_cache.lose(objects.uid(claim))
         self._refresh(claim)
 
@@ -186,12 +195,10 @@ class ClusterCache:
         return fresh
 
     def indices(self) -> tuple[PodIndex | ClaimIndex | SliceIndex, ...]:
-        """Those that the audit compares, brought up to date."""
         self.claim_index.settle()
         return self.pod_index, self.claim_index, self.slice_index
 
     def touch_all(self) -> None:
-        """Tell everybody of every object once more."""
         for kind, table in self._tables.items():
             for on_change in self._listeners.get(kind, ()):
                 for key, obj in list(table.items()):
@@ -273,7 +280,6 @@ class Audit:
         self.differences: Counter[str] = Counter()
 
     def run_if_due(self) -> float:
-        """When the next full read is due."""
         now = self._clock()
         if now >= self._due:
             self._due = now if self.run() else now + AUDIT_PERIOD
@@ -294,7 +300,6 @@ class Audit:
         return bool(self._suspects)
 
     def compare(self) -> None:
-        """Every index with one that is made anew."""
         for name, kept, made in zip(
             INDICES, self._cache.indices(), self._cache.rebuilt().indices(), strict=True
         ):

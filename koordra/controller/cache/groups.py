@@ -29,14 +29,12 @@ _NO_TIME = "9999"
 
 
 def urgency(pod: Mapping[str, Any]) -> Urgency:
-    """The sort key of one pod."""
     priority = objects.spec_of(pod).get("priority")
     known = priority if isinstance(priority, int) and not isinstance(priority, bool) else 0
     return (-known, str(objects.metadata(pod).get("creationTimestamp") or _NO_TIME), objects.key(pod))
 
 
 def most_urgent(pods: Iterable[Mapping[str, Any]]) -> Urgency:
-    """The sort key of a group: its most urgent pod's."""
     return min(urgency(pod) for pod in pods)
 
 
@@ -73,11 +71,9 @@ class Group:
 
     @property
     def label(self) -> str:
-        """For logs."""
         return objects.key(self.pods[0] if self.pods else self.pending[0])
 
     def users(self, claim: Object) -> tuple[Object, ...]:
-        """The pods that use a claim."""
         uid = objects.uid(claim)
         return tuple(
             [one.pod for one in self.members if any(objects.uid(entry) == uid for entry in one.ours)]
@@ -85,7 +81,6 @@ class Group:
 
 
 def _each(several: Iterable[Sequence[Object]]) -> list[Object]:
-    """Each claim once, by key."""
     found = {objects.key(claim): claim for claims in several for claim in claims}
     return [found[key] for key in sorted(found)]
 
@@ -120,7 +115,6 @@ class GroupIndex:
         self._loose: set[str] = set()
 
     def group_of(self, uid: str) -> Group | None:
-        """The group of a pod that waits."""
         return self.groups.get(self._group_of.get(uid, ""))
 
     def update(self, uid: str, member: PodClaims | None) -> None:

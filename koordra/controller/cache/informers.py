@@ -65,15 +65,12 @@ class Informers:
         return self._queues[-1]
 
     def cluster(self) -> Cluster:
-        """Everything as it is in the caches now."""
         return Cluster.of({kind: cache.objects() for kind, cache in self._by_kind.items()})
 
     def objects(self, kind: Kind) -> list[Object]:
-        """Those of one kind; none where it is not followed."""
         return self._by_kind[kind].objects() if kind in self._by_kind else []
 
     def get(self, kind: Kind, key: str) -> Object | None:
-        """By `namespace/name`, or by name for cluster-scoped kinds."""
         return self._by_kind[kind].get(key) if kind in self._by_kind else None
 
     def _is_served(self, kind: Kind) -> bool:

@@ -60,17 +60,14 @@ class Condition:
 
 
 def gates(pod: Mapping[str, Any]) -> list[str]:
-    """Names of the pod's scheduling gates, in order."""
     return [str(gate.get("name")) for gate in objects.spec_of(pod).get("schedulingGates") or ()]
 
 
 def is_gated(pod: Mapping[str, Any]) -> bool:
-    """Whether koordra's own gate still holds the pod."""
     return names.JOINT_GATE in gates(pod)
 
 
 def is_bound(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod has a node."""
     return bool(objects.spec_of(pod).get("nodeName"))
 
 
@@ -86,7 +83,6 @@ def may_be_planned(member: PodClaims) -> bool:
 
 
 def pod_scheduled(pod: Mapping[str, Any]) -> Condition:
-    """The pod's PodScheduled condition."""
     for entry in objects.status_of(pod).get("conditions") or ():
         if entry.get("type") == "PodScheduled":
             return Condition(

@@ -92,7 +92,6 @@ class PodIndex:
         return None if entry is None else entry.member
 
     def members(self, uids: Iterable[str]) -> list[PodClaims]:
-        """By the pods' keys."""
         found = [member for uid in uids if (member := self.member(uid)) is not None]
         return sorted(found, key=lambda member: objects.key(member.pod))
 
@@ -184,7 +183,6 @@ class PodIndex:
             on_touch(uid, before, now)
 
     def _use(self, uid: str, before: PodEntry | None, now: PodEntry | None) -> None:
-        """The claims' consumers."""
         for key in dict.fromkeys((*(before.keys if before else ()), *(now.keys if now else ()))):
             using = [pod for pod in self.users.get(key, ()) if objects.uid(pod) != uid]
             if now is not None and key in now.keys:
@@ -216,7 +214,6 @@ _NONE: Final = frozenset[str]()
 
 
 def _sets(pod: Object, found: PodClaims | None, *, missing: bool) -> frozenset[str]:
-    """Names of the sets that the pod belongs to."""
     sets = ["lacking"] if missing else []
     if found is not None and (found.ours or found.refused):
         if found.is_open:

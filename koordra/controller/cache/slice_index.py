@@ -25,7 +25,6 @@ class SliceIndex:
     _of_pool: KeySets = field(default_factory=KeySets)
 
     def published(self, node: str) -> tuple[Object, ...]:
-        """The slices of all drivers for the node, by name."""
         return tuple(self.slices[key] for key in sorted(self._of_node.get(node, ())))
 
     def of_pool(self, pool: str) -> tuple[Object, ...]:
@@ -41,17 +40,14 @@ class SliceIndex:
 
 
 def node_name(entry: Object) -> str:
-    """The node of a slice, empty where it names none."""
     return str(objects.spec_of(entry).get("nodeName") or "")
 
 
 def is_ours(entry: Object) -> bool:
-    """Whether it is a slice of koordra's."""
     return bool(objects.spec_of(entry).get("driver") == names.DRIVER)
 
 
 def pool_name(entry: Object) -> str:
-    """The pool of a slice."""
     return str((objects.spec_of(entry).get("pool") or {}).get("name"))
 
 

@@ -68,7 +68,6 @@ class DeviceConflict:
 
 
 def devices_of(entry: Object) -> Sequence[Mapping[str, Any]]:
-    """The devices of a slice."""
     return objects.spec_of(entry).get("devices") or ()
 
 
@@ -166,12 +165,10 @@ def identities(device: Mapping[str, Any]) -> list[str]:
 
 
 def is_gpu(device: Mapping[str, Any]) -> bool:
-    """Whether it is a GPU, or a part of one."""
     return _attribute(device, "type") in (names.TYPE_GPU, names.TYPE_MIG)
 
 
 def strange_slices(slices: Iterable[Object]) -> list[DeviceConflict]:
-    """Slices in our name that are not ours."""
     found = []
     for entry in slices:
         node, pool = node_name(entry), pool_name(entry)

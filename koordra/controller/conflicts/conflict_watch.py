@@ -81,9 +81,7 @@ class ConflictWatch:
         self._published: set[str] = set()
         """Pools with other devices."""
         self._claims = set(cache.claims)
-        for key, entry in cache.slices.items():
-            self._on_slice(key, None, entry)
-        cache.listen(RESOURCE_SLICES, self._on_slice)
+        cache.listen(RESOURCE_SLICES, self._on_slice, replay=True)
         cache.claim_index.on_touch.append(self._on_claim)
 
     def _on_slice(self, _key: str, before: Object | None, now: Object | None) -> None:
@@ -151,13 +149,11 @@ class ConflictWatch:
 
     @property
     def refused(self) -> int:
-        """How many nodes are left out."""
         return len(self._refused)
 
     # after all writes of a pass
 
     def report(self, *, now: float) -> list[ClaimEvent]:
-        """What is to be reported now."""
         self.sync()
         self._judge_claims()
         tables = (self._of_nodes, self._of_claims, self._over_committed)

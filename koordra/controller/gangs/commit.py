@@ -119,10 +119,10 @@ def ungate(gang: Gang, members: tuple[Member, ...], *, context: PassContext, ung
         if written.ok:
             number += 1
             ungating.ungate_confirmed(member.pod)
-            log.info("gate_lifted", pod=member.key, gang=gang.key)
+            log.info("pod_ungated", pod=member.key, gang=gang.key)
         elif written.outcome is Outcome.REFUSED:
             ungating.refused(member.pod)
-            log.warning("gate_not_lifted", pod=member.key, error=written.message)
+            log.warning("pod_not_ungated", pod=member.key, error=written.message)
             context.wake(context.clock() + LONGEST_CONFLICT_PAUSE)
     return number
 
@@ -138,7 +138,7 @@ def invalidate_pending_ungate(
         )
         if written.ok or written.outcome is Outcome.GONE:
             ungating.refused(member.pod)
-            log.info("lift_ruled_out", pod=member.key)
+            log.info("pending_ungate_invalidated", pod=member.key)
 
 
 def evict(members: tuple[Member, ...], *, context: PassContext) -> bool:

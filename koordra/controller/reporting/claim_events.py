@@ -12,9 +12,9 @@ any of the allocator's words (InsufficientCapacity, TopologyScopeUnmet, ...)    
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
@@ -59,14 +59,11 @@ class ClaimEvent:
     warning: bool = True
 
 
-class EventSink(Protocol):
-    """Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""
-
-    def __call__(self, claim_event: ClaimEvent, /) -> None: ...
+EventSink = Callable[[ClaimEvent], object]
+"""Whoever wants to know: the Event recorder, logs, metrics. Must neither block nor raise."""
 
 
 def allocated(claim: Object, pods: Iterable[Object], *, level: str | None = None) -> ClaimEvent:
-    """`claim` carries its allocation."""
     devices = [_device_text(result) for result in claims_of.results(claim)]
     near = f", GPU and NIC at {level}" if level else ""
     message = f"{_name(claim)} on {claims_of.node_of(claim) or 'any node'}: {', '.join(devices)}{near}"
@@ -74,18 +71,12 @@ def allocated(claim: Object, pods: Iterable[Object], *, level: str | None = None
 
 
 def given_back(claim: Object, pods: Iterable[Object], *, why: str) -> ClaimEvent:
-    """`claim` as it was with its allocation."""
     devices = ", ".join(str(result.get("device")) for result in claims_of.results(claim))
-    return ClaimEvent(
-        GIVEN_BACK,
-        cut(f"{_name(claim)}: {devices} on {claims_of.node_of(claim)} given back: {why}"),
-        (claim, *pods),
-        warning=False,
-    )
+    message = f"{_name(claim)}: {devices} on {claims_of.node_of(claim)} given back: {why}"
+    return ClaimEvent(GIVEN_BACK, cut(message), (claim, *pods), warning=False)
 
 
 def allocation_refused(pod: Object, claim: Object, *, node: str, why: str, pause: float) -> ClaimEvent:
-    """The scheduler's no, and what follows from it."""
     message = (
         f"{_name(claim)}: kube-scheduler refused node {node}: {why}. "
         f"{node} is left out for {pause:.0f} s and another place is looked for"
@@ -109,8 +100,7 @@ def preempted(victim: Object, by: Object, *, node: str) -> ClaimEvent:
 
 def pinned(claim: Object, pod: Object, reasons: Sequence[Reason]) -> ClaimEvent:
     """A pod for which its shared claim has no place; reported on both."""
-    headline = nearest_miss(reasons)
-    return ClaimEvent(headline, cut(f"{_name(claim)}: {explain(reasons, headline=headline)}"), (pod, claim))
+    return replace(waiting(claim, (), reasons), about=(pod, claim))
 
 
 def waiting(claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> ClaimEvent:
@@ -143,10 +133,9 @@ def explain(reasons: Sequence[Reason], *, headline: str) -> str:
     for reason in reasons:
         place = (reason.node or "", reason.request or "", reason.reason, reason.detail)
         alike.setdefault(place, []).extend([reason.device] if reason.device else [])
-    if any(place[2] != Cause.SELECTOR_MISMATCH.value for place in alike):
-        alike = {place: found for place, found in alike.items() if place[2] != Cause.SELECTOR_MISMATCH.value}
-    ordered = sorted(alike, key=lambda place: (place[2] != headline, place))
-    return _joined([_clause(place, alike[place], headline=headline) for place in ordered])
+    shown = [place for place in alike if place[2] != Cause.SELECTOR_MISMATCH.value] or list(alike)
+    shown.sort(key=lambda place: (place[2] != headline, place))
+    return _joined([_clause(place, alike[place], headline=headline) for place in shown])
 
 
 def _clause(place: tuple[str, str, str, str], devices: Sequence[str], *, headline: str) -> str:
@@ -170,20 +159,17 @@ def _joined(clauses: Sequence[str]) -> str:
     text = ""
     for number, clause in enumerate(clauses):
         longer = f"{text}; {clause}" if text else clause
-        rest = len(clauses) - number
         if len(longer) > LONGEST_MESSAGE - 24:
-            return cut(f"{text}; and {rest} more" if text else clause)
+            return cut(f"{text}; and {len(clauses) - number} more" if text else clause)
         text = longer
     return text or "no node offers devices of koordra"
 
 
 def cut(message: str) -> str:
-    """The message, shortened to what the API server takes."""
     return message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 3]}..."
 
 
 def _name(claim: Object) -> str:
-    """The claim in messages that are also reported on its pods."""
     return f"claim {objects.name(claim)}"
 
 

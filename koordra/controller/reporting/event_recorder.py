@@ -18,15 +18,16 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 from koordra.allocator.reasons import Reason
 from koordra.api import objects
-from koordra.api.kinds import EVENTS, Kind
+from koordra.api.kinds import EVENTS
 from koordra.api.objects import Object
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
 log = get_logger(__name__)
@@ -39,34 +40,16 @@ MOST_PENDING: Final = 4096
 UNREACHABLE_PAUSE: Final = 2.0
 
 
-class EventApi(Protocol):
-    """What the recorder needs of koordra.kube.KubeClient."""
-
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object: ...
-
-    def create(self, kind: Kind, body: Object, *, namespace: str | None = None) -> Object: ...
-
-    def patch(self, kind: Kind, name: str, body: Any, *, namespace: str | None = None) -> Object: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _PendingEvent:
-    about: Object
-    reason: str
-    message: str
-    type: str
-    times: int
-
-
 class EventRecorder:
     """Thread-safe. `now`: wall clock as RFC 3339 in whole seconds; `identity`: which replica reports."""
 
-    def __init__(self, api: EventApi, *, now: Callable[[], str], identity: str) -> None:
+    def __init__(self, api: KubeClient, *, now: Callable[[], str], identity: str) -> None:
         self._api = api
         self._now = now
         self._identity = identity
         self._lock = threading.Lock()
-        self._pending: dict[tuple[str, str], _PendingEvent] = {}
+        self._pending: dict[tuple[str, str], tuple[ClaimEvent, Object, int]] = {}
+        """By namespace and name of the Event: what it says, the object that it is about, and how often that happened."""
         self._wake = threading.Event()
 
     def __call__(self, claim_event: ClaimEvent, /) -> None:
@@ -74,12 +57,8 @@ class EventRecorder:
         with self._lock:
             for about in claim_event.about:
                 place = (objects.namespace(about), event_name(about, claim_event.reason))
-                before = self._pending.pop(place, None)
-                kind = "Warning" if claim_event.warning else "Normal"
-                times = 1 + (before.times if before else 0)
-                self._pending[place] = _PendingEvent(
-                    about, claim_event.reason, claim_event.message, kind, times
-                )
+                _, _, times = self._pending.pop(place, (None, None, 0))
+                self._pending[place] = claim_event, about, times + 1
             while len(self._pending) > MOST_PENDING:
                 del self._pending[next(iter(self._pending))]
         self._wake.set()
@@ -98,9 +77,9 @@ class EventRecorder:
         with self._lock:
             pending, self._pending = self._pending, {}
         unwritten = dict(pending)
-        for place, event in pending.items():
+        for place, (event, about, times) in pending.items():
             try:
-                self._write(*place, event)
+                self._write(*place, event, about, times)
             except ApiUnreachable as error:
                 log.warning("events_kept", number=len(unwritten), error=str(error))
                 with self._lock:
@@ -108,48 +87,48 @@ class EventRecorder:
                 return False
             except ApiError as error:
                 log.warning(
-                    "event_lost", object=objects.describe(event.about), reason=event.reason, error=str(error)
+                    "event_lost", object=objects.describe(about), reason=event.reason, error=str(error)
                 )
             del unwritten[place]
         return True
 
-    def _write(self, namespace: str, name: str, event: _PendingEvent) -> None:
+    def _write(self, namespace: str, name: str, event: ClaimEvent, about: Object, times: int) -> None:
+        now = self._now()
+        newest = {
+            "count": times,
+            "message": event.message,
+            "lastTimestamp": now,
+            "type": "Warning" if event.warning else "Normal",
+        }
         try:
             before = self._api.get(EVENTS, name, namespace=namespace)
         except NotFound:
+            body = {
+                "apiVersion": EVENTS.api_version,
+                "kind": EVENTS.kind,
+                "metadata": {"namespace": namespace, "name": name},
+                "involvedObject": {
+                    "apiVersion": about.get("apiVersion", "v1"),
+                    "kind": about.get("kind", ""),
+                    **({"namespace": namespace} if "namespace" in objects.metadata(about) else {}),
+                    "name": objects.name(about),
+                    "uid": objects.uid(about),
+                },
+                "reason": event.reason,
+                "firstTimestamp": now,
+                "source": {"component": COMPONENT},
+                "reportingComponent": COMPONENT,
+                "reportingInstance": self._identity,
+                **newest,
+            }
             try:
-                self._api.create(EVENTS, self._event(namespace, name, event), namespace=namespace)
+                self._api.create(EVENTS, body, namespace=namespace)
             except Conflict:
                 before = self._api.get(EVENTS, name, namespace=namespace)
             else:
                 return
-        count = int(before.get("count") or 0) + event.times
-        change = {"count": count, "message": event.message, "lastTimestamp": self._now(), "type": event.type}
-        self._api.patch(EVENTS, name, change, namespace=namespace)
-
-    def _event(self, namespace: str, name: str, event: _PendingEvent) -> Object:
-        now = self._now()
-        return {
-            "apiVersion": EVENTS.api_version,
-            "kind": EVENTS.kind,
-            "metadata": {"namespace": namespace, "name": name},
-            "involvedObject": {
-                "apiVersion": event.about.get("apiVersion", "v1"),
-                "kind": event.about.get("kind", ""),
-                **({"namespace": namespace} if "namespace" in objects.metadata(event.about) else {}),
-                "name": objects.name(event.about),
-                "uid": objects.uid(event.about),
-            },
-            "reason": event.reason,
-            "message": event.message,
-            "type": event.type,
-            "count": event.times,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "reportingInstance": self._identity,
-        }
+        count = int(before.get("count") or 0) + times
+        self._api.patch(EVENTS, name, {**newest, "count": count}, namespace=namespace)
 
 
 def event_name(about: Object, reason: str) -> str:
@@ -164,8 +143,7 @@ LONGEST_PAUSE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    reason: str
-    message: str
+    event: ClaimEvent
     until: float
     pause: float
 
@@ -184,13 +162,10 @@ class EventDedup:
             sink(claim_event)
 
     def allocated(self, claim: Object, pods: Iterable[Object], *, level: str | None) -> None:
-        """The claim has its devices."""
-        self._reported.pop(objects.uid(claim), None)
-        self._held_back.pop(objects.uid(claim), None)
+        self.forget(objects.uid(claim))
         self.report(claim_events.allocated(claim, pods, level=level))
 
     def waiting(self, claim: Object, pods: Iterable[Object], reasons: Sequence[Reason]) -> None:
-        """The claim waits; reported only if that is new."""
         self._report_if_new(claim_events.waiting(claim, tuple(pods), reasons), objects.uid(claim))
 
     def pinned(self, claim: Object, pod: Object, reasons: Sequence[Reason]) -> None:
@@ -200,15 +175,13 @@ class EventDedup:
     def _report_if_new(self, claim_event: ClaimEvent, uid: str) -> None:
         before = self._reported.get(uid)
         self._held_back.pop(uid, None)
-        if before is not None and (before.reason, before.message) == (
-            claim_event.reason,
-            claim_event.message,
-        ):
-            return
-        if before is not None and before.reason == claim_event.reason and self._clock() < before.until:
-            self._held_back[uid] = claim_event
-            return
-        self._report_new(uid, claim_event)
+        if before is None or before.event.reason != claim_event.reason:
+            self._report_new(uid, claim_event)
+        elif before.event.message != claim_event.message:
+            if self._clock() < before.until:
+                self._held_back[uid] = claim_event
+            else:
+                self._report_new(uid, claim_event)
 
     def flush_due(self) -> float | None:
         """Report what was held back and is due; returns when the next is, None when nothing is held back."""
@@ -218,11 +191,10 @@ class EventDedup:
         return min((self._reported[uid].until for uid in self._held_back), default=None)
 
     def _report_new(self, uid: str, claim_event: ClaimEvent) -> None:
-        before, now = self._reported.get(uid), self._clock()
-        pause = FIRST_PAUSE
-        if before is not None and before.reason == claim_event.reason and now < before.until + LONGEST_PAUSE:
+        before, now, pause = self._reported.get(uid), self._clock(), FIRST_PAUSE
+        if before and before.event.reason == claim_event.reason and now < before.until + LONGEST_PAUSE:
             pause = min(before.pause * 2, LONGEST_PAUSE)
-        self._reported[uid] = _Reported(claim_event.reason, claim_event.message, now + pause, pause)
+        self._reported[uid] = _Reported(claim_event, now + pause, pause)
         log.info(
             "claim_waits",
             about=objects.describe(claim_event.about[0]),
@@ -232,6 +204,5 @@ class EventDedup:
         self.report(claim_event)
 
     def forget(self, uid: str) -> None:
-        """The claim or pod is gone."""
         self._reported.pop(uid, None)
         self._held_back.pop(uid, None)

@@ -31,18 +31,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from koordra.api import objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.reporting.claim_events import ALLOCATED, CONFLICTS, ClaimEvent
-from koordra.controller.writes import WritingApi
 from koordra.errors import ApiError
-from koordra.kube import MERGE_PATCH, encoded
+from koordra.kube import KubeClient, encoded
 from koordra.metrics import Metrics
 
 _LATENCY = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -54,7 +52,7 @@ class ControllerMetrics:
     def __init__(self, metrics: Metrics) -> None:
         part = "koordra_controller_"
         self.leading = metrics.gauge(part + "leading", "1 while this replica holds the lease")
-        self._events = metrics.counter(part + "events", "What was told in Events", ["reason"])
+        self._events = metrics.counter(part + "events", "What was reported in Events", ["reason"])
         self._conflicts = metrics.counter(
             part + "conflicts", "What only koordra may do, done by others", ["reason"]
         )
@@ -70,7 +68,7 @@ class ControllerMetrics:
             "What a full read found to differ from what changes had led to",
             ["found_in"],
         )
-        self._pass = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
+        self.passes = metrics.histogram(part + "pass_seconds", "One pass of the reconciler")
         self._plan = metrics.histogram(part + "plan_seconds", "The planning step of a pass")
         self._allocation = metrics.histogram(
             part + "allocation_seconds", "From a claim's creation to its allocation", buckets=_LATENCY
@@ -78,8 +76,8 @@ class ControllerMetrics:
         stage = metrics.histogram(
             part + "stage_seconds", "From a claim's arrival to its allocation, by part", ["part"]
         )
-        self._latency = {name: stage.labels(name) for name in PARTS}
-        self.latency = LatencyBreakdown(clock=time.perf_counter, observe=self._through_stages)
+        self._stages = {name: stage.labels(name) for name in PARTS}
+        self.latency = LatencyBreakdown(clock=time.perf_counter, observe=self._observe_stages)
         self._writes = metrics.histogram(
             part + "write_seconds", "Requests that change something", ["verb", "resource"]
         )
@@ -90,111 +88,68 @@ class ControllerMetrics:
         if claim_event.reason in CONFLICTS:
             self._conflicts.labels(claim_event.reason).inc()
         if claim_event.reason == ALLOCATED:
-            waited = _seconds_since(
-                str(objects.metadata(claim_event.about[0]).get("creationTimestamp") or "")
-            )
-            if waited is not None:
-                self._allocation.observe(waited)
+            created = str(objects.metadata(claim_event.about[0]).get("creationTimestamp") or "")
+            with suppress(ValueError):
+                waited = datetime.now(UTC) - datetime.fromisoformat(created.replace("Z", "+00:00"))
+                self._allocation.observe(max(0.0, waited.total_seconds()))
 
-    def _through_stages(self, seconds: Mapping[str, float]) -> None:
+    def _observe_stages(self, seconds: Mapping[str, float]) -> None:
         for part, spent in seconds.items():
-            self._latency[part].observe(spent)
+            self._stages[part].observe(spent)
 
-    def count_claims(self, *, waiting: int, allocated: int, in_doubt: int) -> None:
-        for state, number in (("waiting", waiting), ("allocated", allocated), ("in_doubt", in_doubt)):
-            self._claims.labels(state).set(number)
-
-    def count_gangs(self, by_phase: Mapping[str, int]) -> None:
-        for phase, number in by_phase.items():
-            self._gangs.labels(phase).set(number)
-
-    def count_differences(self, found: Counter[str]) -> None:
-        """And begin to count anew."""
-        for where, number in found.items():
+    def count_pass(
+        self,
+        *,
+        claims: Mapping[str, int],
+        gangs: Mapping[str, int],
+        refused_nodes: int,
+        planned: float,
+        differences: Counter[str],
+    ) -> None:
+        """How things stand after a pass: claims by state, gangs by phase, the seconds of the planning step, and the differences that
+        the audit found, which are counted anew from now on."""
+        for gauge, numbers in ((self._claims, claims), (self._gangs, gangs)):
+            for label, number in numbers.items():
+                gauge.labels(label).set(number)
+        for where, number in differences.items():
             self._differences.labels(where).inc(number)
-        found.clear()
+        differences.clear()
+        self.refused_nodes.set(refused_nodes)
+        self._plan.observe(planned)
+
+    def counting(self, api: KubeClient) -> KubeClient:
+        """The same API, with its writes counted and timed."""
+        return cast("KubeClient", _CountingApi(api, self))
 
     @contextmanager
-    def one_pass(self) -> Iterator[None]:
-        with self._pass.time():
-            yield
-
-    def planned(self, seconds: float) -> None:
-        self._plan.observe(seconds)
-
-    def counting(self, api: WritingApi) -> WritingApi:
-        """The same API (a KubeClient), with its writes counted and timed."""
-        return _CountingApi(api, self._writes, self._errors, self.latency)
+    def request(self, verb: str, kind: Kind, subresource: str | None) -> Iterator[None]:
+        """A request to the API server that changes something."""
+        resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        with self._writes.labels(verb, resource).time(), self.latency.on(WRITE):
+            try:
+                yield
+            except ApiError as error:
+                self._errors.labels(resource, str(error.code or "none")).inc()
+                raise
 
 
 class _CountingApi:
-    def __init__(self, api: WritingApi, writes: Any, errors: Any, latency: LatencyBreakdown) -> None:
+    def __init__(self, api: KubeClient, metrics: ControllerMetrics) -> None:
         self._api = api
-        self._writes = writes
-        self._errors = errors
-        self._latency = latency
+        self._metrics = metrics
+        self.get = api.get
 
-    def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> Object:
-        return self._api.get(kind, name, namespace=namespace)
-
-    def create(
-        self,
-        kind: Kind,
-        body: Object,
-        *,
-        namespace: str | None = None,
-        name: str | None = None,
-        subresource: str | None = None,
-    ) -> Object:
-        what = _resource(kind, subresource)
-        return self._timed(
-            "create",
-            what,
-            lambda: self._api.create(kind, body, namespace=namespace, name=name, subresource=subresource),
-        )
+    def create(self, kind: Kind, body: Object, *, subresource: str | None = None, **where: Any) -> Object:
+        with self._metrics.request("create", kind, subresource):
+            return self._api.create(kind, body, subresource=subresource, **where)
 
     def patch(
-        self,
-        kind: Kind,
-        name: str,
-        body: Any,
-        *,
-        namespace: str | None = None,
-        subresource: str | None = None,
-        content_type: str = MERGE_PATCH,
+        self, kind: Kind, name: str, body: Any, *, subresource: str | None = None, **where: Any
     ) -> Object:
-        with self._latency.on(ENCODE):
+        with self._metrics.latency.on(ENCODE):
             data = encoded(body)
-        return self._timed(
-            "patch",
-            _resource(kind, subresource),
-            lambda: self._api.patch(
-                kind, name, data, namespace=namespace, subresource=subresource, content_type=content_type
-            ),
-        )
-
-    def _timed(self, verb: str, resource: str, send: Callable[[], Object]) -> Object:
-        started = time.perf_counter()
-        try:
-            with self._latency.on(WRITE):
-                return send()
-        except ApiError as error:
-            self._errors.labels(resource, str(error.code or "none")).inc()
-            raise
-        finally:
-            self._writes.labels(verb, resource).observe(time.perf_counter() - started)
-
-
-def _resource(kind: Kind, subresource: str | None) -> str:
-    return f"{kind.plural}/{subresource}" if subresource else kind.plural
-
-
-def _seconds_since(timestamp: str) -> float | None:
-    try:
-        created = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return max(0.0, (datetime.now(UTC) - created).total_seconds())
+        with self._metrics.request("patch", kind, subresource):
+            return self._api.patch(kind, name, data, subresource=subresource, **where)
 
 
 WATCH: Final = "watch"
@@ -202,15 +157,6 @@ DECIDE: Final = "decide"
 ENCODE: Final = "encode"
 WRITE: Final = "write"
 PARTS: Final = (WATCH, DECIDE, ENCODE, WRITE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A pass began: when, and what had been spent until then."""
-
-    at: float
-    encoded: float
-    written: float
 
 
 class LatencyBreakdown:
@@ -221,10 +167,10 @@ class LatencyBreakdown:
         self._observe = observe
         self._arrivals: dict[str, float] = {}
         self._spent = {ENCODE: 0.0, WRITE: 0.0}
-        self._begun = _Begun(clock(), 0.0, 0.0)
+        """Since the pass began."""
+        self._began = clock()
 
     def begin_term(self) -> None:
-        """Nothing has arrived yet."""
         self._arrivals.clear()
 
     def observe(self, kind: Kind, event: str, obj: Object) -> None:
@@ -236,7 +182,7 @@ class LatencyBreakdown:
             self._arrivals[objects.uid(obj)] = self._clock()
 
     def pass_begins(self) -> None:
-        self._begun = _Begun(self._clock(), self._spent[ENCODE], self._spent[WRITE])
+        self._began, self._spent = self._clock(), {ENCODE: 0.0, WRITE: 0.0}
 
     @contextmanager
     def on(self, part: str) -> Iterator[None]:
@@ -250,11 +196,7 @@ class LatencyBreakdown:
     def allocated(self, claim: Object, pods: Iterable[Object]) -> None:
         """A claim that this pass took up has its devices. `claim` and `pods` as they were when it was planned."""
         known = [self._arrivals.get(objects.uid(obj)) for obj in (claim, *pods)]
-        arrivals = [at for at in known if at is not None and at <= self._begun.at]
-        if not arrivals:
-            return
-        encode = self._spent[ENCODE] - self._begun.encoded
-        write = self._spent[WRITE] - self._begun.written
-        decide = max(0.0, self._clock() - self._begun.at - encode - write)
-        watch = self._begun.at - max(arrivals)
-        self._observe({WATCH: watch, DECIDE: decide, ENCODE: encode, WRITE: write})
+        arrivals = [at for at in known if at is not None and at <= self._began]
+        if arrivals:
+            decide = max(0.0, self._clock() - self._began - sum(self._spent.values()))
+            self._observe({WATCH: self._began - max(arrivals), DECIDE: decide, **self._spent})
