@@ -45,12 +45,12 @@ def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
         return False
     labels = objects.labels_of(node)
     own = {"metadata.name": objects.name(node)}
-    return all(_requirement_matches(entry, labels) for entry in expressions) and all(
-        _requirement_matches(entry, own) for entry in fields
+    return all(requirement_matches(entry, labels) for entry in expressions) and all(
+        requirement_matches(entry, own) for entry in fields
     )
 
 
-def _requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     value = labels.get(str(requirement.get("key")))
     values: Sequence[str] = requirement.get("values") or ()
     if not isinstance(values, list | tuple):
@@ -135,12 +135,12 @@ def _refusals(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[st
     if wanted and wanted != objects.name(node):
         yield f"spec.nodeName: the pod is bound to {wanted}"
     tolerations = spec.get("tolerations") or ()
-    if node_spec.get("unschedulable") and not _tolerated(
+    if node_spec.get("unschedulable") and not tolerated(
         {"key": _UNSCHEDULABLE_TAINT, "effect": "NoSchedule"}, tolerations
     ):
         yield "spec.unschedulable: the node is cordoned"
     for taint in node_spec.get("taints") or ():
-        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(taint, tolerations):
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerated(taint, tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             yield f"taint {taint.get('key')}{value}:{taint.get('effect')} is not tolerated by the pod"
     for condition in objects.status_of(node).get("conditions") or ():
@@ -172,7 +172,7 @@ def _lacking(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[str
             yield f"{name}: requested {figure(asked)}, free {figure(max(free, Decimal(0)))} of {figure(total)}"
 
 
-def _tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+def tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
     return any(
         toleration.get("effect") in (None, "", taint.get("effect"))
         and toleration.get("key") in (None, "", taint.get("key"))

@@ -19,8 +19,8 @@ from koordra.allocator.reasons import Cause, Reason, reason_of
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.pod_terms import reads_other_pods
 from koordra.controller.cache import pod_claims
 from koordra.controller.cache.changes import keep_if
 from koordra.controller.cache.groups import Group, GroupIndex, urgency

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from koordra.allocator.predicates import selector_matches
+from koordra.allocator.predicates import requirement_matches, selector_matches, tolerated
 from koordra.api import objects
 from koordra.api.objects import Object
 
@@ -21,12 +21,15 @@ def host_ports(spec: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     sidecars = [entry for entry in spec.get("initContainers") or () if entry.get("restartPolicy") == "Always"]
     for container in (*(spec.get("containers") or ()), *sidecars):
         for port in container.get("ports") or ():
-            number = int(
-                port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0) or 0
-            )
-            if number > 0:
+            asked = port.get("hostPort") or (port.get("containerPort") if spec.get("hostNetwork") else 0)
+            if (number := int(asked or 0)) > 0:
                 found.append((port.get("hostIP") or ANY_ADDRESS, port.get("protocol") or "TCP", number))
     return found
+
+
+def required_terms(pod: Object, kind: str) -> Sequence[Mapping[str, Any]]:
+    """Required terms of podAffinity or podAntiAffinity."""
+    return ((objects.spec_of(pod).get("affinity") or {}).get(kind) or {}).get(REQUIRED) or ()
 
 
 def clashes(taken: tuple[str, str, int], wanted: Sequence[tuple[str, str, int]]) -> bool:
@@ -36,23 +39,14 @@ def clashes(taken: tuple[str, str, int], wanted: Sequence[tuple[str, str, int]])
     )
 
 
-def label_selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """meta/v1 LabelSelector; an empty one matches everything."""
-    for key, value in (selector.get("matchLabels") or {}).items():
-        if labels.get(key) != value:
-            return False
-    for entry in selector.get("matchExpressions") or ():
-        value, values = labels.get(str(entry.get("key"))), entry.get("values") or ()
-        operator = entry.get("operator")
-        holds = {
-            "In": value in values,
-            "NotIn": value not in values,
-            "Exists": value is not None,
-            "DoesNotExist": value is None,
-        }.get(str(operator), False)
-        if not holds:
-            return False
-    return True
+def label_selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    """meta/v1 LabelSelector; an empty one matches everything, None nothing."""
+    if selector is None:
+        return False
+    named = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in named.items()) and all(
+        requirement_matches(entry, labels) for entry in selector.get("matchExpressions") or ()
+    )
 
 
 def with_label_keys(pod: Object, term: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -68,8 +62,6 @@ def with_label_keys(pod: Object, term: Mapping[str, Any]) -> Mapping[str, Any] |
         for key in term.get(field_name) or ()
         if key in labels
     ]
-    if not added:
-        return dict(selector)
     return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *added]}
 
 
@@ -84,19 +76,11 @@ def counts_for_spread(node: Mapping[str, Any], pod: Object, constraint: Mapping[
             return False
     if constraint.get("nodeTaintsPolicy", "Ignore") == "Honor":
         return not any(
-            taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerates(spec, taint)
+            taint.get("effect") in ("NoSchedule", "NoExecute")
+            and not tolerated(taint, spec.get("tolerations") or ())
             for taint in objects.spec_of(node).get("taints") or ()
         )
     return True
-
-
-def _tolerates(spec: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    return any(
-        entry.get("effect") in (None, "", taint.get("effect"))
-        and entry.get("key") in (None, "", taint.get("key"))
-        and (entry.get("operator") == "Exists" or entry.get("value", "") == taint.get("value", ""))
-        for entry in spec.get("tolerations") or ()
-    )
 
 
 def volume_claim_names(pod: Object) -> list[str]:
@@ -117,3 +101,16 @@ def parsed_selector(text: str) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, Mapping) else {}
+
+
+def reads_other_pods(pod: Mapping[str, Any]) -> bool:
+    """Whether it matters to the pod where other pods and volumes are."""
+    spec = objects.spec_of(pod)
+    affinity = spec.get("affinity") or {}
+    return bool(
+        affinity.get("podAffinity")
+        or affinity.get("podAntiAffinity")
+        or spec.get("topologySpreadConstraints")
+        or spec.get("volumes")
+        or host_ports(spec)
+    )

@@ -16,8 +16,8 @@ from typing import Final
 from koordra.allocator.reasons import Cause, Reason
 from koordra.api import objects
 from koordra.api.objects import Object
-from koordra.controller.allocation.interpod_predicates import reads_other_pods
 from koordra.controller.allocation.pass_context import PassContext
+from koordra.controller.allocation.pod_terms import reads_other_pods
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.elastic_shrink import victims_for
