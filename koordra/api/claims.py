@@ -187,12 +187,16 @@ def _request(read: Reader) -> DeviceRequest:
     if read.sequence("firstAvailable"):
         if read.data.get("exactly") is not None:
             raise read.wrong("has both exactly and firstAvailable", "keep one of them")
-        alternatives = (
-            _alternative(each, each.text("name", required=True)) for each in read.each("firstAvailable")
+        return DeviceRequest(
+            name,
+            tuple(
+                _alternative(each, each.text("name", required=True)) for each in read.each("firstAvailable")
+            ),
+            prioritized=True,
         )
-        return DeviceRequest(name, tuple(alternatives), prioritized=True)
-    body = read if read.data.get("exactly") is None else read.inner("exactly")
-    return DeviceRequest(name, (_alternative(body, name),))
+    return DeviceRequest(
+        name, (_alternative(read if read.data.get("exactly") is None else read.inner("exactly"), name),)
+    )
 
 
 def _alternative(read: Reader, name: str) -> Alternative:

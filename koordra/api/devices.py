@@ -135,8 +135,7 @@ def read_device(read: Reader) -> Device:
 def _device(read: Reader) -> Device:
     name = read.text("name", required=True)
     if "basic" in read.data:  # where v1beta1 keeps the body
-        body = {**read.data, **read.inner("basic").data}
-        read = Reader(body, object=read.object, field=read.field)
+        read = Reader({**read.data, **read.inner("basic").data}, object=read.object, field=read.field)
     return Device(
         name=name,
         attributes={key: read_attribute(each) for key, each in read.entries("attributes")},
@@ -170,8 +169,11 @@ def read_attribute(read: Reader) -> Attribute:
 
 
 def read_capacity(read: Reader) -> Capacity:
-    policy = None if read.data.get("requestPolicy") is None else _policy(read.inner("requestPolicy"))
-    return Capacity(value=read.amount("value"), spelled=str(read.data.get("value")), policy=policy)
+    return Capacity(
+        value=read.amount("value"),
+        spelled=str(read.data.get("value")),
+        policy=None if read.data.get("requestPolicy") is None else _policy(read.inner("requestPolicy")),
+    )
 
 
 def _policy(read: Reader) -> RequestPolicy:
@@ -208,5 +210,8 @@ def read_counters(read: Reader) -> dict[str, Decimal]:
 
 
 def read_selection(read: Reader) -> NodeSelection:
-    selector = None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data
-    return NodeSelection(read.text("nodeName"), read.flag("allNodes"), selector)
+    return NodeSelection(
+        read.text("nodeName"),
+        read.flag("allNodes"),
+        None if read.data.get("nodeSelector") is None else read.inner("nodeSelector").data,
+    )

@@ -61,8 +61,9 @@ class Reader:
 
     def wrong(self, problem: str, remedy: str = "", *, at: str = "") -> InvalidInput:
         """The error to raise, about the field `at`, or about the object itself."""
-        field = self.place(at) if at else self.field
-        return self.error(problem, object=self.object, field=field, remedy=remedy)
+        return self.error(
+            problem, object=self.object, field=self.place(at) if at else self.field, remedy=remedy
+        )
 
     def _nested(self, data: object, name: str) -> Reader:
         return Reader(data, object=self.object, field=self.place(name), error=self.error)

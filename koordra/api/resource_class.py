@@ -93,8 +93,11 @@ def device_class(obj: Object, *, lookup: Lookup, own_namespace: str) -> Object:
         config += _policy(read, driver)
         for what, entries in (("selectors", selectors), ("config", config)):
             if len(entries) > MOST_ENTRIES:
-                problem = f"{len(entries)} entries with those of the parameters; at most {MOST_ENTRIES} fit"
-                raise read.wrong(problem, "join some", at=what)
+                raise read.wrong(
+                    f"{len(entries)} entries with those of the parameters; at most {MOST_ENTRIES} fit",
+                    "join some",
+                    at=what,
+                )
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
@@ -201,8 +204,11 @@ def _of_config_map(found: Object) -> Object:
         documents = [entry for entry in yaml.safe_load_all(text) if entry is not None]
     except yaml.YAMLError as error:
         raise data.wrong(f"is not YAML: {' '.join(str(error).split())}", "correct it", at=at) from error
-    vendor = [{"parameters": entry} for entry in documents]
-    return {"kind": found.get("kind"), "metadata": found.get("metadata"), "vendorParameters": vendor}
+    return {
+        "kind": found.get("kind"),
+        "metadata": found.get("metadata"),
+        "vendorParameters": [{"parameters": entry} for entry in documents],
+    }
 
 
 def _of_parameters(found: Object, *, driver: str) -> tuple[list[Object], list[Object]]:
@@ -221,8 +227,7 @@ def _of_parameters(found: Object, *, driver: str) -> tuple[list[Object], list[Ob
 def _policy(read: Reader, driver: str) -> list[Object]:
     policy = read.inner("policy")
     if policy.data and driver != names.DRIVER:
-        remedy = f"leave it out, or use driver {names.DRIVER}"
-        raise policy.wrong(f"means nothing to driver {driver}", remedy)
+        raise policy.wrong(f"means nothing to driver {driver}", f"leave it out, or use driver {names.DRIVER}")
     policy.only(*POLICIES, problem="is no policy")
     bodies = {name: policy.inner(name) for name in POLICIES}
     return [

@@ -66,8 +66,10 @@ def _claim_spec(spec: Mapping[str, Any], request: Any) -> Mapping[str, Any]:
 def _request_to_v1(request: Mapping[str, Any]) -> Mapping[str, Any]:
     if request.get("firstAvailable") or "exactly" in request:
         return request
-    body = {name: value for name, value in request.items() if name not in _NAME}
-    return {"name": request.get("name"), "exactly": body}
+    return {
+        "name": request.get("name"),
+        "exactly": {name: value for name, value in request.items() if name not in _NAME},
+    }
 
 
 def _request_from_v1(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -83,5 +85,7 @@ def _device_to_v1(device: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _device_from_v1(device: Mapping[str, Any]) -> Mapping[str, Any]:
-    body = {name: value for name, value in device.items() if name != "name"}
-    return {"name": device.get("name"), "basic": body}
+    return {
+        "name": device.get("name"),
+        "basic": {name: value for name, value in device.items() if name != "name"},
+    }

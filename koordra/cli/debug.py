@@ -31,8 +31,16 @@ def command() -> None:
 @options.cdi_folder
 def dump_command(root: Path, state_dir: Path, cdi_dir: Path) -> None:
     """Print, as JSON, what this node's driver knows: machine, prepared claims, files. It holds no secrets."""
-    paths = NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute())
-    click.echo(json.dumps(dump(paths, discover(root.absolute()), version=__version__), indent=1))
+    click.echo(
+        json.dumps(
+            dump(
+                NodePaths(root=root.absolute(), state=state_dir.absolute(), cdi=cdi_dir.absolute()),
+                discover(root.absolute()),
+                version=__version__,
+            ),
+            indent=1,
+        )
+    )
 
 
 @command.command("leftover-table")
@@ -86,25 +94,37 @@ def _table_text(table: Table) -> str:
         if demands:
             parts.append(render_table((title, "OF THE GPU DEMAND"), _demand_rows(demands, unit)))
     if table.blocks:
-        rows = [
-            (
-                str(one.gpus),
-                f"{one.cpu / 1000:g}",
-                "|".join(one.models) or "any",
-                f"{one.part / 10_000:.2f} %",
+        parts.append(
+            render_table(
+                ("GPUS", "CORES", "MODELS", "OF THE PODS"),
+                [
+                    (
+                        str(one.gpus),
+                        f"{one.cpu / 1000:g}",
+                        "|".join(one.models) or "any",
+                        f"{one.part / 10_000:.2f} %",
+                    )
+                    for one in table.blocks
+                ],
             )
-            for one in table.blocks
-        ]
-        parts.append(render_table(("GPUS", "CORES", "MODELS", "OF THE PODS"), rows))
+        )
     if table.slices:
-        wanted = [
-            (" or ".join(one.profiles), f"{one.milli / 10:g} %", f"{one.part / 10_000:.2f} %")
-            for one in table.slices
-        ]
-        parts.append(render_table(("SLICE", "OF ITS CARD", "OF THE SLICES"), wanted))
+        parts.append(
+            render_table(
+                ("SLICE", "OF ITS CARD", "OF THE SLICES"),
+                [
+                    (" or ".join(one.profiles), f"{one.milli / 10:g} %", f"{one.part / 10_000:.2f} %")
+                    for one in table.slices
+                ],
+            )
+        )
     if table.reserved:
-        kept = [(model, f"{part / 10:.0f} %") for model, part in sorted(table.reserved.items())]
-        parts.append(render_table(("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"), kept))
+        parts.append(
+            render_table(
+                ("MODEL", "WANTED BY PODS THAT MAY RUN NOWHERE ELSE"),
+                [(model, f"{part / 10:.0f} %") for model, part in sorted(table.reserved.items())],
+            )
+        )
     return "\n\n".join(parts)
 
 

@@ -107,12 +107,11 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
         raise click.UsageError(f"{options['nodes']} has no GPUs")
     workload = Workload.of(pod.request for pod in pods)
     names = policy_names(options["policies"])
-    table = _table(options, workload, cluster_of(nodes)) if "koordra" in names else None
     experiment = Experiment(
         cluster,
         pods,
         workload,
-        table=table,
+        table=_table(options, workload, cluster_of(nodes)) if "koordra" in names else None,
         unknown=options["start"] == "unknown",
         tune_ratio=options["tune_ratio"],
         scale=options["scale"],
@@ -121,8 +120,9 @@ def _replay_openb(lines: Sequence[str], options: dict[str, Any]) -> None:
     for name in names:
         for seed in seeds_of(options["seeds"]):
             with progress(f"{name}, seed {seed}") as show:
-                generator = np.random.default_rng(seed)
-                done = experiment.replay(name, generator, clock=time.perf_counter_ns, on_progress=show)
+                done = experiment.replay(
+                    name, np.random.default_rng(seed), clock=time.perf_counter_ns, on_progress=show
+                )
             reports.append(Reported(name, seed, cluster.capacity, done))
     _show(reports, options)
 
@@ -149,8 +149,9 @@ def _table(options: dict[str, Any], workload: Workload, cluster: Cluster) -> Tab
 def _show(reports: Sequence[Reported], options: dict[str, Any]) -> None:
     found = report.document(reports)
     if options["plot"] is not None:
-        title = f"{options['pods'].name}: GPUs given out"
-        text = plot.svg([(one.policy, one.run.curve) for one in reports], title=title)
+        text = plot.svg(
+            [(one.policy, one.run.curve) for one in reports], title=f"{options['pods'].name}: GPUs given out"
+        )
         options["plot"].write_text(text, encoding="utf-8")
     if options["output"] == "json":
         click.echo(as_text(found, "json"), nl=False)
@@ -283,17 +284,19 @@ def _show_alignment(found: dict[str, Any], options: dict[str, Any]) -> None:
         "ALIGNED% ABOVE 90",
         "BEST OF NODE%",
     )
-    rows = [
-        (
-            run["policy"],
-            str(run["seed"]),
-            str(run["arrivals"]),
-            str(run["refused"]),
-            str(run["alloc_pct_max"]),
-            str(run["aligned_pct"]),
-            "-" if run["aligned_pct_above_90"] is None else str(run["aligned_pct_above_90"]),
-            str(run["best_level_pct"]),
-        )
-        for run in found["runs"]
-    ]
-    show_table(header, rows)
+    show_table(
+        header,
+        [
+            (
+                run["policy"],
+                str(run["seed"]),
+                str(run["arrivals"]),
+                str(run["refused"]),
+                str(run["alloc_pct_max"]),
+                str(run["aligned_pct"]),
+                "-" if run["aligned_pct_above_90"] is None else str(run["aligned_pct_above_90"]),
+                str(run["best_level_pct"]),
+            )
+            for run in found["runs"]
+        ],
+    )

@@ -81,8 +81,7 @@ class Disk:
     def write(self, path: Path, data: bytes, mode: int, *, durable: bool = True) -> None:
         """Create or truncate, write, fsync unless it need not last. Links are not followed: the state
         directory must not be redirected."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, mode)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             os.fchmod(descriptor, mode)
             rest = memoryview(data)

@@ -113,23 +113,20 @@ def _serve(options: Options, stop: threading.Event, *, metrics: Metrics, observe
         pod_claims=PodClaims(options.client) if options.client is not None else None,
         shape=node_shape(options, rdma_devices=devices.rdma_devices()),
     )
-    changed = _verify(options, stop, ledger=ledger, metrics=metrics)
-    hook = Hook(
-        state,
-        settings=settings,
-        ledger=ledger,
-        metrics=metrics,
-        changed=changed,
-        networks=options.networks,
-    )
-    stub = Stub(
-        hook,
+    Stub(
+        Hook(
+            state,
+            settings=settings,
+            ledger=ledger,
+            metrics=metrics,
+            changed=_verify(options, stop, ledger=ledger, metrics=metrics),
+            networks=options.networks,
+        ),
         name=PLUGIN_NAME,
         index=options.plugin_index,
         socket_path=options.socket_path,
         observer=observer,
-    )
-    stub.run(stop)
+    ).run(stop)
 
 
 def _verify(

@@ -119,8 +119,9 @@ class Session:
         """Change running containers unasked; returns those that failed. Never from within a handler: both
         would wait."""
         request = nri_pb2.UpdateContainersRequest(update=updates)
-        answer = nri_pb2.UpdateContainersResponse
-        return self._caller.call(RUNTIME_SERVICE, "UpdateContainers", request, answer, timeout=timeout).failed
+        return self._caller.call(
+            RUNTIME_SERVICE, "UpdateContainers", request, nri_pb2.UpdateContainersResponse, timeout=timeout
+        ).failed
 
     def close(self, *, drain: float = 0) -> None:
         """End the connection, after up to `drain` seconds for the requests that are being answered."""

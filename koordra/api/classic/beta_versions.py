@@ -70,15 +70,17 @@ def device_class(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
             f"v1 has no such field; it is kept as annotation {suitable_nodes.SUITABLE_NODES}",
             "koordra's controller obeys it for its own devices; other drivers' pods need node affinity",
         )
-    spec = {name: value for name, value in read.data.items() if name != "suitableNodes"}
-    return v1_object("DeviceClass", metadata, spec)
+    return v1_object(
+        "DeviceClass", metadata, {name: value for name, value in read.data.items() if name != "suitableNodes"}
+    )
 
 
 def resource_slice(obj: Object, _sources: Sources, notes: Notes) -> list[Object]:
     read = _spec(obj, notes)
     devices = [_device(each) for each in read.each("devices")]
-    spec = {**read.data, **({"devices": devices} if devices else {})}
-    return v1_object("ResourceSlice", fresh_metadata(obj), spec)
+    return v1_object(
+        "ResourceSlice", fresh_metadata(obj), {**read.data, **({"devices": devices} if devices else {})}
+    )
 
 
 def _device(read: Reader) -> Object:

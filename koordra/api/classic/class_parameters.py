@@ -132,8 +132,10 @@ def opaque(driver: str, body: object, *, object: str, field: str) -> Object:
 
 def _embedded(found: Object) -> Object:
     """The whole object as parameters: who it was stays, what the server wrote goes."""
-    kept = {name: value for name, value in found.items() if name not in ("metadata", "status")}
-    return {**kept, "metadata": {"name": objects.name(found)}}
+    return {
+        **{name: value for name, value in found.items() if name not in ("metadata", "status")},
+        "metadata": {"name": objects.name(found)},
+    }
 
 
 def _koordra(found: Object, *, driver: str, notes: Notes) -> Object:
@@ -143,8 +145,12 @@ def _koordra(found: Object, *, driver: str, notes: Notes) -> Object:
             f"{found.get('kind')} is koordra's, the class is of driver {driver}",
             "use a class of koordra.io",
         )
-    body = {name: value for name, value in found.items() if name != "metadata"}
-    return opaque(driver, body, object=notes.object, field="parametersRef")
+    return opaque(
+        driver,
+        {name: value for name, value in found.items() if name != "metadata"},
+        object=notes.object,
+        field="parametersRef",
+    )
 
 
 def _in_tree_claim(found: Object, *, driver: str, notes: Notes) -> Requested:
@@ -209,8 +215,9 @@ def _in_tree_class(found: Object, *, driver: str, notes: Notes) -> tuple[list[Ob
         selectors.append(_selector(entry, driver=driver, notes=about, required=True))
     for entry in read.each("vendorParameters"):
         whose = entry.text("driverName") or driver
-        body = entry.data.get("parameters")
-        config.append(opaque(whose, body, object=about.object, field=entry.place("parameters")))
+        config.append(
+            opaque(whose, entry.data.get("parameters"), object=about.object, field=entry.place("parameters"))
+        )
     return selectors, config
 
 
@@ -220,8 +227,9 @@ def _vendor(found: Object, *, driver: str, notes: Notes) -> Requested:
     if isinstance(spec, Mapping):
         read = Reader(spec, object=about.object, field="spec")
     else:
-        own = {name: value for name, value in found.items() if name not in _EVERY_OBJECT}
-        read = Reader(own, object=about.object)
+        read = Reader(
+            {name: value for name, value in found.items() if name not in _EVERY_OBJECT}, object=about.object
+        )
     exactly: Object = {}
     if COUNT in read.data:
         exactly["count"] = read.between(COUNT, 1)

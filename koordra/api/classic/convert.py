@@ -139,11 +139,13 @@ def _one(obj: Object, sources: Sources, notes: Notes, translators: Sequence[Tran
                 notes.found.append(Note(notes.object, *wrong, refused=True))
             if notes.found:
                 return []
-        converted = converter(obj, sources, notes)
-        return [part for one in converted for part in _translated(one, notes, translators)]
+        return [
+            part for one in converter(obj, sources, notes) for part in _translated(one, notes, translators)
+        ]
     except InvalidInput as error:
-        about = error.object or notes.object
-        notes.found.append(Note(about, error.field, error.problem, error.remedy, refused=True))
+        notes.found.append(
+            Note(error.object or notes.object, error.field, error.problem, error.remedy, refused=True)
+        )
     return []
 
 
@@ -216,8 +218,14 @@ def _with_claims(obj: Object, sources: Sources, notes: Notes) -> list[Object]:
         read = Reader(at(obj, place), object=notes.object, field=spelled(place).rstrip("."))
         spec = _pod_spec(read, obj, sources, notes)
         if spec is not read.data:
-            kept = {name: value for name, value in changed.items() if name != "status"}
-            changed = replaced({**kept, "metadata": fresh_metadata(obj)}, place, spec)
+            changed = replaced(
+                {
+                    **{name: value for name, value in changed.items() if name != "status"},
+                    "metadata": fresh_metadata(obj),
+                },
+                place,
+                spec,
+            )
     return [changed]
 
 

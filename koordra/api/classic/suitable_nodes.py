@@ -47,16 +47,22 @@ def _check_expression(read: Reader) -> None:
     values = read.texts("values")
     wants = operator not in ("Exists", "DoesNotExist")
     if wants != bool(values):
-        remedy = "add values" if wants else "leave the values out"
-        raise read.wrong(f"{operator} with {len(values)} values", remedy, at="values")
+        raise read.wrong(
+            f"{operator} with {len(values)} values",
+            "add values" if wants else "leave the values out",
+            at="values",
+        )
 
 
 def annotation(read: Reader) -> dict[str, str]:
     """The annotation for the field of a class, none where it has no such field. The same selector is always the same text."""
     if read.data.get("suitableNodes") is None:
         return {}
-    selector = checked(read.inner("suitableNodes"))
-    return {SUITABLE_NODES: json.dumps(selector, sort_keys=True, separators=(",", ":"))}
+    return {
+        SUITABLE_NODES: json.dumps(
+            checked(read.inner("suitableNodes")), sort_keys=True, separators=(",", ":")
+        )
+    }
 
 
 def of_device_class(device_class: Mapping[str, Any]) -> Object | None:
@@ -68,8 +74,12 @@ def of_device_class(device_class: Mapping[str, Any]) -> Object | None:
     try:
         found = json.loads(text)
     except (TypeError, ValueError) as error:
-        remedy = "write a NodeSelector, or make the class by a ResourceClass"
-        raise InvalidManifest("is not JSON", object=about, field=field, remedy=remedy) from error
+        raise InvalidManifest(
+            "is not JSON",
+            object=about,
+            field=field,
+            remedy="write a NodeSelector, or make the class by a ResourceClass",
+        ) from error
     return checked(Reader(found, object=about, field=field))
 
 

@@ -180,8 +180,13 @@ def claim(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = clai
     if is_made_anew(obj, notes):
         return []
     metadata = fresh_metadata(obj)
-    read = Reader(obj.get("spec"), object=notes.object, field="spec")
-    made = spec(read, metadata, objects.namespace(obj), sources, notes)
+    made = spec(
+        Reader(obj.get("spec"), object=notes.object, field="spec"),
+        metadata,
+        objects.namespace(obj),
+        sources,
+        notes,
+    )
     return v1_object("ResourceClaim", metadata, made)
 
 
@@ -190,8 +195,11 @@ def template(obj: Object, sources: Sources, notes: Notes, *, spec: ClaimSpec = c
     outer = Reader(obj.get("spec"), object=notes.object, field="spec")
     metadata = dict(outer.inner("metadata").data)
     made = spec(outer.inner("spec"), metadata, objects.namespace(obj), sources, notes)
-    inner = {**({"metadata": metadata} if metadata else {}), "spec": made}
-    return v1_object("ResourceClaimTemplate", fresh_metadata(obj), inner)
+    return v1_object(
+        "ResourceClaimTemplate",
+        fresh_metadata(obj),
+        {**({"metadata": metadata} if metadata else {}), "spec": made},
+    )
 
 
 def _allocation_mode(read: Reader, metadata: Object, *, driver: str, notes: Notes) -> None:

@@ -143,8 +143,9 @@ def class_name(claim: Object) -> str:
     spec = Reader.of(claim).inner("spec")
     found = [str(spec.data[key]) for key in _CLASS_FIELDS if spec.data.get(key)]
     if not found:
-        error = spec.wrong("names no class", "name an ElasticGPUClass", at=_CLASS_FIELDS[0])
-        raise ClassRefused.because("NoClass", error)
+        raise ClassRefused.because(
+            "NoClass", spec.wrong("names no class", "name an ElasticGPUClass", at=_CLASS_FIELDS[0])
+        )
     if len(set(found)) > 1:
         problem = f"elasticGPUClassName {found[0]} and egpuClassName {found[1]} are two classes"
         raise ClassRefused.because("InvalidClaim", spec.wrong(problem, "leave one out"))
@@ -179,8 +180,7 @@ def claim_spec(amount: Amount, cls: ElasticClass) -> Object:
 
 def digest(spec: Mapping[str, Any]) -> str:
     """By which a claim's spec is recognised, whatever the API server added to it."""
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def _amount(resources: Reader, cls: ElasticClass) -> Amount:
@@ -198,8 +198,9 @@ def _amount(resources: Reader, cls: ElasticClass) -> Amount:
             raise resources.wrong("is no amount of a GPU", f"ask for {CORE} and {MEMORY}", at=at)
         other, before = found.setdefault(kind, (name, amount))
         if before != amount:
-            problem = f"asks for another amount of {kind} than {other}"
-            raise resources.wrong(problem, "leave one of the two out", at=at)
+            raise resources.wrong(
+                f"asks for another amount of {kind} than {other}", "leave one of the two out", at=at
+            )
     cores, memory = (found.get(kind, ("", 0))[1] for kind in ("compute", "memory"))
     lost = []
     if not cores and not memory:
@@ -236,6 +237,7 @@ def _bytes(resources: Reader, name: str, unit: int) -> int:
         raise resources.wrong(f"{value} is less than nothing", at=at)
     found = number * unit if str(value).isdigit() else number
     if found != found.to_integral_value() or (found and found < MIB) or found >= 2**63:
-        remedy = "write a whole number of MiB, or a quantity such as 4Gi"
-        raise resources.wrong(f"{value} is no amount of memory", remedy, at=at)
+        raise resources.wrong(
+            f"{value} is no amount of memory", "write a whole number of MiB, or a quantity such as 4Gi", at=at
+        )
     return -(-int(found) // MIB) * MIB

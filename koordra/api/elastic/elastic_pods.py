@@ -55,8 +55,10 @@ def with_annotations(pod: Object, original: Object) -> Object:
     taken = {key: value for key, value in objects.annotations_of(original).items() if key.startswith(PREFIX)}
     if not taken:
         return pod
-    annotations = {**objects.annotations_of(pod), **taken}
-    back = {**pod, "metadata": {**objects.metadata(pod), "annotations": annotations}}
+    back = {
+        **pod,
+        "metadata": {**objects.metadata(pod), "annotations": {**objects.annotations_of(pod), **taken}},
+    }
     return original if back == original else back
 
 

@@ -46,8 +46,7 @@ class IsolationPolicy:
 
     def attributes(self) -> dict[str, bool]:
         """What a node publishes of its policy. `none` is there either way, as the sign of a node that has a policy."""
-        allowed = self.allowed or ()
-        return {attribute(NO_ISOLATION): False} | {attribute(word): True for word in allowed}
+        return {attribute(NO_ISOLATION): False} | {attribute(word): True for word in (self.allowed or ())}
 
 
 LIMITED: Final = IsolationPolicy(("limiter",))

@@ -35,10 +35,9 @@ def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output
         client.list(kind)[0]
         for kind in (kinds.RESOURCE_CLAIMS, kinds.PODS, kinds.DEVICE_CLASSES, kinds.EVENTS)
     )
-    rows = claim_rows(claims, pods, classes, events)
     shown = [
         row
-        for row in rows
+        for row in claim_rows(claims, pods, classes, events)
         if namespace in (None, row["namespace"]) and not (waiting and row["state"] != "Waiting")
     ]
     if output in ("json", "yaml"):

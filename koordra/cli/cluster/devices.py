@@ -56,8 +56,10 @@ def device_rows(cluster: Iterable[Object]) -> list[dict[str, Any]]:
     A pool that cannot be used is one entry without a device: its state is `Unusable` and `reason` says why.
     """
     found = list(cluster)
-    published = [one for one in found if one.get("kind") in ("ResourceSlice", "DeviceTaintRule")]
-    inventory = Inventory.of(published, features=Features.of(None))
+    inventory = Inventory.of(
+        [one for one in found if one.get("kind") in ("ResourceSlice", "DeviceTaintRule")],
+        features=Features.of(None),
+    )
     taken, holders = _taken([one for one in found if one.get("kind") == "ResourceClaim"])
     nodes = sorted((one for one in found if one.get("kind") == "Node"), key=objects.name)
     rows: list[dict[str, Any]] = []
@@ -117,12 +119,13 @@ def _device(
 
 def _unusable(node: str, pool: Pool) -> dict[str, Any]:
     empty = dict.fromkeys(("name", "type", "model", "allocator", "profile", "uuid", "numaNode", "pcieSwitch"))
-    none: dict[str, Any] = {"capacity": {}, "holders": [], "taints": []}
     return {
         "node": node,
         "pool": pool.id[1],
         **empty,
-        **none,
+        "capacity": {},
+        "holders": [],
+        "taints": [],
         "state": "Unusable",
         "reason": pool.trouble,
     }

@@ -52,9 +52,11 @@ def of_root(root: Path, *, state_dir: Path | None) -> MachineView:
     found = discover(root)
     here = root.resolve() == Path("/")
     records = state_dir or (_STATE if here else None)
-    usage = Usage(holders=_prepared(records)) if records else NOBODY
     return MachineView(
-        found.machine, usage, title="this machine" if here else root.name, problems=found.problems
+        found.machine,
+        Usage(holders=_prepared(records)) if records else NOBODY,
+        title="this machine" if here else root.name,
+        problems=found.problems,
     )
 
 
@@ -85,18 +87,31 @@ def of_node(name: str, *, kubeconfig: str | None) -> MachineView:
         claims, _ = client.list(RESOURCE_CLAIMS)
     except Forbidden as error:
         # Who may see nodes may not be allowed to see everybody's claims; the machine is still worth a look.
-        remedy = "ask for the right to list resourceclaims in all namespaces"
-        claims, problems = [], (Problem(f"Node {name}", "holders", f"not shown: {error}", remedy),)
-    usage = Usage(holders=holders_of_claims(claims, pool=name), offered=offered)
+        claims, problems = (
+            [],
+            (
+                Problem(
+                    f"Node {name}",
+                    "holders",
+                    f"not shown: {error}",
+                    "ask for the right to list resourceclaims in all namespaces",
+                ),
+            ),
+        )
     return MachineView(
-        machine, usage, title=name, subtitle="as published in ResourceSlices", problems=problems
+        machine,
+        Usage(holders=holders_of_claims(claims, pool=name), offered=offered),
+        title=name,
+        subtitle="as published in ResourceSlices",
+        problems=problems,
     )
 
 
 def with_overlay(view: MachineView, file: Path) -> MachineView:
     """The view with an overlay applied; contradictions join the problems."""
-    found = Discovery(machine=view.machine, problems=tuple(view.problems))
-    over = reading.apply_overlay(found, overlays.load(file), file=file.name)
+    over = reading.apply_overlay(
+        Discovery(machine=view.machine, problems=tuple(view.problems)), overlays.load(file), file=file.name
+    )
     return replace(view, machine=over.machine, problems=over.problems)
 
 
@@ -104,8 +119,13 @@ def render(view: MachineView, output: str) -> str:
     """The view as a matrix, or in the form `tree`, `svg`, `dot`, `json` or `yaml`."""
     match output:
         case "json" | "yaml":
-            problems = [problem.to_dict() for problem in view.problems]
-            return as_text({**document(view.machine, view.usage), "problems": problems}, output)
+            return as_text(
+                {
+                    **document(view.machine, view.usage),
+                    "problems": [problem.to_dict() for problem in view.problems],
+                },
+                output,
+            )
         case "tree":
             return text_tree(view.machine, view.usage)
         case "svg":

@@ -54,8 +54,9 @@ def command(
     manifests, notes = with_workload_pods(manifests)
     for line in notes:
         click.echo(line, err=True)
-    found = plan(manifests, policy=policy, features=features, report_errors=True)
-    click.echo(_rendered(found, output), nl=False)
+    click.echo(
+        _rendered(plan(manifests, policy=policy, features=features, report_errors=True), output), nl=False
+    )
 
 
 def _rendered(found: Plan, output: str) -> str:

@@ -148,13 +148,18 @@ def command(
     counted, readiness = metrics.Metrics(), Readiness()
     server = metrics.serve(counted, metrics_address, ready=readiness)
     client = KubeClient(kubeconfig, timeout=settings.times.timeout, user_agent="koordra-controller")
-    webhook = WebhookSettings(
-        webhook_address,
-        namespace=lease_namespace,
-        certificates=Path(webhook_certificates) if webhook_certificates else None,
-        host=webhook_host,
+    start_webhook(
+        client,
+        WebhookSettings(
+            webhook_address,
+            namespace=lease_namespace,
+            certificates=Path(webhook_certificates) if webhook_certificates else None,
+            host=webhook_host,
+        ),
+        metrics=counted,
+        stop=stop,
+        legacy=legacy,
     )
-    start_webhook(client, webhook, metrics=counted, stop=stop, legacy=legacy)
     try:
         run(client, settings, stop=stop, metrics=counted, readiness=readiness)
     finally:

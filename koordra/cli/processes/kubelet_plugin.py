@@ -162,11 +162,14 @@ def command(
 
     logs.configure(level=log_level, json=log_json, process="kubelet-plugin")
     kubelet_root = kubelet_root.absolute()
-    state = state_dir.absolute() if state_dir else kubelet_root / "plugins" / names.DRIVER
     settings = Settings(
         node=node_name,
         kubelet_root=kubelet_root,
-        paths=NodePaths(root=root.absolute(), state=state, cdi=cdi_dir.absolute()),
+        paths=NodePaths(
+            root=root.absolute(),
+            state=state_dir.absolute() if state_dir else kubelet_root / "plugins" / names.DRIVER,
+            cdi=cdi_dir.absolute(),
+        ),
         mode=allocation_mode,
         offering=Offering(
             slots_per_gpu=slots_per_gpu,

@@ -133,7 +133,7 @@ def decide(
     shape = facts.shape
     deny = _deny(container, facts, grants)
     cpus, mems = cgroups.near(grants, chosen=container.cpus, online=shape.online, nodes=shape.memory_nodes)
-    adjustment = Adjustment(
+    return Adjustment(
         env=tuple(sorted(env.items())),
         deny=deny,
         rlimits=rlimits,
@@ -143,8 +143,7 @@ def decide(
         devices=added,
         mounts=annotated.mounts if annotated else (),
         taken_over=annotated.taken_over if annotated else (),
-    )
-    return adjustment, grants
+    ), grants
 
 
 def _deny(container: Container, facts: NodeFacts, grants: Grants) -> tuple[DeviceRule, ...]:

@@ -124,8 +124,11 @@ def check_nodes(container: Container, grants: Grants) -> None:
     for grant in grants.held:
         for node in grant.device.nodes:
             if node.number not in there:
-                name = f"{grant.claim.marker}_{grant.claim.devices.index(grant.device)}"
-                raise _not_ours(container, name, f"{node} did not come with it")
+                raise _not_ours(
+                    container,
+                    f"{grant.claim.marker}_{grant.claim.devices.index(grant.device)}",
+                    f"{node} did not come with it",
+                )
 
 
 def check_network(
@@ -187,5 +190,6 @@ def _joined(values: list[str], order: tuple[str, ...]) -> str:
     the list."""
     exact = any(value.startswith("=") for value in values)
     items = dict.fromkeys(item for value in values for item in value.removeprefix("=").split(",") if item)
-    first = [item for item in order if item in items]
-    return ("=" if exact else "") + ",".join(dict.fromkeys([*first, *items]))
+    return ("=" if exact else "") + ",".join(
+        dict.fromkeys([*[item for item in order if item in items], *items])
+    )

@@ -108,10 +108,12 @@ class Ledger:
         path = self._folder / f"{container_id}.json"
         temporary = path.with_suffix(".tmp")
         try:
-            descriptor = os.open(
-                temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with os.fdopen(descriptor, "w") as file:
+            with os.fdopen(
+                os.open(
+                    temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+                ),
+                "w",
+            ) as file:
                 json.dump(_document(granted), file)
             temporary.rename(path)
         except OSError as error:

@@ -50,8 +50,13 @@ class SandboxNetworks(Protocol):
 
 
 def _sandbox(pod: nri_pb2.PodSandbox) -> Sandbox:
-    netns = next((space.path for space in pod.linux.namespaces if space.type == "network"), "")
-    return Sandbox(id=pod.id, pod_uid=pod.uid, pod=pod.name, namespace=pod.namespace, netns=netns)
+    return Sandbox(
+        id=pod.id,
+        pod_uid=pod.uid,
+        pod=pod.name,
+        namespace=pod.namespace,
+        netns=next((space.path for space in pod.linux.namespaces if space.type == "network"), ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +146,17 @@ class Hook(Plugin):
             )
         if grants.held:
             nodes = grants.nodes | control_nodes(facts.guarded, grants)
-            granted = Granted(
-                pod_uid=container.pod_uid,
-                env=adjustment.env,
-                numbers=frozenset(node.number for node in nodes),
-                devices=granted_devices(grants),
-                memlock=grants.memlock,
-                mounts=(*claim_mounts(container, self._settings.shape.private), *adjustment.mounts),
+            self._ledger.add(
+                container.id,
+                Granted(
+                    pod_uid=container.pod_uid,
+                    env=adjustment.env,
+                    numbers=frozenset(node.number for node in nodes),
+                    devices=granted_devices(grants),
+                    memlock=grants.memlock,
+                    mounts=(*claim_mounts(container, self._settings.shape.private), *adjustment.mounts),
+                ),
             )
-            self._ledger.add(container.id, granted)
             self._changed()
         self._adjusted.labels("granted" if grants.held else "none").inc()
         log.debug("container_adjusted", **place, env=len(adjustment.env), deny=len(adjustment.deny))
@@ -204,20 +211,20 @@ class Hook(Plugin):
         container = container_of(request.pod, request.container)
         try:
             facts = self._facts(container)
-            grants = grants_of(container, claims=facts.claims, unreadable=facts.unreadable)
             validate(
                 request,
                 container,
                 name=PLUGIN_NAME,
-                grants=grants,
+                grants=grants_of(container, claims=facts.claims, unreadable=facts.unreadable),
                 guarded=facts.guarded,
                 private=self._settings.shape.private,
             )
         except Refusal as refusal:
             self._refusals.labels("OtherPlugin").inc()
             log.warning("adjustment_rejected", reason=str(refusal))
-            reason = f"koordra refuses {refusal}"
-            return nri_pb2.ValidateContainerAdjustmentResponse(reject=True, reason=reason)
+            return nri_pb2.ValidateContainerAdjustmentResponse(
+                reject=True, reason=f"koordra refuses {refusal}"
+            )
         return nri_pb2.ValidateContainerAdjustmentResponse()
 
     def synchronize(

@@ -135,8 +135,9 @@ def _is_private(mount: Mount, place: str, claims: frozenset[str]) -> bool:
     source, place = host_path(mount.source), host_path(place)
     if not _below(source, place):
         return False
-    parts = source.removeprefix(place).strip("/").split("/")
-    return not _comes_with_claims(parts, read_only=mount.read_only, claims=claims)
+    return not _comes_with_claims(
+        source.removeprefix(place).strip("/").split("/"), read_only=mount.read_only, claims=claims
+    )
 
 
 def _comes_with_claims(parts: list[str], *, read_only: bool, claims: frozenset[str]) -> bool:
@@ -165,8 +166,11 @@ def _brings_devices(mount: Mount, container: Container, reaching: frozenset[str]
 @functools.lru_cache(maxsize=4)
 def _reaching(guarded: DeviceGuard) -> frozenset[str]:
     """The guarded nodes and all folders above them but the root."""
-    paths = (PurePosixPath(host_path(node.path)) for node in guarded.nodes)
-    return frozenset(str(each) for path in paths for each in (path, *path.parents)) - {"/"}
+    return frozenset(
+        str(each)
+        for path in (PurePosixPath(host_path(node.path)) for node in guarded.nodes)
+        for each in (path, *path.parents)
+    ) - {"/"}
 
 
 @functools.lru_cache(maxsize=1024)

@@ -68,8 +68,10 @@ def known_events(*, runtime_name: str, runtime_version: str, nri_version: str) -
 def applies_device_rules(*, runtime_name: str, runtime_version: str, nri_version: str) -> bool:
     """Whether the runtime applies the device rules of an adjustment; before NRI 0.10 it drops them without a
     word."""
-    known = known_events(runtime_name=runtime_name, runtime_version=runtime_version, nri_version=nri_version)
-    return known == SECOND_GENERATION
+    return (
+        known_events(runtime_name=runtime_name, runtime_version=runtime_version, nri_version=nri_version)
+        == SECOND_GENERATION
+    )
 
 
 def subscription(wanted: int, known: int) -> int:

@@ -179,8 +179,7 @@ class Caller:
         except TimeoutError as error:
             with self._lock:
                 self._pending.pop(stream, None)
-            why = f"{method}: no answer within {timeout} s"
-            raise RemoteError(Code.DEADLINE_EXCEEDED, why) from error
+            raise RemoteError(Code.DEADLINE_EXCEEDED, f"{method}: no answer within {timeout} s") from error
         return _answer_of(method, frame, answer)
 
     def on_frame(self, frame: Frame) -> None:

@@ -101,8 +101,7 @@ class Dispatcher:
             raise RemoteError(Code.INVALID_ARGUMENT, f"not a ttrpc request: {error}") from error
         handler = self._handlers.get((request.service, request.method))
         if handler is None:
-            why = f"{request.service}/{request.method} is not served here"
-            raise RemoteError(Code.UNIMPLEMENTED, why)
+            raise RemoteError(Code.UNIMPLEMENTED, f"{request.service}/{request.method} is not served here")
         return request, handler
 
     def wait_idle(self, timeout: float) -> bool:
@@ -205,6 +204,12 @@ class Dispatcher:
                     continue
             for stream, (_, call, received) in late.items():
                 log.error("nri_handler_late", method=call.method, stream=stream)
-                message = f"{call.method}: the plugin did not answer in time; refused, and may be tried again"
-                if self._finish(stream, response_frame(stream, code=Code.DEADLINE_EXCEEDED, message=message)):
+                if self._finish(
+                    stream,
+                    response_frame(
+                        stream,
+                        code=Code.DEADLINE_EXCEEDED,
+                        message=f"{call.method}: the plugin did not answer in time; refused, and may be tried again",
+                    ),
+                ):
                     self._observer.answered(call.method, LATE, time.monotonic() - received)

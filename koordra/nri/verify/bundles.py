@@ -65,8 +65,7 @@ class Bundles:
             bundles = sorted(self._folder.iterdir())
         except FileNotFoundError:
             return
-        names = {bundle.name for bundle in bundles}
-        for gone in self._specs.keys() - names:
+        for gone in self._specs.keys() - {bundle.name for bundle in bundles}:
             del self._specs[gone]
         for bundle in bundles:
             container = self._container(bundle)

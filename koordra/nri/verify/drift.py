@@ -204,9 +204,11 @@ def _unknown_to_hook(
         except Refusal as refusal:
             return [Drift("ForgedMarker", str(refusal))], frozenset(), ()
         why = "it was given devices while no hook was registered: nothing is pinned, and it knows its nonce"
-        control = control_nodes(expected.guarded, grants)
-        numbers = frozenset(node.number for node in grants.nodes | control)
-        return [Drift("HookMissed", f"{why}; create it anew")], numbers, granted_devices(grants)
+        return (
+            [Drift("HookMissed", f"{why}; create it anew")],
+            frozenset(node.number for node in grants.nodes | control_nodes(expected.guarded, grants)),
+            granted_devices(grants),
+        )
     if env.get(VISIBLE_DEVICES) != NOTHING_VISIBLE:
         why = (
             f"{VISIBLE_DEVICES} is {env.get(VISIBLE_DEVICES)!r}; it was created while no hook was registered"

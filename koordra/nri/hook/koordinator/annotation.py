@@ -132,14 +132,17 @@ def granted_by_annotation(
         raise Refusal("KoordinatorAnnotation", f"{container}: {ANNOTATION} is unusable: {error}") from error
     if not devices:
         return None
-    claim = PreparedClaim(
-        ref=ClaimRef(namespace=container.namespace, name="", uid=container.pod_uid),
-        nonce="",
-        marker="",
-        devices=tuple(_with_env(device, env if n == 0 else ()) for n, device in enumerate(devices)),
-        memlock=any(device.type in names.NIC_TYPES for device in devices),
+    return Annotated(
+        PreparedClaim(
+            ref=ClaimRef(namespace=container.namespace, name="", uid=container.pod_uid),
+            nonce="",
+            marker="",
+            devices=tuple(_with_env(device, env if n == 0 else ()) for n, device in enumerate(devices)),
+            memlock=any(device.type in names.NIC_TYPES for device in devices),
+        ),
+        mounts=mounts,
+        taken_over=koordlet_traces(container, devices),
     )
-    return Annotated(claim, mounts=mounts, taken_over=koordlet_traces(container, devices))
 
 
 class _MismatchError(Exception):
@@ -191,9 +194,13 @@ def _nic(bus_id: str, kind: str, guarded: DeviceGuard, node: NodeDevices) -> Pre
     found = _guarded_at(guarded, verbs[0])
     if found is None:
         raise _MismatchError(f"{verbs[0]} is not a NIC of this node")
-    env = (("NCCL_IB_HCA", f"={verbs[1]}"), ("UCX_NET_DEVICES", f"{verbs[1]}:1"))
     return PreparedDevice(
-        request="", device=found[0], type=kind, ib_device=verbs[1], nodes=found[1:], env=env
+        request="",
+        device=found[0],
+        type=kind,
+        ib_device=verbs[1],
+        nodes=found[1:],
+        env=(("NCCL_IB_HCA", f"={verbs[1]}"), ("UCX_NET_DEVICES", f"{verbs[1]}:1")),
     )
 
 
@@ -220,11 +227,10 @@ def _hami_core(
     if _CORE in resources:
         env.append(("CUDA_DEVICE_SM_LIMIT", str(int(parse(str(resources[_CORE]))))))
     # Read-only, unlike koordlet's mount: root in one container could change the library of all others.
-    mounts = (
+    return tuple(env), (
         Mount(HAMI_LIBRARY, HAMI_LIBRARY, bind=True, read_only=True),
         Mount(HAMI_LOCKS, HAMI_LOCKS, bind=True),
     )
-    return tuple(env), mounts
 
 
 def koordlet_traces(container: Container, devices: tuple[PreparedDevice, ...]) -> tuple[str, ...]:
@@ -240,8 +246,14 @@ def koordlet_traces(container: Container, devices: tuple[PreparedDevice, ...]) -
     if visible and set(visible.split(",")) <= minors:
         traces.append(VISIBLE_DEVICES)
     mine = {node.path for device in devices for node in device.nodes} | {"/dev/infiniband/rdma_cm"}
-    there = {node.path for node in container.devices}
-    return (*traces, *sorted(path for path in mine & there if path.startswith("/dev/infiniband/")))
+    return (
+        *traces,
+        *sorted(
+            path
+            for path in mine & {node.path for node in container.devices}
+            if path.startswith("/dev/infiniband/")
+        ),
+    )
 
 
 _REMEMBERED: Final = 1024
