@@ -10,7 +10,7 @@ import click
 from koordra import __version__
 from koordra.api.resource_class import CONFIG_MAPS
 from koordra.cli import options
-from koordra.cli.cluster.cluster_objects import connect
+from koordra.cli.cluster_objects import connect
 from koordra.cli.output import render_table
 from koordra.controller.leftover_store import NAME, learned_of
 from koordra.errors import InvalidManifest

@@ -18,43 +18,43 @@ DEMO_DISTRIBUTION = "koordra_devcluster"
 """The import package of the distribution koordra-devcluster, which koordra's extra `demo` installs; production has none of it."""
 
 COMMANDS = {
-    "claims": ("koordra.cli.cluster.claims", "Which claims have which devices, and why the others wait."),
+    "claims": ("koordra.cli.claims:claims", "Which claims have which devices, and why the others wait."),
     "controller": (
-        "koordra.cli.processes.controller",
+        "koordra.cli.processes.controller:command",
         "Allocate claims ahead of the scheduler (one replica is active).",
     ),
     "convert": (
-        "koordra.cli.manifests.convert",
+        "koordra.cli.convert:convert_command",
         "Older manifests (classic DRA, beta versions, legacy pods) as resource.k8s.io/v1.",
     ),
-    "cordon-device": ("koordra.cli.cluster.cordon_device", "Keep new claims off devices of a node."),
-    "debug": ("koordra.cli.debug", "What a node's driver knows, what the controller has learned."),
+    "cordon-device": ("koordra.cli.devices:cordon_device", "Keep new claims off devices of a node."),
+    "debug": ("koordra.cli.debug:command", "What a node's driver knows, what the controller has learned."),
     "demo": (
-        f"{DEMO_DISTRIBUTION}.demo",
+        f"{DEMO_DISTRIBUTION}.demo:command",
         "A whole cluster on this machine: every component, real sockets, made-up GPUs.",
     ),
-    "devcluster": (f"{DEMO_DISTRIBUTION}.cli", "The development double of a Kubernetes cluster."),
+    "devcluster": (f"{DEMO_DISTRIBUTION}.cli:command", "The development double of a Kubernetes cluster."),
     "devices": (
-        "koordra.cli.cluster.devices",
+        "koordra.cli.devices:devices",
         "The devices of a cluster, what is free of them, and who has the rest.",
     ),
     "explain": (
-        "koordra.cli.manifests.explain",
+        "koordra.cli.plan:explain",
         "Why a claim waits: per node and device, the clause that failed.",
     ),
     "kubelet-plugin": (
-        "koordra.cli.processes.kubelet_plugin",
+        "koordra.cli.processes.kubelet_plugin:command",
         "The DRA driver on a node: publishes and prepares devices.",
     ),
-    "nri": ("koordra.cli.processes.nri", "The NRI hook on a node: isolation for every container."),
-    "plan": ("koordra.cli.manifests.plan", "What-if: which devices would these manifests get?"),
+    "nri": ("koordra.cli.processes.nri:command", "The NRI hook on a node: isolation for every container."),
+    "plan": ("koordra.cli.plan:plan_command", "What-if: which devices would these manifests get?"),
     "replay": (
-        "koordra.cli.replay",
+        "koordra.cli.replay:command",
         "How much of a cluster can be given out: a trace, replayed with any policy.",
     ),
-    "top": ("koordra.cli.machine.top", "GPU memory that the limited claims of this node use, now."),
+    "top": ("koordra.cli.top:top", "GPU memory that the limited claims of this node use, now."),
     "topology": (
-        "koordra.cli.machine.topology",
+        "koordra.cli.topology:topology",
         "A machine's GPUs and NICs and how near they are to each other.",
     ),
 }
@@ -69,11 +69,11 @@ class _LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         try:
-            command: click.Command = importlib.import_module(entry[0]).command
+            command: click.Command = getattr(importlib.import_module(module), name)
         except ModuleNotFoundError as error:
             if error.name != DEMO_DISTRIBUTION:
                 raise

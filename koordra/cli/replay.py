@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import numpy as np
 
-from koordra.cli.machine.machine_view import of_kind
+from koordra.cli.machine_view import of_kind
 from koordra.cli.output import as_text, show_table
 from koordra.errors import InvalidManifest
 from koordra.placement.columns.fleet import Fleet

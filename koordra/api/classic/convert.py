@@ -26,7 +26,7 @@ that handles the object takes it, and what it returns is final (a second dialect
 translator's to refuse: `raise notes.refuse(field, problem, remedy)`). `notes.warn(field, problem, remedy)` reports
 anything lost. Objects that two pods bring forth alike (same kind, namespace, name and content, as content-addressed
 templates are) appear once; alike in name only is refused. koordra/compat makes translators without importing anything but
-this module; koordra/cli/convert.py lists them in TRANSLATORS.
+this module; koordra/cli/convert.py passes it.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def read_legacy_settings(place: str | None, *, grace: float) -> LegacySettings:
     A mounted ConfigMap is a directory with a file for each key; every .yaml of it is read, in the order of names.
     Raises InvalidManifest.
     """
-    from koordra.cli.manifests.convert import settings_from
+    from koordra.cli.convert import settings_from
     from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 
     files = [place] if place else []

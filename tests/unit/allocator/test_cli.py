@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koordra.allocator.request.classes import shipped_classes
-from koordra.cli.manifests import explain, plan
+from koordra.cli.plan import explain, plan_command
 from koordra.errors import InvalidManifest, PlanError
 from tests.unit.allocator.machines import claim, joint, machine, pod, request
 
@@ -44,14 +44,14 @@ def run(command: Any, *arguments: str, stdin: str | None = None) -> Result:
 
 
 def test_plan_as_a_table(files: list[str], golden: Callable[[str, str], None]) -> None:
-    found = run(plan.command, *files)
+    found = run(plan_command, *files)
     assert found.exit_code == 0
     golden("allocator/plan.txt", found.stdout)
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
 def test_plan_as_one_document(files: list[str], output: str, read: Callable[[str], Dict]) -> None:
-    found = read(run(plan.command, *files, "-o", output).stdout)
+    found = read(run(plan_command, *files, "-o", output).stdout)
     assert list(found) == ["allocations", "unsatisfiable", "undecided", "scores"]
     assert set(found["allocations"]) == set(found["scores"]) == {"default/pair"}
     assert set(found["unsatisfiable"]) == {"default/large", "default/odd"}
@@ -65,18 +65,18 @@ def test_plan_as_one_document(files: list[str], output: str, read: Callable[[str
 
 
 def test_explain_in_words(files: list[str], golden: Callable[[str, str], None]) -> None:
-    golden("allocator/explain.txt", run(explain.command, *files).stdout)
+    golden("allocator/explain.txt", run(explain, *files).stdout)
 
 
 def test_explain_one_claim_as_json(files: list[str]) -> None:
-    told = json.loads(run(explain.command, *files, "-o", "json", "large").stdout)["claims"]
+    told = json.loads(run(explain, *files, "-o", "json", "large").stdout)["claims"]
     assert [(entry["name"], entry["status"]) for entry in told] == [("large", "DoesNotFit")]
     assert told[0]["reasons"][0]["detail"]
 
 
 def test_explain_of_a_claim_that_is_not_there(files: list[str]) -> None:
     with pytest.raises(InvalidManifest, match="ResourceClaim nobody: is not among the pending claims"):
-        run(explain.command, *files, "nobody")
+        run(explain, *files, "nobody")
 
 
 def test_claims_are_made_from_templates(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_claims_are_made_from_templates(tmp_path: Path) -> None:
     user = pod("train")
     user["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
     listed = {"apiVersion": "v1", "kind": "List", "items": [*machine(), template, user]}
-    found = json.loads(run(plan.command, "-f", "-", "-o", "json", stdin=json.dumps(listed)).stdout)
+    found = json.loads(run(plan_command, "-f", "-", "-o", "json", stdin=json.dumps(listed)).stdout)
     assert set(found["allocations"]) == {"default/train-gpu"}
 
 
@@ -101,9 +101,9 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, problem: str) -> N
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(InvalidManifest, match=problem):
-        run(plan.command, "-f", str(file))
+        run(plan_command, "-f", str(file))
     with pytest.raises(InvalidManifest, match="cannot be read"):
-        run(plan.command, "-f", str(tmp_path / "absent.yaml"))
+        run(plan_command, "-f", str(tmp_path / "absent.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_wrong_shapes_are_told_with_their_place(tmp_path: Path, manifest: str, p
     file = tmp_path / "wrong.yaml"
     file.write_text(manifest)
     with pytest.raises(InvalidManifest, match=problem):
-        run(plan.command, "-f", str(file))
+        run(plan_command, "-f", str(file))
 
 
 def test_json_lines_are_as_good_as_yaml_and_twice_is_once(files: list[str], tmp_path: Path) -> None:
     entries = [entry for name in files[1::2] for entry in yaml.safe_load_all(Path(name).read_text())]
     lines = tmp_path / "all.json"
     lines.write_text("\n".join(json.dumps(entry) for entry in entries))
-    expected = run(plan.command, *files).stdout
-    assert run(plan.command, "-f", str(lines)).stdout == expected
-    assert run(plan.command, *files, "-f", str(lines), *files).stdout == expected
+    expected = run(plan_command, *files).stdout
+    assert run(plan_command, "-f", str(lines)).stdout == expected
+    assert run(plan_command, *files, "-f", str(lines), *files).stdout == expected
 
 
 def test_dates_are_texts(tmp_path: Path) -> None:
@@ -153,21 +153,21 @@ def test_dates_are_texts(tmp_path: Path) -> None:
     ]
     file = tmp_path / "dated.yaml"
     file.write_text(yaml.safe_dump_all([*machine(1, 0), dated]).replace("DATE", "2026-01-02"))
-    found = json.loads(run(plan.command, "-f", str(file), "-o", "json").stdout)
+    found = json.loads(run(plan_command, "-f", str(file), "-o", "json").stdout)
     (config,) = found["allocations"]["default/a"]["devices"]["config"]
     assert config["opaque"]["parameters"] == {"since": "2026-01-02"}
 
 
 def test_explain_under_other_gates(files: list[str]) -> None:
-    told = json.loads(
-        run(explain.command, *files, "--features", "DRAAdminAccess", "-o", "json", "large").stdout
-    )["claims"]
+    told = json.loads(run(explain, *files, "--features", "DRAAdminAccess", "-o", "json", "large").stdout)[
+        "claims"
+    ]
     assert [reason["reason"] for reason in told[0]["reasons"]] == ["FeatureDisabled"]
 
 
 def test_an_unknown_policy(files: list[str]) -> None:
     with pytest.raises(PlanError, match="policies are koordra"):
-        run(plan.command, *files, "--policy", "Best")
+        run(plan_command, *files, "--policy", "Best")
 
 
 def test_the_built_in_classes_are_the_deployed_ones() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from koordra.cli.manifests.convert import command
+from koordra.cli.convert import convert_command as command
 from koordra.errors import InvalidManifest
 from tests.unit.compat.pods import Dict, asking, container, pod
 from tests.unit.compat.rows import K, N, V

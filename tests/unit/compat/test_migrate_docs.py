@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koordra.cli.manifests.convert import command
+from koordra.cli.convert import convert_command as command
 from koordra.compat.dialect.vocabulary import Vocabulary
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings

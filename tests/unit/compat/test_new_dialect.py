@@ -195,6 +195,6 @@ def test_nothing_outside_of_the_files_of_dialects_names_one() -> None:
         for dialect in ("volcano-vgpu", "volcano-gpu", "aliyun", "alnair", "tke", "hami")
         if f'"{dialect}"' in path.read_text()
     ]
-    assert named == ["koordra/cli/manifests/convert.py: hami"], (
+    assert named == ["koordra/cli/convert.py: hami"], (
         "the choices of an option, which has to know them before it imports"
     )

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from koordra.allocator.request.classes import shipped_classes
 from koordra.allocator.request.templates import with_template_claims
-from koordra.cli.manifests import convert
-from koordra.cli.manifests import plan as plan_command
+from koordra.cli.convert import convert_command
+from koordra.cli.plan import plan_command
 from koordra.compat.settings import Settings
 from koordra.errors import InvalidManifest
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
@@ -259,10 +259,10 @@ def test_through_the_commands(tmp_path: Path) -> None:
     legacy, nodes = tmp_path / "legacy.json", tmp_path / "cluster.json"
     legacy.write_text(json.dumps(asking({N + "gpu": 2, N + "gpumem": 3000})))
     nodes.write_text("\n".join(json.dumps(entry) for entry in json.loads(cluster("t4x4-1nic"))))
-    made = CliRunner().invoke(convert.command, ["-f", str(legacy), "-o", "json"], catch_exceptions=False)
+    made = CliRunner().invoke(convert_command, ["-f", str(legacy), "-o", "json"], catch_exceptions=False)
     (tmp_path / "made.json").write_text(made.stdout)
     told = CliRunner().invoke(
-        plan_command.command,
+        plan_command,
         ["-f", str(nodes), "-f", str(tmp_path / "made.json"), "-o", "json"],
         catch_exceptions=False,
     )
@@ -295,7 +295,7 @@ def test_of_a_workload_one_pod_is_planned(tmp_path: Path) -> None:
     ]
     path = tmp_path / "all.json"
     path.write_text("\n".join(json.dumps(entry) for entry in [*json.loads(cluster("t4x4-1nic")), *made]))
-    told = CliRunner().invoke(plan_command.command, ["-f", str(path), "-o", "json"], catch_exceptions=False)
+    told = CliRunner().invoke(plan_command, ["-f", str(path), "-o", "json"], catch_exceptions=False)
     assert list(json.loads(told.stdout)["allocations"]) == ["team/deployment-web-koordra-devices"]
     assert told.stderr == "Deployment web: one of its pods is planned, deployment-web\n"
 
@@ -310,6 +310,6 @@ def test_a_pod_template_of_a_wrong_shape_is_told(tmp_path: Path) -> None:
     }
     path = tmp_path / "job.json"
     path.write_text(json.dumps(job))
-    told = CliRunner().invoke(plan_command.command, ["-f", str(path)])
+    told = CliRunner().invoke(plan_command, ["-f", str(path)])
     assert isinstance(told.exception, InvalidManifest)
     assert "Job j: pod template: spec.resourceClaims: {'a': 1} is not a list" in str(told.exception)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from koordra.api import names, objects
 from koordra.api.kinds import DEVICE_CLASSES, EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.claims import claim_rows
+from koordra.cli.claims import claim_rows
 from koordra.cli.main import cli
 from koordra.kube import KubeClient
 from koordra_devcluster.control_plane import ControlPlane

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from koordra.api import names
 from koordra.api.kinds import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.devices import device_rows
+from koordra.cli.devices import device_rows
 from koordra.cli.main import cli
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.publish.resource_slices import build_slices

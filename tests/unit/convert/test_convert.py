@@ -15,7 +15,7 @@ from koordra.api import names, objects
 from koordra.api.claims import DeviceClass, ResourceClaim
 from koordra.api.classic import convert as classic
 from koordra.api.classic.convert import Notes, convert
-from koordra.cli.manifests.convert import command
+from koordra.cli.convert import convert_command as command
 from koordra.errors import InvalidManifest
 
 CASES = Path(__file__).parent / "cases"

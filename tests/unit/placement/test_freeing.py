@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from koordra.allocator.request.classes import shipped_classes
-from koordra.cli.manifests.plan import command
+from koordra.cli.plan import plan_command as command
 from koordra.errors import InvalidInput
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner, Result
 
-from koordra.cli.machine.topology import command
+from koordra.cli.topology import topology as command
 from koordra.errors import DiscoveryError, InvalidInput
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.topology.pictures.text import matrix
@@ -220,7 +220,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
 )
 def test_help_imports_nothing_heavy(module: str) -> None:
     probe = (
-        "import sys\nfrom koordra.cli.machine.topology import command\n"
+        "import sys\nfrom koordra.cli.topology import topology as command\n"
         "try:\n    command(['--help'])\nexcept SystemExit:\n    pass\n"
         f"sys.exit({module!r} in sys.modules)"
     )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from koordra.api import kinds
 from koordra.api.kinds import Kind
-from koordra.cli.cluster.cordon_device import command
+from koordra.cli.devices import cordon_device as command
 from koordra.errors import ApiUnreachable, InvalidInput
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord, State
 from koordra.kubelet_plugin.prepare.claim_audit import ClaimAudit, Findings, find_held, known_to_kubelet
@@ -239,7 +239,7 @@ class FakeNodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     made = FakeNodes()
-    monkeypatch.setattr("koordra.cli.cluster.cordon_device.KubeClient", lambda *_, **__: made)
+    monkeypatch.setattr("koordra.cli.devices.KubeClient", lambda *_, **__: made)
     return made
 
 

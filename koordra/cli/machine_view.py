@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import koordra
 from koordra.api.kinds import RESOURCE_CLAIMS, RESOURCE_SLICES
-from koordra.cli.cluster.cluster_objects import connect
-from koordra.cli.manifests.files import read_objects
+from koordra.cli.cluster_objects import connect
+from koordra.cli.manifest_files import read_objects
 from koordra.cli.output import as_text
 from koordra.errors import DiscoveryError, Forbidden, InvalidInput
 from koordra.kube import KubeClient

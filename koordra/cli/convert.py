@@ -12,7 +12,7 @@ import click
 import yaml
 
 from koordra.api.classic.convert import convert
-from koordra.cli.manifests.files import read_manifests
+from koordra.cli.manifest_files import read_manifests
 from koordra.cli.output import as_text, yaml_text
 from koordra.compat.manifests import LegacyPods
 from koordra.compat.settings import Settings
@@ -23,7 +23,7 @@ DEVICE_CONFIG: Final = "device-config.yaml"
 """The entry of a ConfigMap that HAMi and Volcano keep names and defaults in; one among the manifests is read."""
 
 
-@click.command()
+@click.command("convert")
 @click.option(
     "-f",
     "--filename",
@@ -48,7 +48,7 @@ DEVICE_CONFIG: Final = "device-config.yaml"
     help="Whose nvidia.com/gpu is, where nothing else tells.  [default: plain]",
 )
 @click.option("--explain", is_flag=True, help="One line on stderr for every container: what was understood.")
-def command(
+def convert_command(
     files: Sequence[str],
     output: str,
     settings_files: Sequence[str],

@@ -1,4 +1,9 @@
-"""`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it."""
+"""`koordra devices`: the GPUs, MIG placements and NICs of a cluster, what is free of each, and who has it.
+`koordra cordon-device`: nothing new on some of them, until they are uncordoned.
+
+The cordon is an annotation of the Node (koordra/kubelet_plugin/publish/device_taints.py says why), which the node's plugin turns into
+a device taint within seconds. One merge patch sets or removes all devices of the call, and nobody else's.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +15,15 @@ import click
 
 from koordra.allocator.devices.inventory import Inventory, Pool, PublishedDevice, Usage, available_counters
 from koordra.allocator.features import Features
-from koordra.api import names, objects
+from koordra.api import kinds, names, objects
 from koordra.api.allocation import Allocation
 from koordra.api.objects import Object
 from koordra.cli import options
-from koordra.cli.cluster.cluster_objects import connect, read_devices
+from koordra.cli.cluster_objects import connect, read_devices
 from koordra.cli.output import as_text, show_table
+from koordra.errors import InvalidInput
+from koordra.kube import KubeClient
+from koordra.kubelet_plugin.publish.node_slices import Cordon, cordons_of
 from koordra.quantity import canonical
 
 HEADER: Final = ("NODE", "DEVICE", "TYPE", "MODEL", "STATE", "FREE", "NUMA")
@@ -23,7 +31,7 @@ WIDE: Final = ("SWITCH", "HOLDERS", "TAINTS")
 _ZERO: Final = Decimal(0)
 
 
-@click.command()
+@click.command("devices")
 @options.kubeconfig
 @click.option("--node", help="Only devices of this node.  [default: all]")
 @click.option("--type", "type_", type=click.Choice(["gpu", "mig", "nic", "vf"]), help="Only this type.")
@@ -31,7 +39,7 @@ _ZERO: Final = Decimal(0)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
-def command(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
+def devices(kubeconfig: str | None, node: str | None, type_: str | None, free: bool, output: str) -> None:
     """koordra's devices on every node: what is free of them, and which claims hold the rest.
 
     Free: nobody has it. Shared: a part is free. Taken: nothing is. Blocked: parts of the same card that are in use leave no
@@ -192,3 +200,68 @@ def _free(capacity: Mapping[str, Mapping[str, str]]) -> str:
 
 def _more(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["pcieSwitch"] or "-", "\n".join(row["holders"]) or "-", "\n".join(row["taints"]) or "-"
+
+
+@click.command("cordon-device")
+@click.argument("node")
+@click.argument("devices", nargs=-1)
+@click.option("--reason", default="", help="For people; shown in the taint's value.")
+@click.option(
+    "--evict",
+    is_flag=True,
+    help="Also evict the pods that use the devices (taint NoExecute); by default they go on.",
+)
+@click.option("--uncordon", is_flag=True, help="Take the cordon away again.")
+@click.option("--all", "every", is_flag=True, help="With --uncordon: every cordoned device of the node.")
+@click.option("--kubeconfig", help="Kubeconfig file.  [default: KUBECONFIG, else ~/.kube/config]")
+def cordon_device(
+    node: str,
+    devices: tuple[str, ...],
+    reason: str,
+    evict: bool,
+    uncordon: bool,
+    every: bool,
+    kubeconfig: str | None,
+) -> None:
+    """Keep new claims off DEVICES of NODE; without DEVICES, list what is cordoned.
+
+    Needs the right to patch Nodes. Device names are those of `koordra topology --node NODE`.
+    """
+    client = KubeClient(kubeconfig, user_agent="koordra-cordon-device")
+    cordons = {cordon.device: cordon for cordon in cordons_of(client.get(kinds.NODES, node))}
+    if uncordon and every:
+        devices = tuple(cordons)
+    if not devices:
+        if every and not uncordon:
+            raise InvalidInput("goes with --uncordon only", object="cordon-device", field="--all")
+        for cordon in cordons.values():
+            click.echo(f"{cordon.device}  {cordon.effect}  {cordon.reason}".rstrip())
+        if not cordons:
+            click.echo(f"no device of {node} is cordoned")
+        return
+    changes: dict[str, str | None] = {}
+    for device in devices:
+        cordon = Cordon(device, "NoExecute" if evict else "NoSchedule", reason)
+        key, value = cordon.annotation
+        changes[key] = None if uncordon else value
+    if not uncordon:
+        _require_published(client, node, devices)
+    client.patch(kinds.NODES, node, {"metadata": {"annotations": changes}})
+    for device in devices:
+        click.echo(f"{device} of {node} {'uncordoned' if uncordon else 'cordoned'}")
+
+
+def _require_published(client: KubeClient, node: str, devices: tuple[str, ...]) -> None:
+    """A misspelt name would cordon nothing, and look as if it did."""
+    slices, _ = client.list(
+        kinds.RESOURCE_SLICES, field_selector=f"spec.driver={names.DRIVER},spec.nodeName={node}"
+    )
+    known = {device["name"] for one in slices for device in one["spec"].get("devices") or ()}
+    for device in devices:
+        if device not in known:
+            raise InvalidInput(
+                f"node {node} publishes no such device",
+                object="cordon-device",
+                field=device,
+                remedy=f"it has {', '.join(sorted(known)) or 'none'}",
+            )

@@ -22,7 +22,7 @@ from koordra.kubelet_plugin.isolation.limiter.region import ClaimUse
 @options.plugin_state
 @click.option("--processes", is_flag=True, help="One line for each process.")
 @click.option("-o", "--output", type=click.Choice(["json"]), help="The document alone on stdout.")
-def command(state_dir: Path, processes: bool, output: str | None) -> None:
+def top(state_dir: Path, processes: bool, output: str | None) -> None:
     """GPU memory of the claims on this node that have a limit, by claim and GPU or by process."""
     uses = []
     claims = state_dir / "limiter" / "claims"

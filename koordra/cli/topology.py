@@ -11,7 +11,7 @@ import click
 _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
 
 
-@click.command()
+@click.command("topology")
 @click.option(
     "--machine",
     "--preset",
@@ -62,7 +62,7 @@ _OUTPUTS = ("table", "tree", "json", "yaml", "svg", "dot")
     help="table: the matrix of nvidia-smi topo -m with NICs; tree: the PCI tree; json, yaml: one document; svg: a "
     "poster; dot: Graphviz.",
 )
-def command(
+def topology(
     machine: str | None,
     root: Path | None,
     node: str | None,
@@ -77,7 +77,7 @@ def command(
 
     Without an option it is this machine. What could not be read with certainty is reported on stderr.
     """
-    from koordra.cli.machine import machine_view as view
+    from koordra.cli import machine_view as view
     from koordra.errors import InvalidInput
 
     sources = (("--machine", machine), ("--root", root), ("--node", node), ("--job", job))

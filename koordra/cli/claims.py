@@ -11,21 +11,21 @@ import click
 from koordra.api import kinds, objects
 from koordra.api.objects import Object
 from koordra.cli import options
-from koordra.cli.cluster.cluster_objects import connect
+from koordra.cli.cluster_objects import connect
 from koordra.cli.output import as_text, show_table
 from koordra.controller import claims as claims_of
 
 HEADER = ("NAMESPACE", "NAME", "STATE", "NODE", "DEVICES", "PODS", "AGE")
 
 
-@click.command()
+@click.command("claims")
 @options.kubeconfig
 @click.option("-n", "--namespace", help="Only claims of this namespace.  [default: all]")
 @click.option("--waiting", is_flag=True, help="Only claims that have no devices.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
-def command(kubeconfig: str | None, namespace: str | None, waiting: bool, output: str) -> None:
+def claims(kubeconfig: str | None, namespace: str | None, waiting: bool, output: str) -> None:
     """The claims that concern koordra: their devices, pods and, where they wait, the last word on why.
 
     `wide` adds the reason; `koordra explain` gives it per node and device.

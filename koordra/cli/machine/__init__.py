@@ -1,1 +1,0 @@
-"""`koordra topology` and `koordra top`; machine_view is what topology shows."""

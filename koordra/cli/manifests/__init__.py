@@ -1,1 +1,0 @@
-"""`koordra plan`, `koordra explain`, `koordra convert`; files is how they read manifests."""
