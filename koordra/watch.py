@@ -14,11 +14,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeVar
 
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key, name, resource_version
-from koordra.errors import ApiError, Gone
+from koordra.errors import ApiError, ApiUnreachable, Gone
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 
@@ -28,10 +28,32 @@ FIRST_BACKOFF = 0.2
 LONGEST_BACKOFF = 10.0
 
 
-class Listener(Protocol):
-    """Called in the watch's own thread; must not block."""
+Listener = Callable[[str, Object], object]
+"""Called in the watch's own thread; must not block."""
 
-    def __call__(self, event: str, obj: Object, /) -> None: ...
+_Answer = TypeVar("_Answer")
+
+
+def retried(
+    ask: Callable[[], _Answer],
+    *,
+    stop: threading.Event,
+    report: Callable[[ApiError], object],
+    errors: type[ApiError] = ApiUnreachable,
+    longest: float = LONGEST_BACKOFF,
+) -> _Answer | None:
+    """The answer, asked for ever less often while `errors` come, of which the first is reported. None when `stop` was set before."""
+    backoff, reported = FIRST_BACKOFF, False
+    while not stop.is_set():
+        try:
+            return ask()
+        except errors as error:
+            if not reported:
+                report(error)
+            reported = True
+            stop.wait(backoff)
+            backoff = min(backoff * 2, longest)
+    return None
 
 
 class WatchCache:
@@ -108,10 +130,9 @@ class WatchCache:
         self._synced.set()
 
     def _follow(self, stop: threading.Event) -> None:
-        events = self._client.watch(
+        for event, obj in self._client.watch(
             self.kind, resource_version=self._version, field_selector=self._field_selector
-        )
-        for event, obj in events:
+        ):
             self._version = resource_version(obj) or self._version
             if event != "BOOKMARK":
                 self._apply(event, self._trim(obj))

@@ -20,12 +20,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
+from koordra.controller.reconcile_loop import run_passes
 from koordra.errors import ApiError, ApiUnreachable
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
@@ -84,9 +86,9 @@ class PodRequeue:
             new = _Waiting(pod, self._clock() + _pause(requeued), requeued)
             self._waiting.setdefault(uid, new).pod = pod
 
-    def sync(self) -> int:
-        """Writes what is due; how many. Raises ApiUnreachable."""
-        now, written, tried = self._clock(), 0, 0
+    def sync(self) -> float:
+        """Write what is due; the seconds until the next time. Raises ApiUnreachable."""
+        now, tried = self._clock(), 0
         with self._lock:
             due = sorted((one for one in self._waiting.values() if one.due <= now), key=lambda one: one.due)
         for one in due:
@@ -94,14 +96,14 @@ class PodRequeue:
                 one.due = now + LONGEST
                 continue
             if tried == A_SECOND or not self._may_write():
-                return written
+                break
             tried += 1
-            written += self._write(one)
+            self._write(one)
             one.requeued += 1
             one.due = now + _pause(one.requeued)
-        return written
+        return PERIOD
 
-    def _write(self, one: _Waiting) -> bool:
+    def _write(self, one: _Waiting) -> None:
         pod, again = one.pod, {LOOK_AGAIN: str(one.requeued + 1)}
         body = {"metadata": {"uid": objects.uid(pod), "annotations": again}}
         try:
@@ -111,9 +113,8 @@ class PodRequeue:
             raise
         except ApiError as error:  # gone, or a policy says no
             log.debug("kubelet_not_woken", pod=objects.key(pod), error=str(error))
-            return False
-        log.info("kubelet_woken", pod=objects.key(pod), times=one.requeued + 1)
-        return True
+        else:
+            log.info("kubelet_woken", pod=objects.key(pod), times=one.requeued + 1)
 
 
 def is_waiting(pod: Mapping[str, Any]) -> bool:
@@ -137,21 +138,8 @@ def has_ours(pod: Mapping[str, Any], find: Callable[[Kind, str], Object | None])
 
 
 def start_pod_requeue(requeue: PodRequeue, *, stop: threading.Event) -> threading.Thread:
-    return spawn(lambda: _run(requeue, stop), name="kubelet-requeue")
-
-
-def _run(requeue: PodRequeue, stop: threading.Event) -> None:
-    pause = PERIOD
-    while not stop.wait(pause):
-        pause = PERIOD
-        try:
-            requeue.sync()
-        except ApiUnreachable as error:
-            log.debug("waking_interrupted", error=str(error))
-            pause = PERIOD * 5
-        except Exception:  # what only saves time must not end what allocates
-            log.exception("waking_failed")
-            pause = LONGEST
+    loop = partial(run_passes, name="kubelet-requeue", gather=0.0, changed=threading.Event(), stop=stop)
+    return spawn(lambda: loop(requeue.sync), name="kubelet-requeue")
 
 
 def _requeued(pod: Mapping[str, Any]) -> int:

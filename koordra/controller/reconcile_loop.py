@@ -1,11 +1,12 @@
-"""The loop of a reconciler beside the main one, for a leader's term: watches of its kinds, a pass after any change.
+"""Loops of passes: a pass after any change, after the pause that the last one named, and after a failure when a growing pause is over.
 
-A pass runs also every half minute, and after a failure when a growing pause is over. Where the CRDs are not installed there is
-nothing to do; they are looked for again, at last every half minute.
+A reconciler beside the main one runs for a leader's term, with watches of its own kinds, and every half minute at last. Where the CRDs
+are not installed there is nothing to do; they are looked for again, at last every half minute.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
-from koordra.watch import WatchCache
+from koordra.watch import WatchCache, retried
 
 log = get_logger(__name__)
 
@@ -26,6 +27,7 @@ Caches = Mapping[Kind, WatchCache]
 
 PERIOD: Final = 30.0
 FIRST_BACKOFF: Final = 0.2
+LONGEST_BACKOFF: Final = 10.0
 
 
 def start_reconcile_loop(
@@ -56,8 +58,16 @@ def run_reconcile_loop(
 ) -> None:
     """Until `stop`. `changed` is also set by others who want a pass; changes of `gather` seconds share one. A pass may return the
     seconds until the next one, if nothing changes."""
-    if not _wait_for_crds(client, crds, name=name, stop=stop):
-        return
+    for kind in crds:
+        served = retried(
+            partial(client.list, kind),
+            stop=stop,
+            errors=ApiError,
+            longest=PERIOD,
+            report=lambda error: log.info("kinds_not_served", reconciler=name, error=str(error)),
+        )
+        if served is None:
+            return
 
     def wake(_event: str, _obj: Object, /) -> None:
         changed.set()
@@ -69,25 +79,47 @@ def run_reconcile_loop(
         while not cache.wait_synced(0.5):
             if stop.is_set():
                 return
+
+    def one_pass() -> float:
+        pause = reconcile(caches)
+        return PERIOD if pause is None else pause
+
+    run_passes(one_pass, name=name, gather=gather, changed=changed, stop=stop)
+
+
+def run_passes(
+    one_pass: Callable[[], float | None],
+    *,
+    name: str,
+    gather: float,
+    changed: threading.Event,
+    stop: threading.Event,
+    failed: Callable[[], object] = lambda: None,
+) -> None:
+    """Until `stop`. A pass returns the seconds until the next one, if nothing changes, None for never; `failed` is told when it did not
+    reach its end."""
     backoff = FIRST_BACKOFF
     while not stop.is_set():
         changed.clear()
         try:
-            pause = reconcile(caches)
+            pause = one_pass()
         except ApiError as error:
             log.warning("reconcile_interrupted", reconciler=name, error=str(error), again_in=backoff)
-        except Exception:  # a defect in one pass must not end what users of these kinds rely on
+        except (
+            Exception
+        ):  # a defect in one pass must not end what others rely on, or the process that holds the lease
             log.exception("reconcile_failed", reconciler=name, again_in=backoff)
         else:
             backoff = FIRST_BACKOFF
-            wait_for_change(changed, stop, PERIOD if pause is None else pause)
+            _wait_for_change(changed, stop, pause)
             stop.wait(gather)
             continue
-        stop.wait(backoff)
-        backoff = min(backoff * 2, PERIOD)
+        failed()
+        stop.wait(backoff * (0.5 + random.random()))
+        backoff = min(backoff * 2, LONGEST_BACKOFF)
 
 
-def wait_for_change(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:
+def _wait_for_change(changed: threading.Event, stop: threading.Event, pause: float | None) -> None:
     """Until something changed, `pause` seconds are over, or the term ends (looked at twice a second)."""
     ends = None if pause is None else time.monotonic() + pause
     while not stop.is_set() and not changed.is_set():
@@ -95,20 +127,3 @@ def wait_for_change(changed: threading.Event, stop: threading.Event, pause: floa
         if rest <= 0:
             return
         changed.wait(rest)
-
-
-def _wait_for_crds(client: KubeClient, crds: Sequence[Kind], *, name: str, stop: threading.Event) -> bool:
-    reported, pause = False, 1.0
-    while not stop.is_set():
-        try:
-            for kind in crds:
-                client.list(kind)
-        except ApiError as error:
-            if not reported:
-                log.info("kinds_not_served", reconciler=name, error=str(error))
-                reported = True
-            stop.wait(pause)
-            pause = min(pause * 2, PERIOD)
-        else:
-            return True
-    return False

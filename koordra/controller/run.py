@@ -31,20 +31,21 @@ from koordra.controller.legacy.annotations import PeerAnnotations, start_peer_an
 from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.settings import LegacySettings
 from koordra.controller.pod_requeue import PodRequeue, has_ours, start_pod_requeue
-from koordra.controller.reconcile_loop import wait_for_change
+from koordra.controller.reconcile_loop import run_passes
 from koordra.controller.reconciler import Reconciler
 from koordra.controller.reporting.claim_events import ClaimEvent, EventSink
 from koordra.controller.reporting.event_recorder import EventRecorder
 from koordra.controller.reporting.metrics import ControllerMetrics
 from koordra.controller.resource_class.reconcile import start_classes
 from koordra.controller.writes import Writer
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
 from koordra.placement.gang import place_gang
 from koordra.placement.gang.rank_assignment import gang_members
 from koordra.process import spawn
+from koordra.watch import retried
 
 log = get_logger(__name__)
 
@@ -54,8 +55,6 @@ hundred thousand, none of which is part of a cycle."""
 LEASE_NAME: Final = "koordra-controller"
 GATHER: Final = 0.02
 """Seconds that changes are gathered before a pass; a burst of events is one pass."""
-FIRST_BACKOFF: Final = 0.2
-LONGEST_BACKOFF: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +75,15 @@ class Settings:
     peer_annotations: bool = False
 
 
+@dataclass(slots=True)
 class Readiness:
     """A replica is ready when it does its work: a standby when it reaches the lease, a leader when its caches
     are listed and its passes reach their end."""
 
-    def __init__(self) -> None:
-        self._good = False
-
-    def set(self, good: bool) -> None:
-        self._good = good
+    good: bool = False
 
     def __call__(self) -> bool:
-        return self._good
+        return self.good
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +116,9 @@ def run(
     recorder = EventRecorder(client, now=wall_clock, identity=settings.identity)
     writing = spawn(lambda: recorder.run(stop), name="events")
     instruments = ControllerMetrics(metrics or Metrics())
-    every_sink: tuple[EventSink, ...] = (recorder, instruments, *sinks)
-    process = _Process(client, settings, every_sink, instruments, readiness or Readiness())
+    process = _Process(
+        client, settings, (recorder, instruments, *sinks), instruments, readiness or Readiness()
+    )
     _negotiate(client, stop)
     log.info("controller_started", identity=settings.identity, server=client.server)
     if settings.leader_elect:
@@ -135,20 +132,15 @@ def run(
 
 def _negotiate(client: KubeClient, stop: threading.Event) -> None:
     """Which versions of resource.k8s.io the server has; asked until it answers."""
-    backoff = FIRST_BACKOFF
-    while not stop.is_set():
-        try:
-            served = client.negotiate()
-        except ApiUnreachable as error:
-            log.warning("server_not_reached", server=client.server, error=str(error), again_in=backoff)
-            stop.wait(backoff)
-            backoff = min(backoff * 2, LONGEST_BACKOFF)
-        except ApiError as error:
-            log.warning("versions_not_told", error=str(error), assumed="v1")
-            return
-        else:
-            log.info("versions_negotiated", **served)
-            return
+    try:
+        served = retried(
+            client.negotiate,
+            stop=stop,
+            report=lambda error: log.warning("server_not_reached", server=client.server, error=str(error)),
+        )
+        log.info("versions_negotiated", **(served or {}))
+    except ApiError as error:
+        log.warning("versions_not_told", error=str(error), assumed="v1")
 
 
 def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
@@ -175,7 +167,7 @@ def _stand_by_and_lead(process: _Process, stop: threading.Event) -> None:
             term.join()
             term = None
         if not leading:
-            process.readiness.set(lease.is_reached)
+            process.readiness.good = lease.is_reached
         stop.wait(times.retry * (0.9 + 0.2 * random.random()))
     end_of_term.set()
     if term is not None:
@@ -239,8 +231,8 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
             stop=stop,
         )
     if peer_source is not None:
-        writer = PeerAnnotations(process.client, peer_source, may_write=may_write)
-        start_peer_annotations(process.client, writer, changed=peers_changed, stop=stop)
+        annotations = PeerAnnotations(process.client, peer_source, may_write=may_write)
+        start_peer_annotations(process.client, annotations, changed=peers_changed, stop=stop)
     store = LeftoverStore(
         process.client,
         namespace=process.settings.lease_namespace,
@@ -260,39 +252,20 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         latency=latency,
         quota=legacy_controller.held if legacy_controller else None,
     )
-    _passes(process, reconciler, store, changed=changed, stop=stop)
+
+    def one_pass() -> float | None:
+        with process.instruments.passes.time():
+            pause = reconciler.reconcile()
+        process.readiness.good = True
+        reconciler.count(process.instruments)
+        store.save(reconciler.allocation.placer.order)
+        return pause
+
+    def failed() -> None:
+        process.readiness.good = False
+
+    run_passes(one_pass, name="allocation", gather=GATHER, changed=changed, stop=stop, failed=failed)
     store.save(reconciler.allocation.placer.order, now=True)
-
-
-def _passes(
-    process: _Process,
-    reconciler: Reconciler,
-    store: LeftoverStore,
-    *,
-    changed: threading.Event,
-    stop: threading.Event,
-) -> None:
-    backoff = FIRST_BACKOFF
-    while not stop.is_set():
-        changed.clear()
-        try:
-            with process.instruments.passes.time():
-                pause = reconciler.reconcile()
-        except ApiUnreachable as error:
-            log.warning("pass_interrupted", error=str(error), again_in=backoff)
-        except Exception:  # a defect met in one pass must not end the process that holds the lease
-            log.exception("pass_failed", again_in=backoff)
-        else:
-            backoff = FIRST_BACKOFF
-            process.readiness.set(True)
-            reconciler.count(process.instruments)
-            store.save(reconciler.allocation.placer.order)
-            wait_for_change(changed, stop, pause)
-            stop.wait(GATHER)
-            continue
-        process.readiness.set(False)
-        stop.wait(backoff * (0.5 + random.random()))
-        backoff = min(backoff * 2, LONGEST_BACKOFF)
 
 
 def collect_seldom() -> None:

@@ -9,11 +9,11 @@ from functools import partial
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object, key
 from koordra.controller.cache.changes import NEEDED, OPTIONAL, ChangeQueue, Cluster
-from koordra.errors import ApiError, ApiUnreachable
+from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.process import spawn
-from koordra.watch import Listener, WatchCache
+from koordra.watch import Listener, WatchCache, retried
 
 log = get_logger(__name__)
 
@@ -75,17 +75,15 @@ class Informers:
 
     def _is_served(self, kind: Kind) -> bool:
         """False when the server says it is not; asked again while nobody answers."""
-        while not self._stop.is_set():
-            try:
-                self._client.list(kind)
-            except ApiUnreachable as error:
-                log.warning("kind_not_reached", kind=str(kind), error=str(error))
-                self._stop.wait(1.0)
-            except ApiError:
-                return False
-            else:
-                return True
-        return False
+        try:
+            listed = retried(
+                partial(self._client.list, kind),
+                stop=self._stop,
+                report=lambda error: log.warning("kind_not_reached", kind=str(kind), error=str(error)),
+            )
+        except ApiError:
+            return False
+        return listed is not None
 
     def _listener(self, kind: Kind) -> Listener:
         def on_change(event: str, obj: Object, /) -> None:

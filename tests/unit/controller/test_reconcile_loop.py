@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from koordra import watch
 from koordra.api.kinds import DEVICE_CLASSES
 from koordra.controller import reconcile_loop
 from koordra.errors import ApiError, NotFound
@@ -40,6 +41,7 @@ class Synced:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile_loop, "WatchCache", Synced)
     monkeypatch.setattr(reconcile_loop, "FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(watch, "FIRST_BACKOFF", 0.01)
     monkeypatch.setattr(reconcile_loop, "PERIOD", 0.05)
 
 
