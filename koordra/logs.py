@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
+import structlog.typing
 
-
-class Logger(Protocol):
-    """What the rest of koordra knows of a logger."""
-
-    def debug(self, event: str, **values: Any) -> Any: ...
-    def info(self, event: str, **values: Any) -> Any: ...
-    def warning(self, event: str, **values: Any) -> Any: ...
-    def error(self, event: str, **values: Any) -> Any: ...
-    def exception(self, event: str, **values: Any) -> Any: ...
+Logger = structlog.typing.FilteringBoundLogger
+"""What the rest of koordra knows of a logger."""
 
 
 def configure(*, level: str = "info", json: bool = False, process: str = "") -> None:
@@ -33,10 +27,11 @@ def configure(*, level: str = "info", json: bool = False, process: str = "") -> 
         rendered: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
         # Plain tracebacks: the default one may print local variables, and those hold whole claims.
-        plain = structlog.dev.plain_traceback
         rendered = [
             structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), sort_keys=False, exception_formatter=plain
+                colors=sys.stderr.isatty(),
+                sort_keys=False,
+                exception_formatter=structlog.dev.plain_traceback,
             )
         ]
     if process:

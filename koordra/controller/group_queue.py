@@ -21,10 +21,10 @@ from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.allocation.pod_terms import reads_other_pods
-from koordra.controller.cache import pod_claims
+from koordra.controller.cache import pod_index
 from koordra.controller.cache.changes import keep_if
 from koordra.controller.cache.groups import Group, GroupIndex, urgency
-from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.claims import Owner
 from koordra.controller.gangs import events
 from koordra.controller.gangs.controller import GangController
@@ -254,7 +254,7 @@ def basis_of(group: Group, epoch: int, excluded: Excluded) -> Basis:
         (
             objects.uid(member.pod),
             objects.metadata(member.pod).get("generation"),
-            tuple(pod_claims.gates(member.pod)),
+            tuple(pod_index.gates(member.pod)),
             objects.spec_of(member.pod).get("nodeName"),
             tuple((objects.uid(claim), claims_of.node_of(claim)) for claim in (*member.ours, *member.others)),
         )

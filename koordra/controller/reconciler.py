@@ -32,8 +32,7 @@ from koordra.controller.allocation.reservations import STARVES_AFTER
 from koordra.controller.allocation.scheduler_feedback import Refusal
 from koordra.controller.allocation_step import AllocationStep
 from koordra.controller.cache.changes import ChangeQueue
-from koordra.controller.cache.pod_claims import pod_scheduled
-from koordra.controller.cache.pod_index import split_across_nodes
+from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
 from koordra.controller.gangs.member_placement import Place
 from koordra.controller.gangs.planner import Entries

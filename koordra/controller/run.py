@@ -23,7 +23,7 @@ from typing import Final
 
 from koordra.api.kinds import PODS, RESOURCE_CLAIMS
 from koordra.controller.allocation.reservations import STARVES_AFTER
-from koordra.controller.cache.informers import Informers
+from koordra.controller.cache.changes import Informers
 from koordra.controller.elastic.reconcile import start_elastic
 from koordra.controller.leadership import LeaderLease, LeaseTimes, Standing
 from koordra.controller.leftover_store import LeftoverStore

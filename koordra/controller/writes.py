@@ -31,7 +31,7 @@ from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache import pod_claims
+from koordra.controller.cache import pod_index
 from koordra.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from koordra.kube import JSON_PATCH, MERGE_PATCH, KubeClient
 
@@ -128,7 +128,7 @@ class Writer:
         return self._patch_claim(claim, _no_allocation(claim), subresource="status")
 
     def ungate(self, pod: Object) -> Written:
-        gates = pod_claims.gates(pod)
+        gates = pod_index.gates(pod)
         if names.JOINT_GATE not in gates:
             return Written(Outcome.TAKEN, pod)
         path = f"/spec/schedulingGates/{gates.index(names.JOINT_GATE)}"

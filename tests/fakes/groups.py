@@ -8,7 +8,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group, GroupIndex
-from koordra.controller.cache.pod_claims import PodClaims, may_be_planned
+from koordra.controller.cache.pod_index import PodClaims, may_be_planned
 
 
 def groups(members: Iterable[PodClaims], *, immediate: Iterable[Object] = ()) -> list[Group]:

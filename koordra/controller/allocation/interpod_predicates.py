@@ -45,7 +45,7 @@ from koordra.controller.allocation.pod_terms import (
 )
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.cache.pod_claims import is_living
+from koordra.controller.cache.pod_index import is_living
 from koordra.placement.index import NodeInfo
 
 _DO_NOT_SCHEDULE: Final = "DoNotSchedule"

@@ -59,9 +59,8 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
-from koordra.controller.cache import pod_claims
-from koordra.controller.cache.pod_claims import Condition, PodClaims, pod_scheduled
-from koordra.controller.cache.pod_index import PodIndex
+from koordra.controller.cache import pod_index
+from koordra.controller.cache.pod_index import Condition, PodClaims, PodIndex, pod_scheduled
 
 SETTLE: Final = 1.0
 PATIENCE: Final = 15.0
@@ -126,7 +125,7 @@ def granted(
         since=now,
         condition=pod_scheduled(pod),
         generation=int(objects.metadata(pod).get("generation") or 0),
-        was_gated=pod_claims.is_gated(pod) if gated is None else gated,
+        was_gated=pod_index.is_gated(pod) if gated is None else gated,
         reserved=tuple(claims_of.reserved_for(claim)),
     )
 
@@ -155,7 +154,7 @@ def read(
     `all_allocated`: every claim of koordra's in the pod is allocated. `refusals`: how often the pod was
     refused before.
     """
-    if pod is None or not pod_claims.is_living(pod) or pod_claims.is_bound(pod):
+    if pod is None or not pod_index.is_living(pod) or pod_index.is_bound(pod):
         return Answer(Reading.SETTLED)
     if claim is None or objects.uid(claim) != grant.claim_uid or objects.is_deleting(claim):
         return Answer(Reading.SETTLED)
@@ -168,7 +167,7 @@ def read(
         return Answer(Reading.SETTLED)
     if claims_of.reserved_for(claim):
         return Answer(Reading.SETTLED)
-    if not grant.condition.is_unschedulable or pod_claims.gates(pod) or not all_allocated:
+    if not grant.condition.is_unschedulable or pod_index.gates(pod) or not all_allocated:
         return Answer(Reading.NOT_YET)
     patience_ends = grant.since + min(PATIENCE * 2.0**refusals, LONGEST_PATIENCE)
     if _is_proven(grant) or now >= patience_ends:
@@ -263,7 +262,7 @@ class FeedbackTracker:
     def _read(self, uid: str, now: float) -> Refusal | None:
         entry = self._pods.entries.get(uid)
         member = entry.member if entry is not None and uid in self._pods.open else None
-        if member is None or pod_claims.is_bound(member.pod):
+        if member is None or pod_index.is_bound(member.pod):
             self._put(uid, {})
             return None
         current: dict[str, Grant] = {}

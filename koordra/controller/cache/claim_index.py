@@ -9,8 +9,7 @@ from typing import ClassVar
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.cache.changes import KeySets, keep_if
-from koordra.controller.cache.pod_claims import is_living
-from koordra.controller.cache.pod_index import PodEntry, PodIndex
+from koordra.controller.cache.pod_index import PodEntry, PodIndex, is_living
 from koordra.controller.claims import ClaimEntry
 
 OnClaim = Callable[[str, ClaimEntry | None, ClaimEntry | None], None]

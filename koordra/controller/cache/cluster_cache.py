@@ -43,8 +43,7 @@ from koordra.controller.cache.changes import (
     set_or_drop,
 )
 from koordra.controller.cache.claim_index import ClaimIndex
-from koordra.controller.cache.pod_claims import is_bound
-from koordra.controller.cache.pod_index import PodIndex
+from koordra.controller.cache.pod_index import PodIndex, is_bound
 from koordra.controller.cache.slice_index import SliceIndex
 from koordra.controller.claims import ClaimEntry
 from koordra.logs import get_logger

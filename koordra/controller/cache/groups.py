@@ -20,7 +20,7 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.changes import KeySets
-from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.pod_index import PodClaims
 
 Urgency = tuple[int, str, str]
 """Sorts ascending: negated priority, creation time (RFC 3339 in UTC sorts as text), `namespace/name`."""

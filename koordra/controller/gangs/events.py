@@ -20,7 +20,7 @@ from typing import Final
 
 from koordra.allocator.reasons import Reason
 from koordra.controller.allocation.pass_context import PassContext
-from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import Phase
 from koordra.controller.reporting import claim_events

@@ -23,13 +23,12 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.kinds import NAMESPACES, PODS
 from koordra.api.objects import Object
-from koordra.controller.cache import pod_claims
+from koordra.controller.cache import pod_index
 from koordra.controller.cache.assume_cache import is_older
 from koordra.controller.cache.changes import POD_GROUP
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Urgency, most_urgent, urgency
-from koordra.controller.cache.pod_claims import PodClaims
-from koordra.controller.cache.pod_index import PodEntry
+from koordra.controller.cache.pod_index import PodClaims, PodEntry
 from koordra.controller.gangs.annotations import (
     COMMITTED,
     GangRef,
@@ -70,7 +69,7 @@ class Member:
 
     @property
     def is_bound(self) -> bool:
-        return pod_claims.is_bound(self.pod)
+        return pod_index.is_bound(self.pod)
 
     @property
     def is_committed(self) -> bool:
@@ -78,7 +77,7 @@ class Member:
 
     @property
     def is_held(self) -> bool:
-        return not self.is_committed and pod_claims.is_gated(self.pod)
+        return not self.is_committed and pod_index.is_gated(self.pod)
 
     @property
     def concerns_koordra(self) -> bool:
@@ -89,7 +88,7 @@ class Member:
         """Whether it waits for koordra and for nobody else."""
         if self.claims is None or self.claims.refused or self.is_bound:
             return False
-        return all(gate == names.JOINT_GATE for gate in pod_claims.gates(self.pod))
+        return all(gate == names.JOINT_GATE for gate in pod_index.gates(self.pod))
 
     @property
     def is_placed(self) -> bool:
@@ -133,7 +132,7 @@ class Gang:
             or member.concerns_koordra
             or member.claims is None
             or member.let_go
-            or pod_claims.is_gated(member.pod)
+            or pod_index.is_gated(member.pod)
         )
 
     @property
@@ -188,14 +187,14 @@ class UngateTracker:
     def in_doubt(self, pod: Mapping[str, Any]) -> bool:
         """Whether an ungating was sent whose result nobody knows."""
         sent = self._sent.get(objects.uid(pod))
-        return sent is not None and pod_claims.is_gated(pod) and not is_older(sent, pod)
+        return sent is not None and pod_index.is_gated(pod) and not is_older(sent, pod)
 
     def sync(self, find: Callable[[str], Mapping[str, Any] | None]) -> None:
         """Forget what the caches show by now. `find`: a pod by its uid."""
         gated = {
             uid: pod
             for uid in (*self._confirmed, *self._sent)
-            if (pod := find(uid)) is not None and pod_claims.is_gated(pod)
+            if (pod := find(uid)) is not None and pod_index.is_gated(pod)
         }
         self.touched |= (self._confirmed | self._sent.keys()) - gated.keys()
         self._confirmed &= gated.keys()
@@ -275,7 +274,7 @@ class GangIndex:
         self._stale |= {ref for ref in self._pods if key.endswith(f"/{ref.namespace}/{ref.name}")}
 
     def _gang(self, ref: GangRef, pods: list[Object]) -> Gang | None:
-        living = [pod for pod in pods if pod_claims.is_living(pod)]
+        living = [pod for pod in pods if pod_index.is_living(pod)]
         members = tuple(self._member(pod) for pod in sorted(living, key=_position))
         if not members:
             return None
@@ -291,7 +290,7 @@ class GangIndex:
 
     def _is_native(self, pod: Object) -> bool:
         """Whether kube-scheduler allocates for the pod: its own word first, then its namespace's (the webhook's rule)."""
-        if pod_claims.is_gated(pod):
+        if pod_index.is_gated(pod):
             return False
         selector = objects.spec_of(pod).get("nodeSelector") or {}
         for place in (objects.annotations_of(pod), objects.labels_of(pod), selector):
@@ -320,7 +319,7 @@ def _position(pod: Object) -> tuple[bool, int, Urgency]:
 
 
 def _was_let_go(pod: Object, ungating: UngateTracker) -> bool:
-    if pod_claims.is_gated(pod):
+    if pod_index.is_gated(pod):
         return ungating.is_ungated(pod)
     return COMMITTED in objects.annotations_of(pod)
 

@@ -1,6 +1,6 @@
 """A leader's loop over legacy pods: templates made again and collected, quotas counted, pods beyond them held back.
 
-Pods and classes are those of the term's caches (koordra.controller.cache.informers): the leader watches them once for all that it does.
+Pods and classes are those of the term's caches (koordra.controller.cache.changes): the leader watches them once for all that it does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
-from koordra.controller.cache.pod_claims import PodClaims, is_bound, is_living, may_be_planned
+from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
 from koordra.controller.legacy import template_gc
 from koordra.controller.legacy.quota import PodCharge, beyond, bounded, overdrawn
 from koordra.controller.legacy.settings import LegacySettings

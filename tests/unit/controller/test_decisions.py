@@ -16,7 +16,7 @@ from koordra.controller.cache.assume_cache import AssumeCache, is_older
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import most_urgent, urgency
-from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.pod_index import PodClaims
 from koordra.controller.cache.slice_index import joint_slices
 from koordra.controller.claims import Owner
 from koordra.controller.writes import dropped_fields

@@ -15,7 +15,7 @@ from koordra.controller.allocation.pod_terms import host_ports, label_selector_m
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.cache.groups import Group
-from koordra.controller.cache.pod_claims import PodClaims
+from koordra.controller.cache.pod_index import PodClaims
 from koordra.placement.index import ClusterIndex
 from tests.fakes.joint_cluster import claim, node, pod
 
