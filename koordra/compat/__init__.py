@@ -1,6 +1,6 @@
 """Pods that ask for devices by extended resources: nine dialects, one normal form, one kind of claim. Pure.
 
-    pod ──> detection            which dialect it speaks; two are refused
+    pod ──> detection            which dialect it speaks; two are refused; names that are no dialect's
         ──> dialects/<name>      names, units, defaults, precedence: everything that is one dialect's alone
         ──> normalized_request   shares per container, what belongs together, policies
         ──> request_merging      requests; init containers use what the others have
@@ -11,7 +11,6 @@
     settings            what an operator has set, read by settings_document
     original_request    a rewritten pod, rewritten again from what it carries
     quota_charges       what a claim amounts to under its dialect's names
-    foreign_names       names that are no dialect's: other vendors', misspelt ones, resources of other programs
     manifests           legacy pods in files, for `koordra convert`
 
 A new dialect is a file in dialects/ and a line of the registry there; nothing else names one.

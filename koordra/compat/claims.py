@@ -15,8 +15,7 @@ always the same spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from koordra.api import names
@@ -35,29 +34,30 @@ MOST_BYTES: Final = 2**63 - 1
 """A quantity holds no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """`spec` of the claim, and the requests that each container uses, in their order."""
-
-    spec: Object
-    used: Mapping[str, tuple[str, ...]] = field(hash=False)
+Used = Mapping[str, tuple[str, ...]]
+"""Container -> the requests of the claim that it uses, in their order."""
 
 
-def claim_of(normalized: NormalizedRequest, *, where: Mapping[str, str], pod: str, notes: Notes) -> Asked:
-    """`where` is the field of each container, `pod` that of the pod's spec. Raises Refused for more than a claim holds."""
+def claim_of(
+    normalized: NormalizedRequest, *, where: Mapping[str, str], pod: str, notes: Notes
+) -> tuple[Object, Used]:
+    """The claim's spec. `where` is the field of each container, `pod` that of the pod's spec. Raises Refused for more than a claim
+    holds."""
     merged = merge(normalized, where=where, notes=notes)
     requests = [_request(name, share, normalized) for name, share in merged.requests.items()]
     if normalized.nics is not None:
         requests.append(_nic_request(normalized.nics))
     devices: Object = {"requests": requests}
-    constraints = list(_constraints(merged, normalized))
-    if constraints:
+    if constraints := list(_constraints(merged, normalized)):
         devices["constraints"] = constraints
-    config = list(_config(merged, normalized))
-    if config:
+    if config := list(_config(merged, normalized)):
         devices["config"] = config
     _check_size(merged, normalized, pod, notes)
-    return Asked({"devices": devices}, _users(merged, normalized))
+    used = {container: tuple(found) for container, found in merged.used.items()}
+    if normalized.together is Together.POD:
+        everything = (*merged.requests, *((RDMA_REQUEST,) if normalized.nics else ()))
+        used = dict.fromkeys(normalized.users, everything)
+    return {"devices": devices}, used
 
 
 def _check_size(merged: MergedRequests, normalized: NormalizedRequest, pod: str, notes: Notes) -> None:
@@ -75,23 +75,10 @@ def _check_size(merged: MergedRequests, normalized: NormalizedRequest, pod: str,
         )
 
 
-def _users(merged: MergedRequests, normalized: NormalizedRequest) -> dict[str, tuple[str, ...]]:
-    if normalized.together is not Together.POD:
-        return {container: tuple(found) for container, found in merged.used.items()}
-    everything = (*merged.requests, *((RDMA_REQUEST,) if normalized.nics else ()))
-    return dict.fromkeys(normalized.users, everything)
-
-
 def _request(name: str, share: Share, normalized: NormalizedRequest) -> Object:
     exactly: Object = {"deviceClassName": names.CLASS_MIG if share.partition else names.CLASS_GPU}
-    wanted = [
-        *(
-            (f'device.attributes["{names.DRIVER}"].profile == {cel_text(share.profile)}',)
-            if share.profile
-            else ()
-        ),
-        *normalized.selectors,
-    ]
+    of_profile = f'device.attributes["{names.DRIVER}"].profile == {cel_text(share.profile)}'
+    wanted = [*([of_profile] if share.profile else ()), *normalized.selectors]
     if wanted:
         exactly["selectors"] = [{"cel": {"expression": expression}} for expression in wanted]
     exactly["count"] = share.count
@@ -136,15 +123,14 @@ def _constraints(merged: MergedRequests, normalized: NormalizedRequest) -> Itera
 def _config(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[Object]:
     alike: dict[tuple[tuple[str, Any], ...], list[str]] = {}
     for name, share in merged.requests.items():
-        found = tuple(_gpu_config(share, normalized).items())
-        if found:
-            alike.setdefault(found, []).append(name)
+        alike.setdefault(tuple(_gpu_config(share, normalized).items()), []).append(name)
     for fields, members in alike.items():
-        yield _opaque("GpuConfig", dict(fields), members)
+        if fields:
+            yield _opaque("GpuConfig", dict(fields), members)
     yield from _nearness(merged, normalized)
-    placement = {"node": normalized.node_policy, "device": normalized.device_policy}
-    if any(placement.values()):
-        yield _opaque("PlacementPolicy", {key: value.value for key, value in placement.items() if value})
+    policies = {"node": normalized.node_policy, "device": normalized.device_policy}
+    if given := {key: policy.value for key, policy in policies.items() if policy}:
+        yield _opaque("PlacementPolicy", given)
 
 
 def _gpu_config(share: Share, normalized: NormalizedRequest) -> Object:
@@ -170,25 +156,27 @@ def _gpu_config(share: Share, normalized: NormalizedRequest) -> Object:
 def _nearness(merged: MergedRequests, normalized: NormalizedRequest) -> Iterator[Object]:
     if normalized.numa is not None:
         for members in merged.apart:
-            yield _joint(
-                Scope.NUMA_NODE, required=normalized.numa, pairing="Together", requests=list(members)
-            )
+            yield _joint(Scope.NUMA_NODE, members, required=normalized.numa)
     if normalized.gpu_scope is not None:
-        yield _joint(normalized.gpu_scope, required=True, pairing="Together", requests=list(merged.requests))
+        yield _joint(normalized.gpu_scope, merged.requests, required=True)
     if normalized.joint is not None:
         pairing = "PerDevice" if normalized.joint.per_device else "PerGroup"
-        both = [*merged.requests, RDMA_REQUEST]
-        yield _joint(Scope.PCIE_ROOT, required=normalized.joint.required, pairing=pairing, requests=both)
+        yield _joint(
+            Scope.PCIE_ROOT,
+            [*merged.requests, RDMA_REQUEST],
+            required=normalized.joint.required,
+            pairing=pairing,
+        )
 
 
-def _joint(scope: Scope, *, required: bool, pairing: str, requests: list[str]) -> Object:
+def _joint(scope: Scope, requests: Iterable[str], *, required: bool, pairing: str = "Together") -> Object:
     enforcement = "Required" if required else "Preferred"
-    return _opaque(
-        "JointAllocation", {"scope": scope.value, "enforcement": enforcement, "pairing": pairing}, requests
-    )
+    fields = {"scope": scope.value, "enforcement": enforcement, "pairing": pairing}
+    return _opaque("JointAllocation", fields, list(requests))
 
 
 def _opaque(kind: str, fields: Mapping[str, Any], requests: list[str] | None = None) -> Object:
-    parameters = {"apiVersion": API_VERSION, "kind": kind, **fields}
-    entry: Object = {"opaque": {"driver": names.DRIVER, "parameters": parameters}}
+    entry: Object = {
+        "opaque": {"driver": names.DRIVER, "parameters": {"apiVersion": API_VERSION, "kind": kind, **fields}}
+    }
     return {"requests": requests, **entry} if requests else entry

@@ -6,25 +6,42 @@ the same project about other things (a QoS label of Koordinator) decide last and
 
 Signs of two dialects are refused naming both: no stack says what that would mean. A pod that asks for no device has no dialect,
 whatever its annotations say.
+
+Extended resources and annotations that are no dialect's (other vendors' accelerators, misspelt names, resources of other programs):
+
+    another vendor's    `huawei.com/...`: the pod is refused, and keeps that vendor's device plugin and scheduler
+    misspelt resource   `koordinator.sh/gpu-shared` (the name has a dot), `nvidia.com/gpucore`: it stays in the container, where no
+                        node offers it and the pod would wait for ever
+    misspelt annotation `nvidia.com/use-gputpye`, `hami.io/gpu-scheduler-polcy`: nobody reads it
+    on a node           koordra publishes no extended resources, so whatever of the dialects' names a Node has in
+                        status.allocatable, above zero, another program's device plugin (or node agent) put there; it would give
+                        out cards that koordra gives out too
+
+Misspelt names are warnings that say which name may have been meant. Names of a dialect that koordra does not serve under any
+name (`volcano.sh/vgpu-priority`) are reported in the same way.
+Source of the vendors: the vendor sections of HAMi's chart, Koordinator's extension names, vendors' device plugins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from koordra.api.classic.notes import Notes
+from koordra.api import objects
+from koordra.api.objects import Object
 from koordra.api.pods import SIDES
-from koordra.compat.dialect import Dialect
+from koordra.compat.dialect import MOST_KEPT, Dialect, Place
 from koordra.compat.dialect.pod_view import PodView
-from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
+from koordra.errors import InvalidQuantity
+from koordra.quantity import parse
 
 
-@dataclass(frozen=True, slots=True)
-class Sign:
+class Sign(NamedTuple):
     """`field` is where it stands; `dialects` are those that have the name."""
 
     field: str
@@ -38,8 +55,8 @@ def asks(view: PodView) -> bool:
 
 
 def asks_by_annotation(annotations: Iterable[object]) -> bool:
-    prefixes = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
-    return any(str(key).startswith(prefixes) for key in annotations)
+    asking = tuple(prefix for dialect in DIALECTS for prefix in dialect.asking)
+    return any(str(key).startswith(asking) for key in annotations)
 
 
 def dialect_of(view: PodView) -> Dialect:
@@ -55,53 +72,39 @@ def dialect_of(view: PodView) -> Dialect:
         chosen = soft[0] if soft else chosen
     for sign in firm:
         if not chosen & sign.dialects or (deciding and not chosen <= sign.dialects):
-            raise _two(deciding[0] if deciding else firm[0], sign, view.notes)
+            one = deciding[0] if deciding else firm[0]
+            raise view.notes.refuse(
+                sign.field,
+                f"is of {_titles(sign)}, while {one.field} is of {_titles(one)}; a pod speaks one dialect",
+                "take the names of one of them out",
+            )
     if view.settings.default_dialect in chosen:
         chosen = frozenset({view.settings.default_dialect})
     return next(dialect for dialect in DIALECTS if dialect.name in chosen)
 
 
-def _two(one: Sign, other: Sign, notes: Notes) -> Exception:
-    first, second = (
-        " or ".join(dialect.vocabulary.title for dialect in DIALECTS if dialect.name in sign.dialects)
-        for sign in (one, other)
-    )
-    return notes.refuse(
-        other.field,
-        f"is of {second}, while {one.field} is of {first}; a pod speaks one dialect",
-        "take the names of one of them out",
-    )
+def _titles(sign: Sign) -> str:
+    return " or ".join(dialect.vocabulary.title for dialect in DIALECTS if dialect.name in sign.dialects)
 
 
 def _resources(view: PodView) -> Iterator[Sign]:
     for container in view.containers:
-        for key in container.resources():
-            nothing = all(container.asked(side).get(key) in (None, 0, "0") for side in SIDES)
-            found = frozenset(
-                dialect.name for dialect in DIALECTS if has_resource(dialect, key, view.settings)
-            )
-            if found:
+        for key in container.resources:
+            if found := dialects_with(key, view.settings):
+                nothing = all(container.asked(side).get(key) in (None, 0, "0") for side in SIDES)
                 yield Sign(container.field(key), found, soft=nothing)
 
 
-def has_resource(dialect: Dialect, key: str, settings: Settings) -> bool:
-    """Asked about every name of every pod, so the answers are cached with the settings, a bounded number of them."""
-    found = settings.known.get((dialect.name, key))
-    if found is None:
-        names = dialect.vocabulary.of(Place.RESOURCE)
-        found = any(replace(name, key=settings.name(name.key, dialect.name)).covers(key) for name in names)
-        if len(settings.known) >= MOST_KNOWN:
-            settings.known.clear()
-        settings.known[dialect.name, key] = found
-    return found
-
-
-def is_served(key: str, settings: Settings) -> bool:
-    """Whether some dialect has the resource."""
-    return any(has_resource(dialect, key, settings) for dialect in DIALECTS)
-
-
-MOST_KNOWN: Final = 4096
+@lru_cache(maxsize=MOST_KEPT)
+def dialects_with(key: str, settings: Settings) -> frozenset[str]:
+    """The dialects that have the resource under this name in the cluster. Asked about every name of every pod, so a bounded number of
+    answers is kept."""
+    return frozenset(
+        dialect.name
+        for dialect in DIALECTS
+        for name in dialect.vocabulary.of(Place.RESOURCE)
+        if replace(name, key=settings.name(name.key, dialect.name)).covers(key)
+    )
 
 
 def _metadata(view: PodView) -> Iterator[Sign]:
@@ -115,7 +118,9 @@ def _metadata(view: PodView) -> Iterator[Sign]:
                 yield Sign(f"{view.meta}.{kind}[{key}]", exact or soft, soft=not exact)
 
 
+@lru_cache(maxsize=MOST_KEPT)
 def _of(key: str, place: Place) -> tuple[frozenset[str], frozenset[str]]:
+    """The dialects that have the annotation or label, and those of which it is a soft sign."""
     exact, soft = set(), set()
     for dialect in DIALECTS:
         names = dialect.vocabulary.covering(key, place)
@@ -126,3 +131,115 @@ def _of(key: str, place: Place) -> tuple[frozenset[str], frozenset[str]]:
         elif any(name.soft for name in names):
             soft.add(dialect.name)
     return frozenset(exact), frozenset(soft)
+
+
+VENDORS: Final[tuple[tuple[str, str], ...]] = (
+    ("cambricon.com/", "Cambricon MLU"),
+    ("hygon.com/", "Hygon DCU"),
+    ("dcu.com/", "Hygon DCU"),
+    ("huawei.com/", "Huawei Ascend NPU"),
+    ("metax-tech.com/", "MetaX GPU"),
+    ("mthreads.com/", "Moore Threads GPU"),
+    ("iluvatar.ai/", "Iluvatar GPU"),
+    ("kunlunxin.com/", "Kunlunxin XPU"),
+    ("baidu.com/", "Kunlunxin XPU"),
+    ("enflame.com/", "Enflame GCU"),
+    ("amd.com/gpu", "AMD GPU"),
+    ("gpu.intel.com/", "Intel GPU"),
+    ("habana.ai/", "Intel Gaudi"),
+    ("aws.amazon.com/neuron", "AWS Neuron"),
+    ("google.com/tpu", "Google TPU"),
+    ("vastaitech.com/", "Vastai"),
+    ("birentech.com/", "Biren GPU"),
+    ("qualcomm.com/", "Qualcomm Cloud AI"),
+    ("rebellions.ai/", "Rebellions NPU"),
+    ("furiosa.ai/", "FuriosaAI NPU"),
+    ("koordinator.sh/fpga", "FPGA"),
+)
+"""Beginning of the resource's name, and whose it is."""
+
+
+def foreign(names: Sequence[str]) -> list[tuple[str, str]]:
+    """(resource, vendor) of those that are another vendor's."""
+    return [(name, vendor) for name in names for prefix, vendor in VENDORS if name.startswith(prefix)]
+
+
+def is_misspelt(resource: str, settings: Settings) -> bool:
+    """Whether a resource begins like one of a dialect and is none."""
+    return resource.startswith(_LIKE_RESOURCES) and not dialects_with(resource, settings)
+
+
+def warn_of_resources(view: PodView) -> None:
+    for container in view.containers:
+        for name in container.resources:
+            if is_misspelt(name, view.settings):
+                view.notes.warn(
+                    container.field(name),
+                    "is no name that koordra reads, and stays: the pod waits until a node offers it",
+                    _meant(name, Place.RESOURCE) or "take it out",
+                )
+
+
+def warn_of_annotations(view: PodView) -> None:
+    like = [key for key in view.annotations if key.startswith(_LIKE_ANNOTATIONS)]
+    known = {*_names(Place.ANNOTATION), *written_by_schedulers(like)} if like else set()
+    for key in like:
+        if key not in known:
+            view.warn(
+                key, "is no name that koordra reads, and asks for nothing", _meant(key, Place.ANNOTATION)
+            )
+
+
+_LIKE_RESOURCES: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_resources)
+_LIKE_ANNOTATIONS: Final = tuple(prefix for dialect in DIALECTS for prefix in dialect.like_annotations)
+_PUBLISHERS: Final = tuple(publisher for dialect in DIALECTS for publisher in dialect.publishers)
+
+
+def written_by_schedulers(annotations: Iterable[str]) -> frozenset[str]:
+    """Those that only some dialect's scheduler may write."""
+    return frozenset(
+        key
+        for key in annotations
+        if any(
+            name.result for dialect in DIALECTS for name in dialect.vocabulary.covering(key, Place.ANNOTATION)
+        )
+    )
+
+
+def _names(place: Place) -> list[str]:
+    return [name.key for dialect in DIALECTS for name in dialect.vocabulary.of(place) if "*" not in name.key]
+
+
+def _meant(name: str, place: Place) -> str:
+    """`did you mean ...?`, comparing what stands behind the slash."""
+    domain, _, rest = name.partition("/")
+    beside = [key.partition("/")[2] for key in _names(place) if key.startswith(f"{domain}/")]
+    found = get_close_matches(rest.lower(), beside, n=1, cutoff=0.75)
+    return f"did you mean {domain}/{found[0]}?" if found else ""
+
+
+def offered_by_others(node: Object) -> tuple[str, ...]:
+    """Names of the resources, in order."""
+    amounts = objects.status_of(node).get("allocatable")
+    if not isinstance(amounts, dict):
+        return ()
+    return tuple(
+        sorted(str(name) for name, value in amounts.items() if _publisher(str(name)) and _some(value))
+    )
+
+
+def publishers(resources: tuple[str, ...]) -> str:
+    """Who is behind them, in words."""
+    return " and ".join(dict.fromkeys(_publisher(name) for name in resources))
+
+
+def _publisher(name: str) -> str:
+    return next((whose for prefix, whose in _PUBLISHERS if name.startswith(prefix)), "")
+
+
+def _some(value: object) -> bool:
+    """Above zero; what cannot be read counts, since somebody wrote it."""
+    try:
+        return parse(value) > 0
+    except InvalidQuantity:
+        return True

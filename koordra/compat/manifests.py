@@ -16,13 +16,12 @@ from typing import Any, Final
 from koordra.api import objects
 from koordra.api.classic.notes import Notes, fresh_metadata
 from koordra.api.objects import Object
-from koordra.api.pods import Path, at, pods_in, replaced, spelled
+from koordra.api.pods import SIDES, Path, at, pods_in, replaced, spelled
 from koordra.compat import detection
 from koordra.compat.rewrite import names_devices, rewrite
 from koordra.compat.settings import Settings
 
-_SIDES: Final = ("limits", "requests", "hard", "max", "default", "defaultRequest", "min")
-_PREFIXES: Final = ("requests.", "limits.")
+_COUNTED: Final = (*SIDES, "hard", "max", "default", "defaultRequest", "min")
 
 
 @dataclass(slots=True)
@@ -48,8 +47,7 @@ class LegacyPods:
         namespace = objects.metadata(obj).get("namespace")
         pods = pods_in(obj)
         for path in pods:
-            pod = at(obj, path)
-            found = rewrite(pod, self.settings, notes, namespace=namespace, where=spelled(path))
+            found = rewrite(at(obj, path), self.settings, notes, namespace=namespace, where=spelled(path))
             if found.template is None:
                 continue
             changed = replaced(changed, path, found.pod)
@@ -67,24 +65,19 @@ class LegacyPods:
 
 
 def _tell_count(place: str, notes: Notes) -> None:
-    if any(f".{side}[" in place for side in ("limits", "requests")):
-        notes.warn(place, "asks for devices outside of a pod, and is not converted", "write a claim by hand")
-    else:
-        notes.warn(
-            place,
-            "counts devices by a name that claims do not use",
-            "count gpu.koordra.io.deviceclass.resource.k8s.io/devices in a ResourceQuota",
-        )
+    problem = "counts devices by a name that claims do not use"
+    remedy = "count gpu.koordra.io.deviceclass.resource.k8s.io/devices in a ResourceQuota"
+    if any(f".{side}[" in place for side in SIDES):
+        problem, remedy = "asks for devices outside of a pod, and is not converted", "write a claim by hand"
+    notes.warn(place, problem, remedy)
 
 
 def _fresh(obj: Object) -> Object:
     """Without what an API server wrote: the object is to be made anew."""
     if "status" not in obj and not objects.resource_version(obj):
         return obj
-    return {
-        **{name: value for name, value in obj.items() if name != "status"},
-        "metadata": fresh_metadata(obj),
-    }
+    kept = {name: value for name, value in obj.items() if name != "status"}
+    return {**kept, "metadata": fresh_metadata(obj)}
 
 
 def _counted(value: Any, settings: Settings, path: Path, *, pods: Sequence[Path]) -> Iterator[str]:
@@ -98,14 +91,11 @@ def _counted(value: Any, settings: Settings, path: Path, *, pods: Sequence[Path]
         for key, entry in value.items():
             if not path and key in ("metadata", "status", "data"):
                 continue
-            if key in _SIDES and isinstance(entry, Mapping):
+            if key in _COUNTED and isinstance(entry, Mapping):
                 for name in entry:
-                    if _is_legacy(str(name), settings):
+                    if detection.dialects_with(
+                        str(name).removeprefix("requests.").removeprefix("limits."), settings
+                    ):
                         yield f"{spelled((*path, str(key))).rstrip('.')}[{name}]"
             else:
                 yield from _counted(entry, settings, (*path, str(key)), pods=pods)
-
-
-def _is_legacy(name: str, settings: Settings) -> bool:
-    bare = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), name)
-    return detection.is_served(bare, settings)

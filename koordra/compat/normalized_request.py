@@ -12,11 +12,8 @@ The dialects differ in what belongs together:
     ONE_CARD        the shares of a pod lie on one card         Aliyun gpushare, Volcano gpu-memory
     POD             all containers see the same devices         Koordinator
 
-and in what an init container adds to a pod:
-
-    MAX       it runs before the others and is done: a card is charged the larger of both, and the init container
-              uses what the containers have
-    IGNORED   the dialect's scheduler does not look at init containers; they use what the containers have
+An init container runs before the others and is done: a card is charged the larger of both, and the init container uses what the
+containers have. Where the dialect's scheduler does not look at init containers (`ignores_init`) they use that and add nothing.
 """
 
 from __future__ import annotations
@@ -44,11 +41,6 @@ class Together(StrEnum):
     PER_CONTAINER = "per-container"
     ONE_CARD = "same-card-for-pod"
     POD = "pod-shared"
-
-
-class InitRule(StrEnum):
-    MAX = "max"
-    IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +98,14 @@ class Share:
         return self.memory.whole and self.cores in (0, 100)
 
     def __str__(self) -> str:
-        if self.profile:
-            return f"{self.count} MIG {_plural(self.count, 'instance')} {self.profile}"
-        if self.mig:
-            return f"{self.count} MIG {_plural(self.count, 'instance')} with at least {self.memory}"
-        each = " on each" if self.count > 1 else ""
+        if self.partition:
+            which = self.profile or f"with at least {self.memory}"
+            return f"{self.count} MIG {_plural(self.count, 'instance')} {which}"
         if self.memory.whole and not self.cores:
             return f"{self.count} whole {_plural(self.count, 'card')}"
         kept = "" if self.whole else " (accounting only)"
         compute = f" and {self.cores}% of compute{kept}" if self.cores else ""
+        each = " on each" if self.count > 1 else ""
         alone = ", alone on the card" if self.exclusive else ""
         return f"{self.count} {_plural(self.count, 'card')}, {self.memory}{compute}{each}{alone}"
 
@@ -160,7 +151,7 @@ class NormalizedRequest:
     shares: tuple[Share, ...] = ()
     nics: Nics | None = None
     together: Together = Together.PER_CONTAINER
-    init: InitRule = InitRule.MAX
+    ignores_init: bool = False
     users: tuple[str, ...] = ()
     selectors: tuple[str, ...] = ()
     numa: bool | None = None

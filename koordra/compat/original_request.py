@@ -29,14 +29,10 @@ ANNOTATION: Final = names.DOMAIN + "asked"
 
 
 def with_original_request(before: Object, found: Rewritten) -> Object:
-    """The rewritten pod with the annotation."""
     said = {**_read(found.pod), found.entry: _difference(before, found.pod)}
-    metadata = dict(objects.metadata(found.pod))
-    metadata["annotations"] = {
-        **objects.annotations_of(found.pod),
-        ANNOTATION: json.dumps(said, sort_keys=True, separators=(",", ":")),
-    }
-    return {**found.pod, "metadata": metadata}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+    annotations = {**objects.annotations_of(found.pod), ANNOTATION: text}
+    return {**found.pod, "metadata": {**objects.metadata(found.pod), "annotations": annotations}}
 
 
 def rewritten_again(pod: Object, entry: str, settings: Settings) -> Rewritten | None:
@@ -73,9 +69,14 @@ def _difference(before: Object, after: Object) -> Object:
     taken = {}
     old = {raw.get("name"): raw for raw in containers(before)}
     for now in containers(after):
-        gone = {side: _gone(old.get(now.get("name"), {}), now, side) for side in SIDES}
-        if any(gone.values()):
-            taken[str(now.get("name"))] = {side: found for side, found in gone.items() if found}
+        gone: Object = {}
+        for side in SIDES:
+            kept = amounts(now, side)
+            for name, value in amounts(old.get(now.get("name"), {}), side).items():
+                if name not in kept:
+                    gone.setdefault(side, {})[name] = str(value)
+        if gone:
+            taken[str(now.get("name"))] = gone
     found: Object = {"containers": taken}
     scheduler = objects.spec_of(before).get("schedulerName")
     if scheduler and scheduler != objects.spec_of(after).get("schedulerName"):
@@ -83,16 +84,11 @@ def _difference(before: Object, after: Object) -> Object:
     return found
 
 
-def _gone(old: Mapping[str, Any], now: Mapping[str, Any], side: str) -> dict[str, str]:
-    kept = amounts(now, side)
-    return {name: str(value) for name, value in amounts(old, side).items() if name not in kept}
-
-
 def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
     """The pod as it was before the entry was added."""
-    taken = said.get("containers")
-    words = taken if isinstance(taken, (dict, Mapping)) else {}
-    spec = with_containers(objects.spec_of(pod), lambda raw: _container(raw, entry, words))
+    spec = with_containers(
+        objects.spec_of(pod), lambda raw: _container(raw, entry, _mapping(said.get("containers")))
+    )
     spec["resourceClaims"] = [one for one in spec.get("resourceClaims") or () if one.get("name") != entry]
     if said.get("schedulerName"):
         spec["schedulerName"] = said["schedulerName"]
@@ -102,9 +98,12 @@ def _restored(pod: Object, entry: str, said: Mapping[str, Any]) -> Object:
 def _container(raw: Object, entry: str, asked: Mapping[str, Any]) -> Object:
     resources = dict(raw.get("resources") or {})
     resources["claims"] = [one for one in resources.get("claims") or () if one.get("name") != entry]
-    words = asked.get(str(raw.get("name")))
+    words = _mapping(asked.get(str(raw.get("name"))))
     for side in SIDES:
-        found = words.get(side) if isinstance(words, (dict, Mapping)) else None
-        if isinstance(found, (dict, Mapping)):
+        if found := _mapping(words.get(side)):
             resources[side] = {**(resources.get(side) or {}), **found}
     return {**raw, "resources": resources}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, (dict, Mapping)) else {}

@@ -1,6 +1,6 @@
 """How much a claim made for a legacy pod is, in the words of its dialect: what quotas under those names are charged. Pure.
 
-    claim spec ──> parts: so many devices, memory and compute on each ──> the names of the dialect, and koordra's own
+    claim spec ──> shares of cards, percent of NICs ──> the names of the dialect, and koordra's own
 
 A pod that was rewritten asks for no extended resource any more, so the API server charges it to no ResourceQuota. Its claim's spec
 still says what it asked, and cannot be changed; the template's name says the dialect. So the amounts are worked out from these
@@ -22,8 +22,9 @@ from typing import Any, Final
 
 from koordra.api import names
 from koordra.compat.dialect import charges
-from koordra.compat.dialect.charges import Part
+from koordra.compat.dialect.charges import Charged
 from koordra.compat.dialects import DIALECTS, dialect_named
+from koordra.compat.normalized_request import Memory, Phase, Share
 from koordra.compat.settings import Settings
 from koordra.quantity import to_int
 
@@ -49,19 +50,18 @@ def dialect_of(template: str) -> str:
 
 def amounts(dialect: str, spec: Mapping[str, Any], settings: Settings) -> Amounts:
     """Name -> total, of every name of the dialect and of koordra's own."""
-    parts = list(_parts(spec))
-    found = {name: charge(parts, settings) for name, charge in _OWN.items()}
+    claim = _charged(spec)
+    found = {name: charge(claim, settings) for name, charge in _OWN.items()}
     spoken = dialect_named(dialect)
     if spoken is not None:
-        served = parts if spoken.charges_partitions else [part for part in parts if not part.mig]
+        cards = claim if spoken.charges_partitions else _without_instances(claim)
         for key, charge in spoken.charges.items():
-            name = settings.name(key, dialect)
-            if name:
-                found[name] = charge(served, settings)
-    for part in parts:
-        if part.profile:
-            name = "nvidia.com/mig-" + part.profile.replace("+", ".")
-            found[name] = (found.get(name) or 0) + part.count
+            if name := settings.name(key, dialect):
+                found[name] = charge(cards, settings)
+    for share in claim.shares:
+        if share.profile:
+            name = "nvidia.com/mig-" + share.profile.replace("+", ".")
+            found[name] = (found.get(name) or 0) + share.count
     return MappingProxyType(found)
 
 
@@ -70,35 +70,45 @@ def is_in_bytes(name: str) -> bool:
     return name == OWN_MEMORY or any(name in dialect.bytes for dialect in DIALECTS)
 
 
-def _parts(spec: Mapping[str, Any]) -> Iterator[Part]:
+def _without_instances(claim: Charged) -> Charged:
+    return claim._replace(shares=[share for share in claim.shares if not share.mig])
+
+
+def _charged(spec: Mapping[str, Any]) -> Charged:
     devices = spec.get("devices") or {}
-    percents = dict(_percents(devices))
+    percents, shares, nics = dict(_percents(devices)), [], 0
     for request in devices.get("requests") or ():
         alternatives = request.get("firstAvailable") or ()
         asked = request.get("exactly") or (alternatives[-1] if alternatives else {})
-        yield _part(str(request.get("name")), asked, percents)
+        capacity = (asked.get("capacity") or {}).get("requests") or {}
+        count = int(asked.get("count") or 1)
+        if asked.get("deviceClassName") in (names.CLASS_NIC, names.CLASS_VF):
+            nics += count * max(0, to_int(capacity.get(names.CAPACITY_SHARE, 100)))
+            continue
+        memory, name = capacity.get(names.CAPACITY_MEMORY), str(request.get("name"))
+        is_mig = asked.get("deviceClassName") == names.CLASS_MIG
+        shares.append(
+            Share(
+                container=name,
+                phase=Phase.APP,
+                count=count,
+                memory=Memory(None if memory is None else max(0, to_int(memory)), percents.get(name)),
+                cores=max(0, to_int(capacity.get(names.CAPACITY_CORES, 0))),
+                profile=_profile(asked) if is_mig else "",
+                mig=is_mig,
+            )
+        )
+    return Charged(shares, nics)
 
 
-def _part(name: str, asked: Mapping[str, Any], percents: Mapping[str, int]) -> Part:
-    capacity = (asked.get("capacity") or {}).get("requests") or {}
-    of_class, count = str(asked.get("deviceClassName")), int(asked.get("count") or 1)
-    if of_class in (names.CLASS_NIC, names.CLASS_VF):
-        return Part(count, nic=max(0, to_int(capacity.get(names.CAPACITY_SHARE, 100))))
-    memory = capacity.get(names.CAPACITY_MEMORY)
+def _profile(asked: Mapping[str, Any]) -> str:
     words = " ".join(str((one.get("cel") or {}).get("expression")) for one in asked.get("selectors") or ())
-    profile = _MIG_PROFILE.search(words) if of_class == names.CLASS_MIG else None
-    return Part(
-        count,
-        memory=None if memory is None else max(0, to_int(memory)),
-        percent=percents.get(name),
-        cores=max(0, to_int(capacity.get(names.CAPACITY_CORES, 0))),
-        profile=profile[1] if profile else "",
-        mig=of_class == names.CLASS_MIG,
-    )
+    found = _MIG_PROFILE.search(words)
+    return found[1] if found else ""
 
 
 def _percents(devices: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    every = [str(request.get("name")) for request in devices.get("requests") or ()]
+    every = [request.get("name") for request in devices.get("requests") or ()]
     for entry in devices.get("config") or ():
         body = (entry.get("opaque") or {}).get("parameters") or {}
         if body.get("kind") == "GpuConfig" and body.get("memoryPercent") is not None:
@@ -110,23 +120,19 @@ def canonical_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The spec as it was written: without what the API server filled in."""
     devices = dict(spec.get("devices") or {})
     if devices.get("requests"):
-        devices["requests"] = [_canonical_request(request) for request in devices["requests"]]
+        devices["requests"] = [dict(request) for request in devices["requests"]]
+        for request in devices["requests"]:
+            if isinstance(request.get("exactly"), Mapping):
+                request["exactly"] = _without_defaults(request["exactly"])
+            if request.get("firstAvailable"):
+                request["firstAvailable"] = [_without_defaults(one) for one in request["firstAvailable"]]
     return {**spec, "devices": devices}
 
 
-def _canonical_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(request)
-    if isinstance(found.get("exactly"), Mapping):
-        found["exactly"] = _without_defaults(found["exactly"])
-    if found.get("firstAvailable"):
-        found["firstAvailable"] = [_without_defaults(one) for one in found["firstAvailable"]]
-    return found
-
-
 def _without_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
-    found = {
-        name: value for name, value in asked.items() if (name, value) != ("allocationMode", "ExactCount")
-    }
+    found = dict(asked)
+    if found.get("allocationMode") == "ExactCount":
+        del found["allocationMode"]
     if found.get("allocationMode") is None:
         found.setdefault("count", 1)
     return found

@@ -3,7 +3,7 @@
 A claim is charged for all of its requests together, while an init container is done before the others start. So an init
 container gets no request of its own where the pod's containers have what it needs:
 
-1. the request with the same number of cards that has to grow least (under MAX; under IGNORED nothing grows);
+1. the request with the same number of cards that has to grow least (where init containers are ignored nothing grows);
 2. of whole cards: as many requests as make up the number;
 3. a request with more cards than it asked for (it sees them all, which is a warning);
 4. the largest request, plus one of its own for the cards that are missing.
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from koordra.api.classic.notes import Notes
-from koordra.compat.normalized_request import InitRule, Memory, NormalizedRequest, Phase, Share, Together
+from koordra.compat.normalized_request import Memory, NormalizedRequest, Phase, Share, Together
 
 
 @dataclass(slots=True)
@@ -29,13 +29,15 @@ class MergedRequests:
     used: dict[str, list[str]] = field(default_factory=dict)
     apart: list[tuple[str, ...]] = field(default_factory=list)
 
-    def add(self, share: Share, *, name: str) -> str:
-        """A request of this name, or of one like it where the name is taken."""
-        called = name[:63].rstrip("-")
-        number = 2
+    def add(self, share: Share) -> str:
+        """A request named after its container, instances beside cards after their profile too; where the name is taken of one like it."""
+        name = share.container
+        if share.profile:
+            name += f"-mig-{share.profile.replace('.', '-').replace('+', '-')}"
+        number, called = 1, name[:63].rstrip("-")
         while called in self.requests:
-            ending = f"-{number}"
-            called, number = f"{name[: 63 - len(ending)].rstrip('-')}{ending}", number + 1
+            number += 1
+            called = f"{name[: 62 - len(str(number))].rstrip('-')}-{number}"
         self.requests[called] = share
         return called
 
@@ -49,22 +51,15 @@ def merge(normalized: NormalizedRequest, *, where: Mapping[str, str], notes: Not
     merged = MergedRequests()
     for share in normalized.shares:
         if share.phase is not Phase.INIT:
-            merged.use(share.container, merged.add(share, name=_name(share)))
+            merged.use(share.container, merged.add(share))
     for share in normalized.shares:
         if share.phase is Phase.INIT:
-            field = where.get(share.container, "")
-            names = _for_init(merged, share, normalized, field=field, notes=notes)
+            names = _for_init(merged, share, normalized, field=where.get(share.container, ""), notes=notes)
             merged.use(share.container, *names)
             if share.distinct and share.count > 1 and len(names) > 1:
                 merged.apart.append(tuple(names))
     merged.apart += [(name,) for name, share in merged.requests.items() if share.distinct and share.count > 1]
     return merged
-
-
-def _name(share: Share) -> str:
-    """A request is named after its container; instances beside cards after their profile too."""
-    kind = share.profile.replace(".", "-").replace("+", "-") if share.profile else ""
-    return f"{share.container}-mig-{kind}" if kind else share.container
 
 
 def _for_init(
@@ -75,7 +70,7 @@ def _for_init(
         for name, other in merged.requests.items()
         if (other.profile, other.mig) == (share.profile, share.mig)
     }
-    if normalized.init is InitRule.IGNORED:
+    if normalized.ignores_init:
         if not alike:
             raise notes.refuse(
                 field,
@@ -85,10 +80,16 @@ def _for_init(
         nearest = min(
             alike, key=lambda name: (alike[name].count < share.count, abs(alike[name].count - share.count))
         )
-        if not _covers(alike[nearest], share):
+        have = alike[nearest]
+        if not (
+            have.count >= share.count
+            and have.cores >= share.cores
+            and _comparable(have.memory, share.memory)
+            and _larger(have.memory, share.memory) == have.memory
+        ):
             notes.warn(
                 field,
-                f"gets what request {nearest} has, {alike[nearest]}: {normalized.dialect} does not look at init containers",
+                f"gets what request {nearest} has, {have}: {normalized.dialect} does not look at init containers",
             )
         return [nearest]
     if normalized.together is Together.ONE_CARD and alike:
@@ -98,11 +99,9 @@ def _for_init(
 
 def _on_the_card(merged: MergedRequests, share: Share, alike: Mapping[str, Share]) -> list[str]:
     lacking = (share.memory.bytes or 0) - sum(other.memory.bytes or 0 for other in alike.values())
-    first = next(iter(alike))
+    name, first = next(iter(alike.items()))
     if lacking > 0:
-        merged.requests[first] = replace(
-            alike[first], memory=Memory(bytes=(alike[first].memory.bytes or 0) + lacking)
-        )
+        merged.requests[name] = replace(first, memory=Memory(bytes=(first.memory.bytes or 0) + lacking))
     return list(alike)
 
 
@@ -130,10 +129,12 @@ def _grown(
         )
         return [_grow(merged, name, share, field, notes)]
     if not comparable:
-        return [merged.add(share, name=_name(share))]
+        return [merged.add(share)]
     name = max(comparable, key=lambda name: comparable[name].count)
-    rest = replace(share, count=share.count - comparable[name].count)
-    return [_grow(merged, name, share, field, notes), merged.add(rest, name=_name(share))]
+    return [
+        _grow(merged, name, share, field, notes),
+        merged.add(replace(share, count=share.count - comparable[name].count)),
+    ]
 
 
 def _made_up(merged: MergedRequests, share: Share, others: Mapping[str, Share]) -> list[str]:
@@ -148,34 +149,24 @@ def _made_up(merged: MergedRequests, share: Share, others: Mapping[str, Share]) 
             names.append(name)
             missing -= others[name].count
     if missing > 0:
-        names.append(merged.add(replace(share, count=missing), name=_name(share)))
+        names.append(merged.add(replace(share, count=missing)))
     return names
 
 
 def _grow(merged: MergedRequests, name: str, share: Share, field: str, notes: Notes) -> str:
     """The request holds what both need."""
     now = merged.requests[name]
+    memory = _larger(now.memory, share.memory)
     grown = replace(
         now,
-        memory=_larger(now.memory, share.memory),
+        memory=memory,
         cores=max(now.cores, share.cores),
-        exclusive=now.exclusive or share.exclusive,
+        exclusive=(now.exclusive or share.exclusive) and not memory.whole,
     )
-    if grown.memory.whole:
-        grown = replace(grown, exclusive=False)
     if grown != now:
         notes.warn(field, f"needs more than request {name} had, which is now {grown}")
         merged.requests[name] = grown
     return name
-
-
-def _covers(have: Share, want: Share) -> bool:
-    return (
-        have.count >= want.count
-        and _comparable(have.memory, want.memory)
-        and _larger(have.memory, want.memory) == have.memory
-        and have.cores >= want.cores
-    )
 
 
 def _comparable(one: Memory, other: Memory) -> bool:

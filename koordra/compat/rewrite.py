@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,19 +24,21 @@ from koordra.api.classic.notes import Notes
 from koordra.api.objects import Object
 from koordra.api.opaque.parameters import NO_EFFECT
 from koordra.api.pods import containers, resource_names, with_containers
-from koordra.compat import detection
-from koordra.compat.claims import Asked, claim_of
-from koordra.compat.dialect import Dialect, warn_of_environment
-from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
-from koordra.compat.dialect.vocabulary import Place
-from koordra.compat.dialects import DIALECTS
-from koordra.compat.foreign_names import (
+from koordra.compat.claims import Used, claim_of
+from koordra.compat.detection import (
+    asks,
+    asks_by_annotation,
+    dialect_of,
+    dialects_with,
     foreign,
     is_misspelt,
     warn_of_annotations,
     warn_of_resources,
     written_by_schedulers,
 )
+from koordra.compat.dialect import Dialect, Place, asking_containers, warn_of_environment
+from koordra.compat.dialect.pod_view import Container, PodView, view_of, without
+from koordra.compat.dialects import DIALECTS
 from koordra.compat.normalized_request import NormalizedRequest, Phase, Together
 from koordra.compat.settings import Settings
 
@@ -78,10 +80,8 @@ def names_devices(pod: Mapping[str, Any], settings: Settings) -> bool:
 
 def has_dialect(pod: Mapping[str, Any], settings: Settings) -> bool:
     """Whether some container asks under a name that a dialect has; names of other vendors and misspelt ones do not count."""
-    return detection.asks_by_annotation(objects.annotations_of(pod)) or any(
-        detection.is_served(name, settings)
-        for container in containers(pod)
-        for name in resource_names(container)
+    return asks_by_annotation(objects.annotations_of(pod)) or any(
+        dialects_with(name, settings) for container in containers(pod) for name in resource_names(container)
     )
 
 
@@ -94,44 +94,50 @@ def rewrite(
     """
     view = view_of(pod, settings, notes, where=where)
     for container in view.containers:
-        for name, vendor in foreign(container.resources()):
+        for name, vendor in foreign(container.resources):
             raise notes.refuse(
                 container.field(name),
                 f"is of another vendor ({vendor}); koordra serves NVIDIA GPUs and RDMA NICs",
                 "leave this pod to that vendor's device plugin and scheduler",
             )
     warn_of_resources(view)
-    if not detection.asks(view):
+    if not asks(view):
         return Rewritten(pod)
     for each in DIALECTS:
-        if each.opt_out is not None and view.labels.get(each.opt_out[0]) == each.opt_out[1]:
-            (key, word), title = each.opt_out, each.vocabulary.title
-            left = f"{word}: the pod is left as it is, as {title} leaves it"
-            notes.warn(f"{view.meta}.labels[{key}]", left)
+        key, word = each.opt_out
+        if key and view.labels.get(key) == word:
+            notes.warn(
+                f"{view.meta}.labels[{key}]",
+                f"{word}: the pod is left as it is, as {each.vocabulary.title} leaves it",
+            )
             return Rewritten(pod)
-    dialect = detection.dialect_of(view)
+    dialect = dialect_of(view)
     normalized = dialect.normalized(view)
     if not normalized.shares and normalized.nics is None:
         return Rewritten(pod)
     warn_of_annotations(view)
     warn_of_environment(view, normalized, dialect.vocabulary)
     _warn_of_pod(view, normalized, dialect)
-    fields = {container.name: container.where for container in view.containers}
-    asked = claim_of(normalized, where=fields, pod=view.where, notes=notes)
-    template = template_of(asked.spec, dialect, namespace=namespace, settings=settings)
+    spec, used = claim_of(
+        normalized,
+        where={container.name: container.where for container in view.containers},
+        pod=view.where,
+        notes=notes,
+    )
+    template = template_of(spec, dialect, namespace=namespace, settings=settings)
     entry = _free_entry(view)
-    refers: Object = {"name": entry, "resourceClaimTemplateName": template["metadata"]["name"]}
     resources = frozenset(
         name
         for container in view.containers
-        for name in container.resources()
-        if detection.has_resource(dialect, name, settings)
+        for name in container.resources
+        if dialect.name in dialects_with(name, settings)
     )
+    refers: Object = {"name": entry, "resourceClaimTemplateName": objects.name(template)}
     return Rewritten(
-        _with_claims(pod, view, asked, resources, refers),
+        _with_claims(pod, view, used, resources, refers),
         template,
         dialect.name,
-        tuple(_line(container, asked, normalized) for container in view.containers),
+        tuple(_line(container, used.get(container.name, ()), normalized) for container in view.containers),
         entry,
         resources,
     )
@@ -139,17 +145,18 @@ def rewrite(
 
 def template_of(spec: Object, dialect: Dialect, *, namespace: str | None, settings: Settings) -> Object:
     """The template of a claim spec, named after what it says."""
-    metadata: Object = {"name": template_name(dialect.name, spec)}
-    if namespace:
-        metadata["namespace"] = namespace
-    metadata["labels"] = {DIALECT_LABEL: dialect.name}
+    place = {"namespace": namespace} if namespace else {}
     inner: Object = {"labels": {DIALECT_LABEL: dialect.name}}
     if dialect.memory_unit is not None:
         inner["annotations"] = {UNIT: str(dialect.memory_unit(settings))}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": metadata,
+        "metadata": {
+            "name": template_name(dialect.name, spec),
+            **place,
+            "labels": {DIALECT_LABEL: dialect.name},
+        },
         "spec": {"metadata": inner, "spec": spec},
     }
 
@@ -164,16 +171,14 @@ def template_name(dialect: str, spec: Mapping[str, Any]) -> str:
 def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect) -> None:
     """What else in the pod will not do what it did."""
     notes, settings = view.notes, view.settings
-    asking = {share.container for share in normalized.shares} | set(normalized.users)
-    for container in (each for each in view.containers if each.name in asking):
+    for container in asking_containers(view, normalized):
         if container.privileged:
             notes.warn(
                 f"{container.where}.securityContext.privileged",
                 "a privileged container sees every device of the node, whatever it was given",
                 "take it out",
             )
-        known = dialect.vocabulary.covering(VISIBLE, Place.ENVIRONMENT)
-        if VISIBLE in container.environment() and not known:
+        if VISIBLE in container.environment and not dialect.vocabulary.covering(VISIBLE, Place.ENVIRONMENT):
             notes.warn(
                 container.where, f"sets {VISIBLE}; it sees what its claim was given, whatever that says"
             )
@@ -192,14 +197,12 @@ def _warn_of_pod(view: PodView, normalized: NormalizedRequest, dialect: Dialect)
     runtime = view.spec.get("runtimeClassName")
     if runtime in (settings.runtime_classes or ()):
         notes.warn(f"{view.where}.runtimeClassName", f"{runtime} is taken out: devices come with the claim")
-    called = view.spec.get("schedulerName")
+    called, field = view.spec.get("schedulerName"), f"{view.where}.schedulerName"
     if called in _removed_schedulers(settings):
-        notes.warn(f"{view.where}.schedulerName", f"{called} is taken out: kube-scheduler places the pod")
+        notes.warn(field, f"{called} is taken out: kube-scheduler places the pod")
     elif any(called in each.schedulers for each in DIALECTS):
         notes.warn(
-            f"{view.where}.schedulerName",
-            f"{called} stays, and has to honour ResourceClaims",
-            "take it out for kube-scheduler",
+            field, f"{called} stays, and has to honour ResourceClaims", "take it out for kube-scheduler"
         )
 
 
@@ -213,8 +216,9 @@ def _removed_schedulers(settings: Settings) -> tuple[str, ...]:
 def _free_entry(view: PodView) -> str:
     entries = view.spec.get("resourceClaims") or []
     if not isinstance(entries, list):
-        field = f"{view.where}.resourceClaims"
-        raise view.notes.refuse(field, "is not a list", "write a list of names and templates")
+        raise view.notes.refuse(
+            f"{view.where}.resourceClaims", "is not a list", "write a list of names and templates"
+        )
     taken = {str(known.get("name")) for known in entries if isinstance(known, (dict, Mapping))}
     number, name = 1, ENTRY
     while name in taken:
@@ -223,10 +227,8 @@ def _free_entry(view: PodView) -> str:
     return name
 
 
-def _with_claims(
-    pod: Object, view: PodView, asked: Asked, resources: frozenset[str], refers: Object
-) -> Object:
-    spec = with_containers(pod["spec"], lambda raw: _container(raw, asked, resources, refers["name"]))
+def _with_claims(pod: Object, view: PodView, used: Used, resources: frozenset[str], refers: Object) -> Object:
+    spec = with_containers(pod["spec"], lambda raw: _container(raw, used, resources, refers["name"]))
     spec["resourceClaims"] = [*(spec.get("resourceClaims") or ()), refers]
     if spec.get("schedulerName") in _removed_schedulers(view.settings):
         del spec["schedulerName"]
@@ -234,46 +236,45 @@ def _with_claims(
         del spec["runtimeClassName"]
         spec.pop("overhead", None)  # the class's; the API server refuses it without the class
     changed: Object = {**pod, "spec": spec}
-    written = written_by_schedulers(view.annotations)
-    if written:
-        annotations = pod["metadata"]["annotations"]
-        kept = {key: value for key, value in annotations.items() if key not in written}
-        metadata = {key: value for key, value in pod["metadata"].items() if key != "annotations"}
+    if written := written_by_schedulers(view.annotations):
+        metadata = dict(pod["metadata"])
+        kept = {key: value for key, value in metadata.pop("annotations").items() if key not in written}
         changed["metadata"] = {**metadata, "annotations": kept} if kept else metadata
     return changed
 
 
-def _container(raw: Object, asked: Asked, resources: frozenset[str], entry: str) -> Object:
-    requests = asked.used.get(str(raw.get("name") or ""), ())
+def _container(raw: Object, used: Used, resources: frozenset[str], entry: str) -> Object:
+    requests = used.get(str(raw.get("name") or ""), ())
     if not requests and not resources.intersection(resource_names(raw)):
         return raw
-    changed = without(raw, resources)
+    kept = without(raw, resources)
     if requests:
-        claims = changed["resources"].get("claims") or []
         uses = [{"name": entry, "request": name} for name in requests]
-        changed["resources"] = {**changed["resources"], "claims": [*claims, *uses]}
-    if not changed["resources"]:
+        kept["claims"] = [*(kept.get("claims") or ()), *uses]
+    changed = {**raw, "resources": kept}
+    if not kept:
         del changed["resources"]
     return changed
 
 
-def _line(container: Container, asked: Asked, normalized: NormalizedRequest) -> str:
+def _line(container: Container, used: Sequence[str], normalized: NormalizedRequest) -> str:
     called = f"{container.phase} {container.name}"
-    used = asked.used.get(container.name, ())
     if not used:
         return f"{called}: asks for no device"
-    own = [str(share) for share in normalized.shares if share.container == container.name]
-    if normalized.together is Together.POD:
-        own = [
-            *(str(share) for share in normalized.shares),
-            *([str(normalized.nics)] if normalized.nics else []),
-        ]
-    asks = "; ".join(own)
+    together = normalized.together
+    own = [
+        str(share)
+        for share in normalized.shares
+        if share.container == container.name or together is Together.POD
+    ]
+    if together is Together.POD and normalized.nics:
+        own.append(str(normalized.nics))
     how = {
         Together.POD: ", seen by all containers of the pod",
         Together.ONE_CARD: ", on one card with the pod's other containers",
         Together.PER_CONTAINER: "",
-    }[normalized.together]
+    }[together]
     plural = "request" if len(used) == 1 else "requests"
     reused = ", used before the containers need it" if container.phase is Phase.INIT else ""
-    return f"{called}: {normalized.dialect}: {asks}{how}; {plural} {', '.join(used)}{reused}"
+    asks = f"{normalized.dialect}: {'; '.join(own)}{how}"
+    return f"{called}: {asks}; {plural} {', '.join(used)}{reused}"

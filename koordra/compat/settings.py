@@ -12,11 +12,11 @@ from koordra.api.reader import Reader
 UNITS: Final[Mapping[str, int]] = {"MiB": 1 << 20, "GiB": 1 << 30}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Settings:
     """`names` maps a name of the tables to the cluster's, `own_names` (dialect, name) what one dialect alone calls otherwise: with
     HAMi's cards renamed `nvidia.com/gpu` is still everybody else's. `options` is what dialects read for themselves, section by
-    section. `known` caches answers about names (detection.py)."""
+    section. Told apart by identity, so that answers about names can be kept (detection.py)."""
 
     default_dialect: str = "plain"
     names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -25,7 +25,6 @@ class Settings:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     schedulers: tuple[str, ...] | None = None
     runtime_classes: tuple[str, ...] | None = None
-    known: dict[tuple[str, str], bool] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def name(self, key: str, dialect: str = "") -> str:
         """The cluster's name for a dialect's name of the tables; "" where the operator has taken it away."""
@@ -35,8 +34,8 @@ class Settings:
         return self.options.get(section, {}).get(key, default)
 
     def with_option(self, section: str, key: str, value: object) -> Settings:
-        options = MappingProxyType({**self.options.get(section, {}), key: value})
-        return replace(self, options=MappingProxyType({**self.options, section: options}))
+        own = MappingProxyType({**self.options.get(section, {}), key: value})
+        return replace(self, options=MappingProxyType({**self.options, section: own}))
 
 
 Section = Callable[[Settings, Reader], Settings]

@@ -29,20 +29,13 @@ from typing import Any, Final
 
 from koordra.api.opaque.parameters import isolations
 from koordra.api.reader import Reader
+from koordra.compat.dialect import Place
 from koordra.compat.dialect.vgpu import vgpu_section
-from koordra.compat.dialect.vocabulary import Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 
 SHARED_NAME: Final = "nvidia.com/gpu"
-"""What several dialects call their cards."""
-
-
-def default_dialects() -> tuple[str, ...]:
-    """Those that nvidia.com/gpu may be of where nothing else decides."""
-    return tuple(
-        dialect.name for dialect in DIALECTS if dialect.vocabulary.covering(SHARED_NAME, Place.RESOURCE)
-    )
+"""What several dialects call their cards; whose it is where nothing else decides is the default dialect."""
 
 
 def is_device_config(document: object) -> bool:
@@ -59,8 +52,8 @@ def with_document(settings: Settings, document: object, *, source: str) -> Setti
     if "nvidia" in read.data:
         return _with_device_config(settings, read.inner("nvidia"))
     sections = {name: reader for dialect in DIALECTS for name, reader in dialect.sections.items()}
-    known = ("defaultDialect", "names", "isolation", "schedulers", "runtimeClasses", *sections)
-    read.only(*known, problem="is no setting")
+    common = ("defaultDialect", "names", "isolation", "schedulers", "runtimeClasses")
+    read.only(*common, *sections, problem="is no setting")
     settings = _common(settings, read)
     for name, reader in sections.items():
         if name in read.data:
@@ -72,22 +65,23 @@ def _with_device_config(settings: Settings, section: Reader) -> Settings:
     """It is the dialect's whose cards are named in the domain that the section names; HAMi's, the first, for any other name."""
     having = [dialect for dialect in DIALECTS if dialect.device_config]
     domain = section.text("resourceCountName").partition("/")[0]
-    owners = [
-        each for each in having if domain in {name.partition("/")[0] for name in each.device_config.values()}
-    ]
-    owner = owners[0] if owners else having[0]
+    owners = (
+        each for each in having if any(name.startswith(f"{domain}/") for name in each.device_config.values())
+    )
+    owner = next(owners, having[0])
     return vgpu_section(settings, section, dialect=owner.name, resources=owner.device_config)
 
 
 def _common(settings: Settings, read: Reader) -> Settings:
     found: dict[str, Any] = {}
-    if default := read.choice("defaultDialect", default_dialects()):
+    shared = [each for each in DIALECTS if each.vocabulary.covering(SHARED_NAME, Place.RESOURCE)]
+    if default := read.choice("defaultDialect", [each.name for each in shared]):
         found["default_dialect"] = default
     names, isolation = read.inner("names"), read.inner("isolation")
-    own = {str(key): names.text(key) for key in names.data}
-    found["names"] = MappingProxyType({**settings.names, **own})
     isolation.only(*(dialect.name for dialect in DIALECTS), problem="is not allowed")
+    own = {str(key): names.text(key) for key in names.data}
     chosen = {key: isolation.choice(key, isolations()) for key in isolation.data}
+    found["names"] = MappingProxyType({**settings.names, **own})
     found["isolation"] = MappingProxyType({**settings.isolation, **chosen})
     for name, attribute in (("schedulers", "schedulers"), ("runtimeClasses", "runtime_classes")):
         if name in read.data:

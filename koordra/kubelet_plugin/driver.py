@@ -30,7 +30,7 @@ from typing import Final
 from koordra.api import kinds, objects
 from koordra.api.kinds import Kind
 from koordra.api.objects import Object
-from koordra.compat.foreign_names import offered_by_others
+from koordra.compat.detection import offered_by_others
 from koordra.errors import KoordraError, NodeError
 from koordra.kube import KubeClient
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, moved_nics

@@ -18,7 +18,8 @@ from koordra.api.claims import ResourceClaim
 from koordra.api.classic.notes import Notes
 from koordra.api.opaque import parameters
 from koordra.cel.selectors import compile_error
-from koordra.compat.dialect.vocabulary import Place
+from koordra.compat.detection import written_by_schedulers
+from koordra.compat.dialect import Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.dialects import elastic_gpu as elastic
 from koordra.compat.settings import Settings
@@ -217,7 +218,7 @@ def bare(manifest: Dict) -> Dict:
     spec = manifest["spec"]
     if spec.get("schedulerName") in ("hami-scheduler", "alnair-cost-saving"):
         del spec["schedulerName"]
-    results = {key for dialect in DIALECTS for key in dialect.vocabulary.results(ANNOTATIONS)}
+    results = written_by_schedulers(ANNOTATIONS)
     annotations = {
         key: value for key, value in manifest["metadata"].pop("annotations", {}).items() if key not in results
     }

@@ -1,9 +1,12 @@
 """What a dialect is to the rest: its names, and a function from a pod to what it asks for.
 
 `pod_view`     the pod that is translated, and what its containers ask for
-`vocabulary`   names, and what becomes of each
 `vgpu`         what HAMi and Volcano vGPU have in common
 `charges`      how quotas count a claim;  `allocation`  what a pod was given
+
+A `Name` is a resource, annotation, label, environment variable, scheduler name or configuration field. `sign`: whether
+it shows which dialect a pod speaks; `result` marks what only the dialect's own scheduler may write: such annotations are
+never believed, and are taken out. docs/migrate/<peer>.md prints the tables of names, which code and messages share.
 """
 
 from __future__ import annotations
@@ -11,17 +14,120 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Final
 
 from koordra.compat.dialect.allocation import Allocated, Card, NodeCards, Variables
 from koordra.compat.dialect.charges import Charge
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import Place, Vocabulary
+from koordra.compat.dialect.pod_view import Container, PodView
 from koordra.compat.normalized_request import NormalizedRequest, Share
 from koordra.compat.settings import Section, Settings
 
+MOST_KEPT: Final = 1 << 15
+
+
+class Place(StrEnum):
+    RESOURCE = "resource"
+    ANNOTATION = "annotation"
+    LABEL = "label"
+    ENVIRONMENT = "environment"
+    SCHEDULER = "schedulerName"
+    SETTING = "setting"
+    NODE = "node"
+
 
 @dataclass(frozen=True, slots=True)
+class Name:
+    """`key` may hold `*`. A `soft` sign decides only where nothing else does, and contradicts nobody (a label of the same
+    project about something else). A variable
+    that is `warned` is warned about where a container that asks for devices uses it; one that is `provided` is set by koordra's
+    plugin, and warned about where the kubelet would have to put it in (`$(NAME)`), which it does before the plugin is asked."""
+
+    key: str
+    place: Place
+    meaning: str
+    becomes: str
+    result: bool = False
+    sign: bool = True
+    soft: bool = False
+    warned: bool = False
+    provided: bool = False
+
+    def covers(self, key: str) -> bool:
+        return key == self.key or ("*" in self.key and fnmatchcase(key, self.key))
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """`dialect` is the word in messages and templates, `title` the peer's name."""
+
+    dialect: str
+    title: str
+    names: tuple[Name, ...]
+
+    def of(self, *places: Place) -> tuple[Name, ...]:
+        return tuple(name for name in self.names if name.place in places)
+
+    def covering(self, key: str, place: Place) -> tuple[Name, ...]:
+        return _covering(self, key, place)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _covering(vocabulary: Vocabulary, key: str, place: Place) -> tuple[Name, ...]:
+    """Every pod asks the same, so answers are kept; users choose what they ask about, so a bounded number of them."""
+    return tuple(name for name in vocabulary.of(place) if name.covers(key))
+
+
+def resource(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.RESOURCE, meaning, becomes)
+
+
+def annotation(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.ANNOTATION, meaning, becomes)
+
+
+def label(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.LABEL, meaning, becomes)
+
+
+def hint(key: str, place: Place, meaning: str, becomes: str) -> Name:
+    """A soft sign."""
+    return Name(key, place, meaning, becomes, soft=True)
+
+
+def written(key: str, meaning: str) -> Name:
+    return Name(
+        key, Place.ANNOTATION, meaning, "taken out with a warning; never believed", result=True, sign=False
+    )
+
+
+def environment(key: str, meaning: str, becomes: str, *, warned: bool = True, provided: bool = False) -> Name:
+    return Name(
+        key,
+        Place.ENVIRONMENT,
+        meaning,
+        becomes,
+        sign=False,
+        warned=warned and not provided,
+        provided=provided,
+    )
+
+
+def scheduler(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.SCHEDULER, meaning, becomes, sign=False)
+
+
+def setting(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.SETTING, meaning, becomes, sign=False)
+
+
+def on_nodes(key: str, meaning: str, becomes: str) -> Name:
+    return Name(key, Place.NODE, meaning, becomes, sign=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
     """Everything that is one dialect's alone.
 
@@ -57,7 +163,7 @@ class Dialect:
     schedulers: Mapping[str, bool] = field(default_factory=dict)
     asking: tuple[str, ...] = ()
     extended_resources: bool = False
-    opt_out: tuple[str, str] | None = None
+    opt_out: tuple[str, str] = ("", "")
     like_resources: tuple[str, ...] = ()
     like_annotations: tuple[str, ...] = ()
     sections: Mapping[str, Section] = field(default_factory=dict)
@@ -80,8 +186,8 @@ class Dialect:
 
 def split_list(view: PodView, key: str, *, strip: bool = True) -> tuple[str, ...] | None:
     """The entries of a comma list, None where the annotation is absent or blank. Raises Refused for `,` alone."""
-    value = view.annotation(key)
-    if value is None or not value.strip():
+    value = view.annotations.get(key) or ""
+    if not value.strip():
         return None
     entries = tuple(entry.strip() if strip else entry for entry in value.split(","))
     kept = tuple(entry for entry in entries if entry.strip())
@@ -90,12 +196,15 @@ def split_list(view: PodView, key: str, *, strip: bool = True) -> tuple[str, ...
     return kept
 
 
+def asking_containers(view: PodView, normalized: NormalizedRequest) -> list[Container]:
+    """Those that ask for devices, or see the pod's."""
+    asking = {*(share.container for share in normalized.shares), *normalized.users}
+    return [container for container in view.containers if container.name in asking]
+
+
 def warn_of_environment(view: PodView, normalized: NormalizedRequest, vocabulary: Vocabulary) -> None:
     """Variables that the dialect's plugin used to set, and that a container of the pod reads or sets itself."""
-    asking = {share.container for share in normalized.shares} | set(normalized.users)
-    for container in view.containers:
-        if container.name not in asking:
-            continue
+    for container in asking_containers(view, normalized):
         for name in vocabulary.of(Place.ENVIRONMENT):
             if name.warned and container.mentions(name.key):
                 view.notes.warn(container.where, f"uses {name.key} ({name.meaning})", name.becomes)
@@ -112,21 +221,19 @@ MIG: Final = "nvidia.com/mig-"
 
 def mig_shares(view: PodView) -> tuple[Share, ...]:
     """MIG instances by profile (`nvidia.com/mig-1g.5gb`)."""
-    return tuple(
-        _instances(request, name)
-        for request in view.requests()
-        for name in request.container.resources()
-        if name.startswith(MIG)
-    )
-
-
-def _instances(request: ContainerRequest, name: str) -> Share:
-    count, profile = request.amount(name) or 0, profile_of(name)
-    if not profile:
-        raise request.refuse(
-            name, "is no MIG profile that koordra gives out", "profiles are like 1g.5gb or 1g.10gb.me"
-        )
-    return request.share(count, distinct=False, profile=profile)
+    shares = []
+    for request in view.requests():
+        for name in request.container.resources:
+            if name.startswith(MIG):
+                count, profile = request.amount(name) or 0, profile_of(name)
+                if not profile:
+                    raise request.refuse(
+                        name,
+                        "is no MIG profile that koordra gives out",
+                        "profiles are like 1g.5gb or 1g.10gb.me",
+                    )
+                shares.append(request.share(count, distinct=False, profile=profile))
+    return tuple(shares)
 
 
 def profile_of(name: str) -> str:

@@ -7,78 +7,68 @@ card's memory, a percentage of it) is None.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from koordra.compat.normalized_request import Share
 from koordra.compat.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One request: `memory` in bytes on each device, None where it is all or `percent`; `nic` is percent of each NIC."""
+class Charged(NamedTuple):
+    """The shares of a claim, MIG instances among them, and percent of NICs."""
 
-    count: int
-    memory: int | None = None
-    percent: int | None = None
-    cores: int = 0
-    profile: str = ""
-    mig: bool = False
-    nic: int | None = None
-
-    @property
-    def whole(self) -> bool:
-        return self.memory is None and self.percent is None
+    shares: Sequence[Share]
+    nics: int = 0
 
 
-Charge = Callable[[Sequence[Part], Settings], int | None]
-"""The parts of a claim -> what they amount to. Parts on NICs and MIG instances are among them."""
+Charge = Callable[[Charged, Settings], int | None]
+"""A claim -> what it amounts to."""
 
 
-def _on_cards(parts: Sequence[Part]) -> list[Part]:
-    return [part for part in parts if part.nic is None]
+def count(claim: Charged, _settings: Settings) -> int:
+    return sum(share.count for share in claim.shares)
 
 
-def count(parts: Sequence[Part], _settings: Settings) -> int:
-    return sum(part.count for part in _on_cards(parts))
+def whole_cards(claim: Charged, _settings: Settings) -> int:
+    return sum(share.count for share in claim.shares if share.memory.whole)
 
 
-def whole_cards(parts: Sequence[Part], _settings: Settings) -> int:
-    return sum(part.count for part in _on_cards(parts) if part.whole)
+def shared_cards(claim: Charged, _settings: Settings) -> int:
+    return sum(share.count for share in claim.shares if not share.memory.whole)
 
 
-def shared_cards(parts: Sequence[Part], _settings: Settings) -> int:
-    return sum(part.count for part in _on_cards(parts) if not part.whole)
+def cores(claim: Charged, _settings: Settings) -> int:
+    return sum(share.count * share.cores for share in claim.shares)
 
 
-def cores(parts: Sequence[Part], _settings: Settings) -> int:
-    return sum(part.count * part.cores for part in _on_cards(parts))
-
-
-def compute(parts: Sequence[Part], _settings: Settings) -> int:
+def compute(claim: Charged, _settings: Settings) -> int:
     """Percent, where whole cards count 100 each."""
     return sum(
-        part.count * (part.cores or (100 if part.whole else 0)) for part in _on_cards(parts) if not part.mig
+        share.count * (share.cores or (100 if share.memory.whole else 0))
+        for share in claim.shares
+        if not share.mig
     )
 
 
-def percent(parts: Sequence[Part], _settings: Settings) -> int | None:
-    cards = _on_cards(parts)
-    if any(part.memory is not None for part in cards):
+def percent(claim: Charged, _settings: Settings) -> int | None:
+    if any(share.memory.bytes is not None for share in claim.shares):
         return None
-    return sum(part.count * (100 if part.percent is None else part.percent) for part in cards)
+    return sum(
+        share.count * (100 if share.memory.percent is None else share.memory.percent)
+        for share in claim.shares
+    )
 
 
-def nics(parts: Sequence[Part], _settings: Settings) -> int:
-    """Percent."""
-    return sum(part.count * (part.nic or 0) for part in parts)
+def nics(claim: Charged, _settings: Settings) -> int:
+    return claim.nics
 
 
 def memory_in(unit: Callable[[Settings], int], *, of_shares: bool = False) -> Charge:
     """Units, rounded up; None where some part says no amount. `of_shares`: a whole card is asked for without memory."""
 
-    def charged(parts: Sequence[Part], settings: Settings) -> int | None:
-        counted = [part for part in _on_cards(parts) if not (of_shares and part.whole)]
-        if any(part.memory is None for part in counted):
+    def charged(claim: Charged, settings: Settings) -> int | None:
+        counted = [share for share in claim.shares if not (of_shares and share.memory.whole)]
+        if any(share.memory.bytes is None for share in counted):
             return None
-        return sum(part.count * -(-(part.memory or 0) // unit(settings)) for part in counted)
+        return sum(share.count * -(-(share.memory.bytes or 0) // unit(settings)) for share in counted)
 
     return charged

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from koordra.api.classic.notes import Notes, Refused
@@ -23,7 +24,7 @@ LIMITS_FIRST: Final = ("limits", "requests")
 REQUESTS_FIRST: Final = ("requests", "limits")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Container:
     """`where` is the field of the container in its object."""
 
@@ -33,35 +34,35 @@ class Container:
     raw: Mapping[str, Any]
 
     def asked(self, side: str) -> Mapping[str, Any]:
-        """`limits` or `requests`."""
         return amounts(self.raw, side)
 
+    @cached_property
     def resources(self) -> list[str]:
-        """Every name in limits and requests, each once."""
         return resource_names(self.raw)
 
     def field(self, name: str) -> str:
-        side = "limits" if name in self.asked("limits") else "requests"
-        return f"{self.where}.resources.{side}[{name}]"
+        return f"{self.where}.resources.{'limits' if name in self.asked('limits') else 'requests'}[{name}]"
 
-    def _variables(self) -> Iterator[Mapping[str, Any]]:
-        found = self.raw.get("env")
-        yield from (entry for entry in found or () if isinstance(entry, (dict, Mapping)))
+    @cached_property
+    def _variables(self) -> list[Mapping[str, Any]]:
+        return [entry for entry in self.raw.get("env") or () if isinstance(entry, (dict, Mapping))]
 
+    @cached_property
     def environment(self) -> dict[str, str]:
         """Variables with a plain value."""
-        return {
-            str(entry.get("name")): str(entry["value"])
-            for entry in self._variables()
-            if entry.get("value") is not None
-        }
+        plain = {str(entry.get("name")): entry.get("value") for entry in self._variables}
+        return {name: str(value) for name, value in plain.items() if value is not None}
+
+    @cached_property
+    def _text(self) -> str:
+        lists = (self.raw.get("command"), self.raw.get("args"))
+        words = [str(word) for listed in lists if isinstance(listed, list) for word in listed]
+        names = [str(entry.get("name")) for entry in self._variables]
+        return "\0".join((*words, *names, *self.environment.values()))
 
     def mentions(self, text: str) -> bool:
         """Whether command, arguments or variables use the text, as `$(NAME)`, in a script or as a variable's name."""
-        lists = (self.raw.get("command"), self.raw.get("args"))
-        words = [str(word) for listed in lists if isinstance(listed, list) for word in listed]
-        names = [str(entry.get("name")) for entry in self._variables()]
-        return any(text in word for word in (*words, *names, *self.environment().values()))
+        return text in self._text
 
     @property
     def privileged(self) -> bool:
@@ -84,14 +85,10 @@ class PodView:
     notes: Notes
     dialect: str = ""
 
-    def annotation(self, key: str) -> str | None:
-        return self.annotations.get(key)
-
     def field(self, key: str) -> str:
         return f"{self.meta}.annotations[{key}]"
 
     def warn(self, key: str, problem: str, remedy: str = "") -> None:
-        """About an annotation."""
         self.notes.warn(self.field(key), problem, remedy)
 
     def refuse(self, key: str, problem: str, remedy: str = "") -> Refused:
@@ -104,7 +101,6 @@ class PodView:
     def shares(
         self, share_of: Callable[[ContainerRequest], Share | None], sides: Sequence[str] = LIMITS_FIRST
     ) -> tuple[Share, ...]:
-        """Of every container that asks for something."""
         return tuple(share for each in self.requests(sides) if (share := share_of(each)) is not None)
 
 
@@ -121,8 +117,7 @@ class ContainerRequest:
         return self.pod.settings.name(key, self.pod.dialect)
 
     def has(self, key: str, side: str | None = None) -> bool:
-        asked = self.container.resources() if side is None else self.container.asked(side)
-        return self.name(key) in asked
+        return self.name(key) in (self.container.asked(side) if side else self.container.resources)
 
     def field(self, key: str) -> str:
         return self.container.field(self.name(key))
@@ -189,16 +184,17 @@ def view_of(pod: Object, settings: Settings, notes: Notes, *, where: str = "") -
     )
 
 
-def _texts(pod: Mapping[str, Any], kind: str, where: str, notes: Notes) -> dict[str, str]:
+def _texts(pod: Mapping[str, Any], kind: str, where: str, notes: Notes) -> Mapping[str, str]:
     metadata = pod.get("metadata")
-    found = metadata.get(kind) if isinstance(metadata, (dict, Mapping)) else None
-    if found is not None and not isinstance(found, (dict, Mapping)):
+    found = (metadata.get(kind) if isinstance(metadata, (dict, Mapping)) else None) or {}
+    if not isinstance(found, (dict, Mapping)):
         raise notes.refuse(f"{where}metadata.{kind}", "is not an object", "write names and texts")
-    for key, value in (found or {}).items():
+    for key, value in found.items():
         if not isinstance(value, str):
-            field = f"{where}metadata.{kind}[{key}]"
-            raise notes.refuse(field, f"{value!r} is not a text", "put it in quotes")
-    return {str(key): value for key, value in (found or {}).items()}
+            raise notes.refuse(
+                f"{where}metadata.{kind}[{key}]", f"{value!r} is not a text", "put it in quotes"
+            )
+    return found
 
 
 def _containers(spec: Mapping[str, Any], *, where: str, notes: Notes) -> Iterator[Container]:
@@ -206,13 +202,12 @@ def _containers(spec: Mapping[str, Any], *, where: str, notes: Notes) -> Iterato
     for group in CONTAINER_LISTS:
         entries = spec.get(group)
         for index, raw in enumerate(entries if isinstance(entries, list) else ()):
-            here = f"{where}.{group}[{index}]"
+            here, phase = f"{where}.{group}[{index}]", Phase.APP
             if not isinstance(raw, (dict, Mapping)):
                 raise notes.refuse(here, "is not an object", "write name, image and resources")
             _check_resources(raw.get("resources") or {}, f"{here}.resources", notes)
-            sidecar = raw.get("restartPolicy") == "Always"
-            before = Phase.SIDECAR if sidecar else Phase.INIT
-            phase = Phase.APP if group == "containers" else before
+            if group != "containers":
+                phase = Phase.SIDECAR if raw.get("restartPolicy") == "Always" else Phase.INIT
             yield Container(str(raw.get("name") or ""), phase, here, raw)
 
 
@@ -228,13 +223,11 @@ def _check_resources(resources: object, field: str, notes: Notes) -> None:
 
 
 def without(container: Object, names: frozenset[str]) -> Object:
-    """The container with these names out of limits and requests; empty halves go too."""
+    """The container's resources with these names out of limits and requests; empty halves go too."""
     resources = dict(container["resources"]) if isinstance(container.get("resources"), Mapping) else {}
     for side in SIDES:
-        asked = amounts(container, side)
-        kept = {key: value for key, value in asked.items() if key not in names}
-        if kept and len(kept) < len(asked):
-            resources[side] = kept
-        elif asked and not kept:
-            del resources[side]
-    return {**container, "resources": resources}
+        if asked := amounts(container, side):
+            resources[side] = {key: value for key, value in asked.items() if key not in names}
+            if not resources[side]:
+                del resources[side]
+    return resources

@@ -67,22 +67,27 @@ def vgpu_settings(settings: Settings, dialect: str) -> VgpuSettings:
 def vgpu_section(settings: Settings, read: Reader, *, dialect: str, resources: Mapping[str, str]) -> Settings:
     """The settings with what the section says. `resources`: field -> the name of the tables that it renames."""
     names = {(dialect, default): read.text(name) for name, default in resources.items() if name in read.data}
-    numbers = {attribute: read.between(name, 0) for name, attribute in _NUMBERS.items() if name in read.data}
-    scales = {attribute: read.data[name] for name, attribute in _SCALES.items() if name in read.data}
+    found: dict[str, Any] = {
+        attribute: read.between(name, 0) for name, attribute in _NUMBERS.items() if name in read.data
+    }
     for name, attribute in _SCALES.items():
-        scale = scales.get(attribute)
+        scale = read.data.get(name)
         if scale is not None and (
             isinstance(scale, bool) or not isinstance(scale, int | float) or scale <= 0
         ):
             raise read.wrong(f"{scale!r} is not a number above 0", at=name)
-    policy = read.choice("gpuCorePolicy", ("default", "force", "disable"))
-    found: dict[str, Any] = {**numbers, **scales, "core_policy": policy or None}
+        found[attribute] = scale
+    found["core_policy"] = read.choice("gpuCorePolicy", ("default", "force", "disable")) or None
     if str(read.data.get("disableCoreLimit", "")).lower() == "true":
         found["core_limit"] = False
-    given = {attribute: value for attribute, value in found.items() if value is not None}
-    own = replace(vgpu_settings(settings, dialect), **given)
-    own_names = MappingProxyType({**settings.own_names, **names})
-    return replace(settings.with_option(dialect, _OPTION, own), own_names=own_names)
+    own = replace(
+        vgpu_settings(settings, dialect),
+        **{attribute: value for attribute, value in found.items() if value is not None},
+    )
+    return replace(
+        settings.with_option(dialect, _OPTION, own),
+        own_names=MappingProxyType({**settings.own_names, **names}),
+    )
 
 
 def check_scaling(own: VgpuSettings, notes: Notes) -> None:

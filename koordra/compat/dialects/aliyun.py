@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from koordra.compat.dialect import Dialect, charges
-from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import (
+from koordra.compat.dialect import (
+    Dialect,
     Vocabulary,
     annotation,
+    charges,
     environment,
     on_nodes,
     resource,
     setting,
     written,
 )
-from koordra.compat.normalized_request import GIB, InitRule, Memory, NormalizedRequest, Share, Together
+from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
+from koordra.compat.normalized_request import GIB, Memory, NormalizedRequest, Share, Together
 from koordra.compat.settings import Settings, memory_unit_section
 
 ALIYUN: Final = "aliyun"
@@ -68,7 +69,7 @@ VOCABULARY: Final = Vocabulary(
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    return NormalizedRequest(view.shares(_share), together=Together.ONE_CARD, init=InitRule.IGNORED)
+    return NormalizedRequest(view.shares(_share), together=Together.ONE_CARD, ignores_init=True)
 
 
 def _share(request: ContainerRequest) -> Share | None:

@@ -10,17 +10,18 @@ from __future__ import annotations
 from typing import Final
 
 from koordra.api.opaque.parameters import NodePolicy
-from koordra.compat.dialect import Dialect, charges
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import (
+from koordra.compat.dialect import (
+    Dialect,
     Vocabulary,
     annotation,
+    charges,
     environment,
     on_nodes,
     resource,
     scheduler,
     written,
 )
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.normalized_request import GIB, WHOLE, Memory, NormalizedRequest, Share
 
 ALNAIR: Final = "alnair"
@@ -93,8 +94,11 @@ def _share(request: ContainerRequest) -> Share | None:
             "comes without memory, which is not limited then: the share has all of the card's memory",
             f"ask for {MEMORY} to share the card",
         )
-    cores = compute if compute and compute < 100 else 0
-    return request.share(1, memory=Memory(bytes=memory * GIB) if memory else WHOLE, cores=cores)
+    return request.share(
+        1,
+        memory=Memory(bytes=memory * GIB) if memory else WHOLE,
+        cores=compute if compute and compute < 100 else 0,
+    )
 
 
 DIALECT: Final = Dialect(

@@ -16,24 +16,24 @@ from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, charges
-from koordra.compat.dialect.allocation import Allocated
-from koordra.compat.dialect.pod_view import REQUESTS_FIRST, ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import (
+from koordra.compat.dialect import (
+    Dialect,
     Vocabulary,
     annotation,
+    charges,
     environment,
     label,
     resource,
     setting,
     written,
 )
+from koordra.compat.dialect.allocation import Allocated
+from koordra.compat.dialect.pod_view import REQUESTS_FIRST, ContainerRequest, PodView
 from koordra.compat.normalized_request import (
     GIB,
     LEAST,
     MIB,
     WHOLE,
-    InitRule,
     Memory,
     NormalizedRequest,
     Share,
@@ -122,7 +122,7 @@ def parse(view: PodView) -> NormalizedRequest:
             "refers to an ElasticGPUClaim, which is served in the cluster and cannot be converted in a file",
             "ask for elasticgpu.io/gpu-core and elasticgpu.io/gpu-memory in the container",
         )
-    return NormalizedRequest(view.shares(_share, REQUESTS_FIRST), init=InitRule.IGNORED)
+    return NormalizedRequest(view.shares(_share, REQUESTS_FIRST), ignores_init=True)
 
 
 def _share(request: ContainerRequest) -> Share | None:
@@ -138,12 +138,17 @@ def _share(request: ContainerRequest) -> Share | None:
         return None
     if len(asked) > 1:
         two = " and ".join(family.cores.partition("/")[0] for family, _ in asked)
-        where = request.container.where
-        raise request.pod.notes.refuse(where, f"asks under {two} at once", "use one family of names")
+        raise request.pod.notes.refuse(
+            request.container.where, f"asks under {two} at once", "use one family of names"
+        )
     (family, (cores, memory, policy)) = asked[0]
     if cores < 100:
-        kept = Memory(bytes=memory) if memory else _without_memory(request, family)
-        return request.share(1, memory=kept, cores=cores, cores_policy=policy)
+        return request.share(
+            1,
+            memory=Memory(bytes=memory) if memory else _without_memory(request, family),
+            cores=cores,
+            cores_policy=policy,
+        )
     if memory:
         request.warn(family.memory, "is left out: a whole card comes with all its memory")
     if cores % 100:
@@ -160,14 +165,16 @@ def _read(request: ContainerRequest, family: Family) -> tuple[int, int, CoresPol
         raise request.refuse(family.greedy, f"stands beside {family.cores}", "use one of the two")
     if not (cores or units or greedy):
         return None
-    memory = units * _unit_of(family, request.pod.settings)
-    return cores or greedy, memory, CoresPolicy.ELASTIC if greedy else None
+    return (
+        cores or greedy,
+        (units * _unit_of(family, request.pod.settings)),
+        CoresPolicy.ELASTIC if greedy else None,
+    )
 
 
 def _without_memory(request: ContainerRequest, family: Family) -> Memory:
     """The least that can be charged; all of the card where something enforces the share."""
-    isolation = request.pod.settings.isolation.get(ELASTIC)
-    least = WHOLE if isolation not in (None, "none") else LEAST
+    least = WHOLE if request.pod.settings.isolation.get(ELASTIC) not in (None, "none") else LEAST
     request.warn(
         family.cores,
         f"comes without memory: the share is charged {'all of the card' if least.whole else 'the least there is, 1Mi'}",

@@ -11,9 +11,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from koordra.compat.dialect import MIG, Dialect, charges, mig_shares
+from koordra.compat.dialect import (
+    MIG,
+    Dialect,
+    Vocabulary,
+    charges,
+    environment,
+    mig_shares,
+    resource,
+    setting,
+)
 from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import Vocabulary, environment, resource, setting
 from koordra.compat.normalized_request import NormalizedRequest, Share, percent_of
 from koordra.compat.settings import number_section
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy
-from koordra.compat.dialect import Dialect, charges
+from koordra.compat.dialect import Dialect, Vocabulary, annotation, charges, environment, resource, written
 from koordra.compat.dialect.allocation import NANOSECONDS, Allocated
 from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import Vocabulary, annotation, environment, resource, written
-from koordra.compat.normalized_request import MIB, InitRule, Memory, NormalizedRequest, Share
+from koordra.compat.normalized_request import MIB, Memory, NormalizedRequest, Share
 
 TKE: Final = "tke"
 CORES: Final = "tencent.com/vcuda-core"
@@ -58,11 +57,11 @@ VOCABULARY: Final = Vocabulary(
 
 def parse(view: PodView) -> NormalizedRequest:
     limit = _core_limit(view)
-    return NormalizedRequest(view.shares(lambda request: _share(request, limit)), init=InitRule.IGNORED)
+    return NormalizedRequest(view.shares(lambda request: _share(request, limit)), ignores_init=True)
 
 
 def _core_limit(view: PodView) -> int | None:
-    text = view.annotation(CORE_LIMIT)
+    text = view.annotations.get(CORE_LIMIT)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 100:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from koordra.compat.dialect import Dialect, charges
-from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
-from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import (
+from koordra.compat.dialect import (
+    Dialect,
     Vocabulary,
+    charges,
     environment,
     on_nodes,
     resource,
@@ -20,6 +19,8 @@ from koordra.compat.dialect.vocabulary import (
     setting,
     written,
 )
+from koordra.compat.dialect.allocation import NANOSECONDS, Allocated, Card, Variables
+from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.normalized_request import MIB, Memory, NormalizedRequest, Share, Together
 from koordra.compat.settings import Settings, number_section
 
@@ -62,12 +63,12 @@ def _factor(settings: Settings) -> int:
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    """Memory or whole cards; a node offers one of the two."""
     shared, whole = view.shares(_memory), view.shares(_cards)
     if shared and whole:
         both = " and ".join(sorted(view.settings.name(name) for name in (MEMORY, NUMBER)))
-        problem = f"asks for {both}, and a node offers one of the two"
-        raise view.notes.refuse(view.where, problem, "use one of them")
+        raise view.notes.refuse(
+            view.where, f"asks for {both}, and a node offers one of the two", "use one of them"
+        )
     return NormalizedRequest(
         shared or whole, together=Together.ONE_CARD if shared else Together.PER_CONTAINER
     )

@@ -12,7 +12,20 @@ from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import DevicePolicy
-from koordra.compat.dialect import Dialect, charges, exclusively, split_list
+from koordra.compat.dialect import (
+    Dialect,
+    Vocabulary,
+    annotation,
+    charges,
+    environment,
+    exclusively,
+    on_nodes,
+    resource,
+    scheduler,
+    setting,
+    split_list,
+    written,
+)
 from koordra.compat.dialect.allocation import Allocated, memory_limits
 from koordra.compat.dialect.pod_view import ContainerRequest, PodView
 from koordra.compat.dialect.vgpu import (
@@ -24,20 +37,9 @@ from koordra.compat.dialect.vgpu import (
     vgpu_section,
     vgpu_settings,
 )
-from koordra.compat.dialect.vocabulary import (
-    Vocabulary,
-    annotation,
-    environment,
-    on_nodes,
-    resource,
-    scheduler,
-    setting,
-    written,
-)
 from koordra.compat.normalized_request import (
     MIB,
     WHOLE,
-    InitRule,
     Memory,
     NormalizedRequest,
     Share,
@@ -132,17 +134,16 @@ VOCABULARY: Final = Vocabulary(
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    """A pod of volcano-vgpu."""
     check_scaling(vgpu_settings(view.settings, VOLCANO), view.notes)
     shares = view.shares(_share)
-    mode = view.annotation(MODE)
+    mode = view.annotations.get(MODE)
     if mode is not None and mode not in ("hami-core", "mig", "mps"):
         raise view.refuse(MODE, f"{mode!r} is the mode of no node", "write hami-core, mig or mps")
     if mode == "mig":
         shares = tuple(as_mig(share, view, MODE, cores=CORES, remedy=f"write {MEMORY}") for share in shares)
     return NormalizedRequest(
         shares,
-        init=InitRule.IGNORED,
+        ignores_init=True,
         selectors=tuple(_selectors(view)),
         device_policy=_group_policy(view),
         isolation="mps" if mode == "mps" else None,
@@ -178,7 +179,7 @@ def _share(request: ContainerRequest) -> Share | None:
 
 
 def _group_policy(view: PodView) -> DevicePolicy | None:
-    text = view.annotation(GROUP_POLICY)
+    text = view.annotations.get(GROUP_POLICY)
     if text is None:
         return None
     if text != "spread":
@@ -197,7 +198,7 @@ def _selectors(view: PodView) -> Iterator[str]:
     elif denied:
         yield model_in(denied, deny=True)
     for key, deny in ((USE_UUID, False), (NO_UUID, True)):
-        entries = [entry.strip() for entry in (view.annotation(key) or "").split(",")]
+        entries = [entry.strip() for entry in (view.annotations.get(key) or "").split(",")]
         kept = [entry for entry in entries if entry]
         if kept:
             yield uuid_in(kept, deny=deny)

@@ -8,7 +8,7 @@ never guesses its way around it.
                          without device taints (1.34, 1.35) by nothing
     ForeignClass         a DeviceClass of somebody else (or one without selectors) that matches a joint device
     TwoDrivers           another driver publishes a device at the same PCI address, or with the same UUID, on the same node
-    ForeignPlugin        status.allocatable of a node has GPUs of another device plugin (koordra.compat.foreign_names)
+    ForeignPlugin        status.allocatable of a node has GPUs of another device plugin (koordra.compat.detection)
     StrangeSlice         a slice in koordra's name that no plugin of koordra makes: without a node, or in a pool that
                          is not the node's
     ForeignWriter        an allocation of a joint device that another field manager wrote
@@ -29,7 +29,7 @@ from typing import Any, Final
 from koordra.api import names, objects
 from koordra.api.objects import Object
 from koordra.cel.selectors import DeviceFacts, matches
-from koordra.compat.foreign_names import offered_by_others, publishers
+from koordra.compat.detection import offered_by_others, publishers
 from koordra.controller import claims as claims_of
 from koordra.controller.cache.slice_index import allocator_of, is_ours, node_name, pool_name
 from koordra.controller.reporting.claim_events import (

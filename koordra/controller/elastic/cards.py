@@ -76,7 +76,6 @@ def cards_of(slices: Iterable[Object]) -> dict[tuple[str, str], Card]:
 
 
 def place_of(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Pool and device of an allocation result."""
     return str(result.get("pool")), str(result.get("device"))
 
 
@@ -119,7 +118,6 @@ def elastic_gpu(claim: Object, owner: Object | None, cards: Cards) -> Object:
 
 
 def gpu_name(card: Card) -> str:
-    """The GPU object of a card."""
     return f"{card.node}-{card.device}"
 
 
@@ -210,7 +208,6 @@ _Taken = tuple[Object, Mapping[str, Any]]
 
 
 def gpus(cards: Cards, claims: Iterable[Object], pods: Iterable[Object]) -> list[Object]:
-    """The GPU objects, by name."""
     taken: defaultdict[tuple[str, str], list[_Taken]] = defaultdict(list)
     for claim in claims:
         for result in claims_of.results(claim):
@@ -263,8 +260,10 @@ def _allocated(taken: Iterable[_Taken], cards: Cards, pods: Mapping[str, Object]
                 for container in containers_using(pod, claim, str(result.get("request")))
             ]
         if not using:
-            nameless = [{"resource": amount}]
-            found[objects.uid(claim)] = {"namespace": objects.namespace(claim), "containers": nameless}
+            found[objects.uid(claim)] = {
+                "namespace": objects.namespace(claim),
+                "containers": [{"resource": amount}],
+            }
     return found
 
 

@@ -103,7 +103,6 @@ def evaluate(claim: Object, *, classes: Classes, current: Object | None, publish
 
 
 def resource_claim(claim: Object, cls: ElasticClass, spec: Object) -> Object:
-    """The ResourceClaim that an ElasticGPUClaim means."""
     annotations = {
         labels.SPEC: digest(spec),
         labels.POLICY: RETAIN if cls.retain else DELETE,
@@ -226,8 +225,9 @@ def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict
         )
     same = _has_spec(current, wanted)
     if objects.spec_of(claim).get("elasticGPUName") == binding and same:
-        body = corrected(current, wanted)
-        return Verdict("BeingMade", f"takes over ElasticGPU {binding}", act=Act.CORRECT, body=body)
+        return Verdict(
+            "BeingMade", f"takes over ElasticGPU {binding}", act=Act.CORRECT, body=corrected(current, wanted)
+        )
     return Verdict(
         "Retained",
         f"ElasticGPU {binding} is retained for an earlier claim of this name; delete it to free its devices"
@@ -236,14 +236,16 @@ def _of_somebody_else(claim: Object, current: Object, wanted: Object) -> Verdict
 
 
 def _has_spec(current: Object, wanted: Object) -> bool:
-    """Whether the ResourceClaim was made with the spec that is wanted now."""
     return objects.annotations_of(current).get(labels.SPEC) == objects.annotations_of(wanted)[labels.SPEC]
 
 
 def _changed(current: Object, published: Set[Place]) -> Verdict:
     if claims_of.is_allocated(current) or claims_of.reserved_for(current):
-        text = "spec has changed; what the claim has stays as it was. Delete the claim and make it anew"
-        return Verdict("SpecChanged", text, LOST if lost(current, published) else BOUND)
+        return Verdict(
+            "SpecChanged",
+            "spec has changed; what the claim has stays as it was. Delete the claim and make it anew",
+            LOST if lost(current, published) else BOUND,
+        )
     return Verdict("BeingMade", "spec has changed; its ResourceClaim is made anew", act=Act.REMOVE)
 
 

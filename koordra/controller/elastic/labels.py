@@ -37,7 +37,6 @@ def is_retained(resource_claim: Mapping[str, Any]) -> bool:
 
 
 def is_held(resource_claim: Mapping[str, Any]) -> bool:
-    """Whether koordra's finalizer keeps it."""
     return names.RETAIN_FINALIZER in finalizers(resource_claim)
 
 

@@ -114,8 +114,11 @@ class ElasticReconciler:
                     if self.may_write():
                         self._act(claim, current, verdict)
                 except (Invalid, Forbidden) as error:
-                    text = f"the API server refuses its ResourceClaim: {error.message}"
-                    verdict = Verdict("RefusedByServer", text, verdict.phase)
+                    verdict = Verdict(
+                        "RefusedByServer",
+                        f"the API server refuses its ResourceClaim: {error.message}",
+                        verdict.phase,
+                    )
             self._report_claim(claim, current, verdict)
 
     def _act(self, claim: Object, current: Object | None, verdict: Verdict) -> None:
@@ -212,7 +215,6 @@ class ElasticReconciler:
                 write_status(self.client, kind, obj, [condition], now=self.now(), fields=fields)
 
     def _report_once(self, obj: Object, reason: str, message: str, *, warning: bool) -> None:
-        """Once for every new thing to say."""
         if self._reported.get(objects.uid(obj)) != message:
             self._reported[objects.uid(obj)] = message
             self.report(ClaimEvent(reason, cut(message), (obj,), warning=warning))

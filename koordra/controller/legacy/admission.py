@@ -82,16 +82,19 @@ class Admission:
         hidden = elastic_pods.without_annotations(bound.pod)
         found = Rewritten(hidden)
         if has_dialect(hidden, self.settings) and not (in_native and self._is_extended(hidden)):
-            classes = self.lookups.classes() if in_native else None
-            found, problems = translated(hidden, self.settings, notes, classes=classes)
+            found, problems = translated(
+                hidden, self.settings, notes, classes=self.lookups.classes() if in_native else None
+            )
             if problems:
                 return Answer(problems)
         if found.template is not None:
-            shown = elastic_pods.with_annotations(found.pod, bound.pod)
-            answer = self._admitted(shown, found, asked, in_native=in_native)
+            answer = self._admitted(
+                elastic_pods.with_annotations(found.pod, bound.pod), found, asked, in_native=in_native
+            )
         else:
-            changed = bound.pod is not pod
-            answer = Answer(object=admitted(bound.pod, self.lookups, native=in_native) if changed else None)
+            answer = Answer(
+                object=admitted(bound.pod, self.lookups, native=in_native) if (bound.pod is not pod) else None
+            )
         return replace(answer, warnings=bound.warnings)
 
     def _admitted(self, pod: Object, found: Rewritten, asked: AdmissionRequest, *, in_native: bool) -> Answer:

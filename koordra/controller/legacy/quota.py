@@ -113,7 +113,6 @@ def _text(name: str, amount: int) -> str:
 
 
 def is_scoped(quota: Mapping[str, Any]) -> bool:
-    """Whether the quota counts some pods only."""
     spec = objects.spec_of(quota)
     return bool(spec.get("scopes") or spec.get("scopeSelector"))
 

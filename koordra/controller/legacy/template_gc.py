@@ -99,7 +99,6 @@ def _why(pod: Object, entry: str, name: str) -> str:
 def unused(
     pods: Sequence[Object], templates: Sequence[Object], *, now: float, grace: float
 ) -> Iterator[Object]:
-    """Templates to delete."""
     needed = {
         f"{objects.namespace(pod)}/{name}"
         for pod in pods

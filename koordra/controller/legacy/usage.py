@@ -170,7 +170,6 @@ class Usage:
             return sum(charge.amounts.get(name) or 0 for charge in charges if in_scope(quota, charge.pod))
 
     def has_observed(self, pod: Mapping[str, Any]) -> bool:
-        """Whether the watch has shown the pod."""
         with self._lock:
             place = self._places[objects.namespace(pod)]
             return objects.name(pod) in place.pods or objects.name(pod) in place.waiting
@@ -206,7 +205,6 @@ def _sum(parts: list[Amounts]) -> Amounts:
 
 
 def tokens(pod: Mapping[str, Any]) -> list[str]:
-    """What the pod was charged under."""
     return [token for token in objects.annotations_of(pod).get(ADMITTED, "").split(",") if token]
 
 

@@ -16,11 +16,13 @@ Every problem is reported at once, each with object, field and remedy. What else
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from koordra.api import names, objects
+from koordra.api.objects import Object
 from koordra.api.opaque import parameters
 from koordra.api.opaque.isolation import IsolationPolicy, asked_isolation, attribute
 from koordra.api.opaque.parameters import NO_ISOLATION, GpuConfig, Parameters
@@ -71,30 +73,31 @@ class Entry:
 def entries_of(obj: Mapping[str, Any]) -> list[Entry]:
     """Every configuration for koordra's driver in a claim, template or class."""
     path, devices = devices_of(obj)
-    config = devices.get("config")
-    return [
-        _entry(raw, f"{path}.config[{index}]", objects.describe(obj))
-        for index, raw in enumerate(config if isinstance(config, list) else ())
-        if _mapping(_mapping(raw).get("opaque")).get("driver") == names.DRIVER
-    ]
+    config, found = devices.get("config"), []
+    for index, raw in enumerate(config if isinstance(config, list) else ()):
+        opaque = _mapping(_mapping(raw).get("opaque"))
+        if opaque.get("driver") == names.DRIVER:
+            place, requests = f"{path}.config[{index}]", raw.get("requests")
+            value: Parameters | InvalidInput
+            try:
+                value = parameters.decode(
+                    opaque.get("parameters"),
+                    object=objects.describe(obj),
+                    field=f"{place}.opaque.parameters",
+                )
+            except InvalidInput as error:
+                value = error
+            found.append(
+                Entry(place, raw, tuple(map(str, requests)) if isinstance(requests, list) else (), value)
+            )
+    return found
 
 
-def _entry(raw: Mapping[str, Any], place: str, about: str) -> Entry:
-    requests = raw.get("requests")
-    named = tuple(map(str, requests)) if isinstance(requests, list) else ()
-    body = raw["opaque"].get("parameters")
-    try:
-        value = parameters.decode(body, object=about, field=f"{place}.opaque.parameters")
-    except InvalidInput as error:
-        return Entry(place, raw, named, error)
-    return Entry(place, raw, named, value)
-
-
-def alternatives(devices: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def alternatives(devices: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str, Object]]:
     """(where, name that results have, body) of every request, and of every alternative of one."""
     for index, request in enumerate(_listed(devices.get("requests"))):
         place, name = f"{path}.requests[{index}]", str(request.get("name"))
-        if isinstance(request.get("exactly"), Mapping):
+        if isinstance(request.get("exactly"), dict):
             yield f"{place}.exactly", name, request["exactly"]
         for number, alternative in enumerate(_listed(request.get("firstAvailable"))):
             yield f"{place}.firstAvailable[{number}]", f"{name}/{alternative.get('name')}", alternative
@@ -145,8 +148,9 @@ def _bad_selectors(devices: Mapping[str, Any], path: str, *, about: str) -> Iter
             why = admission_error(expression) if isinstance(expression, str) and expression else None
             if why is not None:
                 field = f"{place}.selectors[{index}].cel.expression"
-                remedy = "correct or shorten the expression"
-                yield InvalidParameters(why, object=about, field=field, remedy=remedy)
+                yield InvalidParameters(
+                    why, object=about, field=field, remedy="correct or shorten the expression"
+                )
 
 
 def _unknown_requests(entry: Entry, known: set[str], *, about: str) -> Iterator[InvalidInput]:
@@ -182,8 +186,8 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _listed(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+def _listed(value: object) -> list[Object]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def isolation_answers(
@@ -212,38 +216,29 @@ def isolation_answers(
         why = asked.refusal(IsolationPolicy(), share=_may_share(request, configs))
         if why is not None:
             problem = f"request {name}: {why}"
-            remedy = f"use one of {', '.join(asked.policy.allowed or ())}, or another class"
-            found.append(InvalidParameters(problem, object=about, field=field, remedy=remedy))
+            found.append(
+                InvalidParameters(
+                    problem,
+                    object=about,
+                    field=field,
+                    remedy=f"use one of {', '.join(asked.policy.allowed or ())}, or another class",
+                )
+            )
     return found, overruled
 
 
-def selecting(devices: Mapping[str, Any], entries: Sequence[Entry]) -> list[Any]:
-    """The requests, those of GPUs for which the claim names a backend with a selector on what nodes publish."""
-
-    def selected(name: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+def selecting(devices: Mapping[str, Any], entries: Sequence[Entry]) -> Object:
+    """A copy, where requests of GPUs for which the claim names a backend have a selector on what nodes publish."""
+    changed: Object = copy.deepcopy(dict(devices))
+    for _, name, request in alternatives(changed):
         own = [entry.value for entry in entries if entry.covers(name) and isinstance(entry.value, GpuConfig)]
         word = asked_isolation((), own).word
         if word is None or (word == NO_ISOLATION and not _may_share(request, own)):
-            return request
+            continue
         selector = {"cel": {"expression": _ALLOWED.format(attribute(word).partition("/")[2])}}
         before = request.get("selectors") or []
-        return request if selector in before else {**request, "selectors": [*before, selector]}
-
-    def changed(request: Mapping[str, Any]) -> Mapping[str, Any]:
-        name, found = str(request.get("name")), dict(request)
-        if isinstance(found.get("exactly"), Mapping):
-            found["exactly"] = selected(name, found["exactly"])
-        if isinstance(found.get("firstAvailable"), list):
-            found["firstAvailable"] = [
-                selected(f"{name}/{one.get('name')}", one) if isinstance(one, Mapping) else one
-                for one in found["firstAvailable"]
-            ]
-        return found
-
-    return [
-        changed(request) if isinstance(request, Mapping) else request
-        for request in devices.get("requests") or ()
-    ]
+        request["selectors"] = before if selector in before else [*before, selector]
+    return changed
 
 
 _ALLOWED: Final = (
@@ -255,9 +250,7 @@ _ALLOWED: Final = (
 
 def _may_share(request: Mapping[str, Any], configs: Sequence[GpuConfig]) -> bool:
     """Whether the request may be met by a part of a card."""
-    capacity = request.get("capacity")
-    amounts = capacity.get("requests") if isinstance(capacity, Mapping) else None
-    asked = amounts if isinstance(amounts, Mapping) else ()
+    asked = _mapping(_mapping(request.get("capacity")).get("requests"))
     part = any(str(name).rpartition("/")[2] == names.CAPACITY_MEMORY for name in asked)
     part = part or any(value.memory_percent not in (None, 100) for value in configs)
     return part and not any(value.exclusive for value in configs)

@@ -73,8 +73,9 @@ def issue(authority: Pair | None, names: Sequence[str], *, now: datetime, lifeti
         .add_extension(usage, critical=True)
     )
     if signs:
-        own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-        builder = builder.add_extension(own, critical=False)
+        builder = builder.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        )
     else:
         builder = (
             builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

@@ -59,13 +59,12 @@ class Translated(NamedTuple):
 
 @dataclass(slots=True)
 class _Work:
-    """One claim under translation."""
+    """One claim under translation: a copy of its `devices`, with its requests, which is changed in place."""
 
     about: str
     path: str
+    devices: Object
     requests: list[Object]
-    constraints: list[Object]
-    config: list[Object]
     classes: Mapping[str, Object]
     problems: list[InvalidInput] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -80,14 +79,8 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
     entries = entries_of(obj)
     if not entries or obj.get("kind") == "DeviceClass":
         return Translated(obj)
-    work = _Work(
-        about=objects.describe(obj),
-        path=path,
-        requests=selecting(devices, entries),
-        constraints=list(devices.get("constraints") or ()),
-        config=list(devices.get("config") or ()),
-        classes=classes,
-    )
+    copied = selecting(devices, entries)
+    work = _Work(objects.describe(obj), path, copied, copied.setdefault("requests", []), classes)
     for entry in entries:  # what cannot be decoded is the validating webhook's to refuse, once
         _translate_entry(entry, work)
     if len(work.requests) > MOST_REQUESTS:
@@ -96,10 +89,7 @@ def translate(obj: Object, classes: Mapping[str, Object]) -> Translated:
         )
     if work.problems:
         return Translated(obj, tuple(work.problems))
-    changed: Object = {**devices, "requests": work.requests, "config": work.config}
-    if work.constraints:
-        changed["constraints"] = work.constraints
-    return Translated(_with_devices(obj, changed), warnings=tuple(work.warnings))
+    return Translated(_with_devices(obj, work.devices), warnings=tuple(work.warnings))
 
 
 def _translate_entry(entry: Entry, work: _Work) -> None:
@@ -190,8 +180,7 @@ def _split(request: Object, work: _Work) -> list[str]:
     if count == 1:
         return [name]
     made = [f"{name}-{index}" for index in range(count)]
-    taken = {str(other.get("name")) for other in work.requests}
-    if taken & set(made) or any(len(one) > 63 for one in made):
+    if {str(other.get("name")) for other in work.requests} & set(made) or any(len(one) > 63 for one in made):
         work.refuse(
             f"{work.path}.requests",
             f"request {name!r} cannot be split into {made[0]} ...",
@@ -199,10 +188,14 @@ def _split(request: Object, work: _Work) -> list[str]:
         )
         return [name]
     position = work.requests.index(request)
-    parts = [{**request, "name": one, "exactly": {**request["exactly"], "count": 1}} for one in made]
-    work.requests[position : position + 1] = parts
-    work.constraints = [_renamed(entry, name, made) for entry in work.constraints]
-    work.config = [_renamed(entry, name, made) for entry in work.config]
+    work.requests[position : position + 1] = [
+        {**request, "name": one, "exactly": {**request["exactly"], "count": 1}} for one in made
+    ]
+    for entry in (*(work.devices.get("constraints") or ()), *(work.devices.get("config") or ())):
+        if name in (entry.get("requests") or ()):
+            entry["requests"] = [
+                part for one in entry["requests"] for part in (made if one == name else [one])
+            ]
     work.warnings.append(
         f"request {name} was split into {made[0]} to {made[-1]} for native mode: "
         f"containers that name request {name} have to name these"
@@ -210,17 +203,11 @@ def _split(request: Object, work: _Work) -> list[str]:
     return made
 
 
-def _renamed(entry: Object, name: str, made: Sequence[str]) -> Object:
-    requests = entry.get("requests")
-    if not requests or name not in requests:
-        return entry
-    return {**entry, "requests": [part for one in requests for part in (made if one == name else [one])]}
-
-
 def _match(requests: Sequence[str], attribute: str, work: _Work) -> None:
     constraint = {"requests": list(requests), "matchAttribute": attribute}
-    if constraint not in work.constraints:
-        work.constraints.append(constraint)
+    constraints = work.devices.get("constraints") or []
+    if constraint not in constraints:
+        work.devices["constraints"] = [*constraints, constraint]
 
 
 def _count(request: Mapping[str, Any]) -> int | None:

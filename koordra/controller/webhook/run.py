@@ -87,8 +87,9 @@ def start_webhook(
     def refresh(trusted: bytes) -> Served:
         if settings.certificates:
             return refresh_files(settings.certificates)
-        now = datetime.now(UTC)
-        return refresh_secret(client, settings.namespace, SECRET_NAME, names, now=now, trusted=trusted)
+        return refresh_secret(
+            client, settings.namespace, SECRET_NAME, names, now=datetime.now(UTC), trusted=trusted
+        )
 
     def rounds() -> None:
         trusted, settled, started = b"", False, time.monotonic()

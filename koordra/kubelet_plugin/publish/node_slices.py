@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from koordra.api import names, objects
 from koordra.api.objects import Object, annotations_of
-from koordra.compat.foreign_names import offered_by_others
+from koordra.compat.detection import offered_by_others
 from koordra.kubelet_plugin.claims.claim_record import ClaimRecord
 from koordra.kubelet_plugin.publish.device_attributes import Mode
 from koordra.kubelet_plugin.publish.inventory import Inventory

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from koordra.cli.convert import convert_command as command
-from koordra.compat.dialect.vocabulary import Vocabulary
+from koordra.compat.dialect import Vocabulary
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document

@@ -22,9 +22,8 @@ DIALECT = '''
 
 from typing import Final
 
-from koordra.compat.dialect import Dialect, charges
+from koordra.compat.dialect import Dialect, Vocabulary, annotation, charges, resource, scheduler, written
 from koordra.compat.dialect.pod_view import ContainerRequest, PodView
-from koordra.compat.dialect.vocabulary import Vocabulary, annotation, resource, scheduler, written
 from koordra.compat.normalized_request import GIB, Memory, NormalizedRequest, Share
 from koordra.compat.settings import Settings, number_section
 
@@ -78,7 +77,7 @@ from types import SimpleNamespace as A
 from koordra.api import names
 from koordra.api.classic.notes import Notes
 from koordra.compat import original_request
-from koordra.compat.foreign_names import offered_by_others, publishers
+from koordra.compat.detection import offered_by_others, publishers
 from koordra.compat.quota_charges import amounts, dialect_of
 from koordra.compat.rewrite import rewrite
 from koordra.compat.settings import Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koordra.cel.selectors import compile_error
-from koordra.compat.dialect.vocabulary import Name, Place
+from koordra.compat.dialect import Name, Place
 from koordra.compat.dialects import DIALECTS
 from koordra.compat.settings import Settings
 from tests.unit.compat.pods import Dict, converted, refusal, spec_of, warnings, words

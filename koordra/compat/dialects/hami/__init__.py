@@ -77,8 +77,11 @@ def policies_of(view: PodView) -> tuple[NodePolicy | None, DevicePolicy | None, 
         elif word in ("numa", "numa-bind"):
             numa = numa or False
         elif word not in _DEVICE_POLICIES:
-            known = f"policies are {', '.join(_DEVICE_POLICIES)}, mutex and numa"
-            view.warn(CARD_POLICY, f"{word!r} is no policy and is left out", known)
+            view.warn(
+                CARD_POLICY,
+                f"{word!r} is no policy and is left out",
+                f"policies are {', '.join(_DEVICE_POLICIES)}, mutex and numa",
+            )
         elif device is None:
             device = _DEVICE_POLICIES[word]
         else:
@@ -88,15 +91,18 @@ def policies_of(view: PodView) -> tuple[NodePolicy | None, DevicePolicy | None, 
 
 
 def _node_policy(view: PodView) -> NodePolicy | None:
-    text = (view.annotation(NODE_POLICY) or "").strip()
+    text = (view.annotations.get(NODE_POLICY) or "").strip()
     if text and text not in _NODE_POLICIES:
-        problem = f"{view.annotation(NODE_POLICY)!r} is no policy and is left out"
-        view.warn(NODE_POLICY, problem, f"write {' or '.join(_NODE_POLICIES)}")
+        view.warn(
+            NODE_POLICY,
+            f"{view.annotations.get(NODE_POLICY)!r} is no policy and is left out",
+            f"write {' or '.join(_NODE_POLICIES)}",
+        )
     return _NODE_POLICIES.get(text)
 
 
 def _numa_bind(view: PodView) -> bool | None:
-    text = view.annotation(NUMA_BIND)
+    text = view.annotations.get(NUMA_BIND)
     if text is None or text in _FALSE:
         return None
     if text not in _TRUE:
@@ -106,15 +112,18 @@ def _numa_bind(view: PodView) -> bool | None:
 
 
 def _check_weights(view: PodView) -> None:
-    text = view.annotation(WEIGHTS)
+    text = view.annotations.get(WEIGHTS)
     if text is None:
         return
     pairs = [entry.strip().partition("=") for entry in text.split(",")]
     weights = {name.strip(): value.strip() for name, _, value in pairs}
     numbers = [int(value) for value in weights.values() if value.isascii() and value.isdigit()]
     if set(weights) != {"slot", "core", "memory"} or len(numbers) != 3 or len(pairs) != 3 or not any(numbers):
-        problem = f"{text!r} would keep HAMi from placing the pod"
-        raise view.refuse(WEIGHTS, problem, 'write it like "slot=1,core=1,memory=3"')
+        raise view.refuse(
+            WEIGHTS,
+            f"{text!r} would keep HAMi from placing the pod",
+            'write it like "slot=1,core=1,memory=3"',
+        )
     view.warn(WEIGHTS, "koordra has a score of its own; the weights are left out")
 
 
@@ -141,7 +150,6 @@ def parse(view: PodView) -> NormalizedRequest:
 
 
 def _share(request: ContainerRequest) -> Share | None:
-    """What the container asks for; None for nothing."""
     own = vgpu_settings(request.pod.settings, HAMI)
     percent = request.amount(PERCENT)
     if percent is not None and percent > 100:
@@ -181,8 +189,11 @@ def _default_count(request: ContainerRequest, own: VgpuSettings) -> int | None:
             return own.default_count
     for name in (MEMORY, PERCENT, CORES):
         if request.has(name, "requests"):
-            problem = "stands in requests without a count of cards, which HAMi does not read"
-            raise request.refuse(name, problem, "write it in limits")
+            raise request.refuse(
+                name,
+                "stands in requests without a count of cards, which HAMi does not read",
+                "write it in limits",
+            )
     return None
 
 
@@ -190,8 +201,11 @@ def _memory(request: ContainerRequest, memory: int | None, percent: int | None, 
     factor = max(own.memory_factor, 1)
     if memory:
         if memory > MOST_MIB // factor:
-            problem = f"{memory} is more MiB than HAMi can hold, which then forgets the request for cards"
-            raise request.refuse(MEMORY, problem, "write a plain number of MiB")
+            raise request.refuse(
+                MEMORY,
+                f"{memory} is more MiB than HAMi can hold, which then forgets the request for cards",
+                "write a plain number of MiB",
+            )
         return Memory(bytes=memory * factor * MIB)
     if percent:
         return percent_of(percent)
@@ -199,13 +213,13 @@ def _memory(request: ContainerRequest, memory: int | None, percent: int | None, 
 
 
 def _cores_policy(container: Container, own: VgpuSettings) -> CoresPolicy | None:
-    switch = container.environment().get(CORE_SWITCH, own.core_policy if own.core_limit else "disable")
+    switch = container.environment.get(CORE_SWITCH, own.core_policy if own.core_limit else "disable")
     return {"force": CoresPolicy.HARD, "disable": CoresPolicy.ELASTIC}.get(switch.lower())
 
 
 def _mode(view: PodView) -> str:
     """`hami-core`, `mps` or `mig`; HAMi asks whether the annotation contains the node's mode."""
-    text = view.annotation(MODE)
+    text = view.annotations.get(MODE)
     if text is None:
         return "hami-core"
     found = [mode for mode in ("hami-core", "mps", "mig") if mode in text]

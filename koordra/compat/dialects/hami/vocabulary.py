@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.compat.dialect.vocabulary import (
+from koordra.compat.dialect import (
     Vocabulary,
     annotation,
     environment,

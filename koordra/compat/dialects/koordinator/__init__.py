@@ -81,7 +81,6 @@ def parse(view: PodView) -> NormalizedRequest:
             nics, near = _beside(nics, cards, required=together.same_pcie)
         elif set(together.types) & {"gpu", "rdma"}:
             view.warn(JOINT, "names one type of device only, which is near itself")
-    isolation = _isolation(view, cards)
     return NormalizedRequest(
         (cards,) if cards else (),
         nics=nics,
@@ -91,7 +90,7 @@ def parse(view: PodView) -> NormalizedRequest:
         gpu_scope=_scope(hints.get("gpu"), cards, view),
         joint=near,
         partition=_partition(view, cards),
-        isolation=isolation,
+        isolation=_isolation(view, cards),
     )
 
 
@@ -106,13 +105,13 @@ def _totals(view: PodView) -> dict[str, int]:
         if asked.get(SHARED) == 0:
             raise request.refuse(SHARED, "0 cards cannot be shared", "write 1 or more")
         if {SHARED, GPU} <= asked.keys():
-            remedy = "write gpu-core and gpu-memory-ratio beside gpu.shared"
-            raise request.refuse(SHARED, f"stands beside {GPU}", remedy)
+            raise request.refuse(
+                SHARED, f"stands beside {GPU}", "write gpu-core and gpu-memory-ratio beside gpu.shared"
+            )
         if request.container.phase is Phase.APP:
             apps.append(arithmetic.completed(asked))
         else:
-            before = sidecars if request.container.phase is Phase.SIDECAR else inits
-            before.append((position, asked))
+            (sidecars if request.container.phase is Phase.SIDECAR else inits).append((position, asked))
     return arithmetic.of_pod(apps, sidecars, inits)
 
 
@@ -152,12 +151,12 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint | None) -> Share | 
 def _turned_down(request: dict[str, int], view: PodView) -> str:
     """Names that do not stand together, as they are written: what the webhook adds would puzzle the reader."""
     asked = {view.settings.name(name) for name in (*request, GPU)}
-    written = sorted({name for container in view.containers for name in container.resources()} & asked)
+    written = sorted({name for container in view.containers for name in container.resources} & asked)
     if len(written) > 1:
         return f"{', '.join(written)} do not stand together in Koordinator"
     if not written:
         return "is 0 everywhere, and asks for no GPU"
-    asking = (container for container in view.containers if written[0] in container.resources())
+    asking = (container for container in view.containers if written[0] in container.resources)
     of_init = any(container.phase is Phase.INIT for container in asking)
     return f"{written[0]}{' of an init container' if of_init else ' alone'} is turned down in Koordinator"
 
@@ -249,8 +248,11 @@ def _scope(hint: Hint | None, cards: Share | None, view: PodView) -> Scope | Non
     if hint is None or cards is None or not hint.scope or cards.count == 1:
         return None
     if hint.scope == "Device":
-        field = f"{hint.where}.requiredTopologyScope"
-        raise view.notes.refuse(field, f"{cards.count} cards are not one device", "write PCIe or NUMANode")
+        raise view.notes.refuse(
+            f"{hint.where}.requiredTopologyScope",
+            f"{cards.count} cards are not one device",
+            "write PCIe or NUMANode",
+        )
     return {"PCIe": Scope.PCIE_ROOT, "NUMANode": Scope.NUMA_NODE}.get(hint.scope)
 
 
@@ -262,8 +264,10 @@ def _partition(view: PodView, cards: Share | None) -> bool:
         view.warn(PARTITION, "is for whole cards only, in Koordinator too, and is left out")
         return False
     if bandwidth:
-        problem = f"ringBusBandwidth {bandwidth} is not compared: a partition has all the links of its cards"
-        view.warn(PARTITION, problem)
+        view.warn(
+            PARTITION,
+            f"ringBusBandwidth {bandwidth} is not compared: a partition has all the links of its cards",
+        )
     return True
 
 
@@ -274,8 +278,9 @@ def _isolation(view: PodView, cards: Share | None) -> str | None:
     if provider.lower() != "hami-core":
         raise view.notes.refuse(field, f"{provider!r} is no provider", "write HAMi-core")
     if provider != "HAMi-core":
-        problem = f"{provider!r} is taken for HAMi-core; Koordinator itself compares letter by letter"
-        view.notes.warn(field, problem)
+        view.notes.warn(
+            field, f"{provider!r} is taken for HAMi-core; Koordinator itself compares letter by letter"
+        )
     return view.settings.isolation.get(KOORDINATOR) or "limiter"
 
 

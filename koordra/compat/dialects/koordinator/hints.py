@@ -81,14 +81,13 @@ def joint(view: PodView) -> JointAllocate | None:
     read.only("deviceTypes", "requiredScope", problem=_UNKNOWN)
     types = read.data.get("deviceTypes")
     if not isinstance(types, list) or not all(kind in _TYPES for kind in types):
-        remedy = f"types are {', '.join(_TYPES)}"
-        raise read.wrong("is no list of types of devices", remedy, at="deviceTypes")
+        raise read.wrong("is no list of types of devices", f"types are {', '.join(_TYPES)}", at="deviceTypes")
     return JointAllocate(tuple(types), _word(read, "requiredScope", "SamePCIe") == "SamePCIe")
 
 
 def partition_bandwidth(view: PodView) -> str | None:
     """The bandwidth that a pod asks of a partition of the NVLink fabric, "" for any; None where it asks for no partition."""
-    if view.annotation(PARTITION) is None:
+    if view.annotations.get(PARTITION) is None:
         return None
     read = _json(view, PARTITION)
     read.only("allocatePolicy", "ringBusBandwidth", problem=_UNKNOWN)
@@ -98,12 +97,13 @@ def partition_bandwidth(view: PodView) -> str | None:
 
 
 def _json(view: PodView, key: str) -> Reader:
-    text = view.annotation(key)
+    text = view.annotations.get(key)
     try:
         found = json.loads(text) if text and text.strip() else {}
     except (ValueError, RecursionError) as error:
-        remedy = "Koordinator would not place the pod either"
-        raise view.refuse(key, f"is not JSON: {error}", remedy) from error
+        raise view.refuse(
+            key, f"is not JSON: {error}", "Koordinator would not place the pod either"
+        ) from error
     if not isinstance(found, dict):
         raise view.refuse(key, "is not a JSON object", "write it in braces")
     return Reader(found, object=view.notes.object, field=view.field(key))

@@ -160,8 +160,7 @@ def split(request: Amounts) -> Split:
     """A converted request, card by card."""
     count = request.get(SHARED) or _cards_in(request.get(RATIO, 0))
     each = {name: amount // count for name, amount in request.items() if name != SHARED}
-    shared = MEMORY in each or each.get(RATIO, 100) < 100
-    return Split(count, each, shared)
+    return Split(count, each, MEMORY in each or each.get(RATIO, 100) < 100)
 
 
 ALL: Final = -1

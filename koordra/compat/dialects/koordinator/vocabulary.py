@@ -11,8 +11,7 @@ from typing import Final
 
 from koordra.api import names
 from koordra.api.objects import Object
-from koordra.compat.dialect.allocation import Allocated, Card, Held, Variables
-from koordra.compat.dialect.vocabulary import (
+from koordra.compat.dialect import (
     Place,
     Vocabulary,
     annotation,
@@ -23,6 +22,7 @@ from koordra.compat.dialect.vocabulary import (
     scheduler,
     written,
 )
+from koordra.compat.dialect.allocation import Allocated, Card, Held, Variables
 from koordra.compat.dialects.koordinator.hints import HINT, JOINT, PARTITION
 from koordra.compat.dialects.koordinator.requests import CORE, FPGA, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 from koordra.quantity import canonical
@@ -132,10 +132,9 @@ def device_allocated(found: Allocated) -> dict[str, str]:
 
 def _gpu(held: Held) -> Object:
     total = held.device.total
-    ratio = held.memory * 100 // total if total else 0
     amounts = {
         MEMORY: canonical(held.memory),
-        RATIO: str(ratio),
+        RATIO: str(held.memory * 100 // total if total else 0),
     }
     cores = 100 if total and held.memory >= total else held.cores
     if cores:
