@@ -24,7 +24,6 @@ from koordra.errors import ApiError, InvalidManifest
 from koordra.kube import KubeClient
 from koordra.placement import Plan, plan
 from koordra.placement.defragment.cluster import free, shape_of
-from koordra.placement.gang import place_gang
 
 MOST_REASONS = 6
 """Lines of reasons shown per waiting claim in a table; `koordra explain` shows all."""
@@ -193,8 +192,7 @@ def _waiting_gangs(manifests: list[Any], client: KubeClient | None) -> list[dict
     if not any(obj.get("kind") == "Pod" and gang_of(obj) is not None for obj in manifests):
         return []
     cluster = as_cluster([*manifests, *([] if client is None else read_predicates(client))])
-    found = dry_run_gangs(cluster, place=place_gang)
-    return [ahead.to_dict() for ahead in found if ahead.phase != "Whole"]
+    return dry_run_gangs(cluster)
 
 
 def _gang_text(entry: dict[str, Any]) -> str:

@@ -30,8 +30,6 @@ from koordra.controller.allocation.reservations import Reservations
 from koordra.controller.cache.groups import Group
 from koordra.controller.conflicts.conflict_watch import ConflictWatch
 from koordra.controller.gangs.controller import GangController
-from koordra.controller.gangs.member_placement import Place
-from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import GroupQueue, Quota, basis_of
 from koordra.controller.placer import GroupPlacement, Placer
 from koordra.controller.reporting import claim_events
@@ -57,8 +55,6 @@ class AllocationStep:
         *,
         starves_after: float,
         preemption: bool,
-        place_gang: Place | None = None,
-        gang_entries: Entries | None = None,
         learned: Learned | None = None,
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
@@ -78,8 +74,6 @@ class AllocationStep:
             on_allocated=self._on_allocated,
             excluded=self._excluded,
             starves_after=starves_after,
-            place=place_gang,
-            entries=gang_entries,
             beyond_quota=lambda: self._queue.beyond_quota,
         )
         self._queue = GroupQueue(context, self.gangs, quota)

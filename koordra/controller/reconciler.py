@@ -34,8 +34,6 @@ from koordra.controller.allocation_step import AllocationStep
 from koordra.controller.cache.changes import ChangeQueue
 from koordra.controller.cache.pod_index import pod_scheduled, split_across_nodes
 from koordra.controller.conflicts.conflict_watch import NO_GPUS
-from koordra.controller.gangs.member_placement import Place
-from koordra.controller.gangs.planner import Entries
 from koordra.controller.group_queue import Quota
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import EventSink
@@ -62,8 +60,6 @@ class Reconciler:
         sinks: Sequence[EventSink] = (),
         starves_after: float = STARVES_AFTER,
         preemption: bool = False,
-        place_gang: Place | None = None,
-        gang_entries: Entries | None = None,
         learned: Learned | None = None,
         latency: LatencyBreakdown | None = None,
         quota: Quota | None = None,
@@ -77,8 +73,6 @@ class Reconciler:
             self._node_backoff,
             starves_after=starves_after,
             preemption=preemption,
-            place_gang=place_gang,
-            gang_entries=gang_entries,
             learned=learned,
             latency=latency,
             quota=quota,

@@ -42,8 +42,6 @@ from koordra.errors import ApiError
 from koordra.kube import KubeClient
 from koordra.logs import get_logger
 from koordra.metrics import Metrics
-from koordra.placement.gang import place_gang
-from koordra.placement.gang.rank_assignment import gang_members
 from koordra.process import spawn
 from koordra.watch import retried
 
@@ -246,8 +244,6 @@ def _term(process: _Process, *, stop: threading.Event, may_write: Callable[[], b
         sinks=process.sinks,
         starves_after=process.settings.starves_after,
         preemption=process.settings.preemption,
-        place_gang=place_gang,
-        gang_entries=gang_members,
         learned=store.read(),
         latency=latency,
         quota=legacy_controller.held if legacy_controller else None,

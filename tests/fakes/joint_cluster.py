@@ -52,12 +52,7 @@ class JointCluster:
             sinks=(self.told.append,),
             starves_after=self.starves_after,
             preemption=self.preemption,
-            **self.for_gangs(),
         )
-
-    def for_gangs(self) -> dict[str, Any]:
-        """What the reconciler is given for gangs, by argument."""
-        return {}
 
     def timestamp(self) -> str:
         return (

@@ -19,7 +19,6 @@ from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import LONGEST_CONFLICT_PAUSE, PassContext
 from koordra.controller.cache.groups import Group
 from koordra.controller.gangs.annotations import COMMITTED, HELD
-from koordra.controller.gangs.member_placement import ColocatedMembers
 from koordra.controller.gangs.membership import Gang, Member, UngateTracker
 from koordra.controller.reporting import claim_events
 from koordra.controller.writes import Outcome, Written
@@ -36,7 +35,7 @@ OnAllocated = Callable[[Object, tuple[Object, ...], str | None], None]
 def allocate(
     gang: Gang,
     answer: GangPlaced,
-    colocated: Mapping[str, ColocatedMembers],
+    groups: Mapping[str, Group],
     *,
     context: PassContext,
     on_allocated: OnAllocated,
@@ -49,7 +48,7 @@ def allocate(
     """
     done: list[Object] = []
     for placed in answer.members:
-        group = colocated[placed.key].group
+        group = groups[placed.key]
         for key in sorted(placed.allocations):
             written = _allocate_one(key, placed.allocations[key], context, config.get(key))
             if written is None or not written.ok or written.obj is None:

@@ -25,10 +25,10 @@ from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.cache.groups import Group, Urgency
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.member_placement import ExcludedFor, Place
+from koordra.controller.gangs.member_placement import ExcludedFor
 from koordra.controller.gangs.membership import Gang, GangIndex, UngateTracker
-from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, with_idle, within_quota
-from koordra.controller.gangs.planner import Entries, GangPlanner
+from koordra.controller.gangs.phase import GangStatus, Phase, statuses_of, within_quota
+from koordra.controller.gangs.planner import GangPlanner
 from koordra.controller.gangs.reservation import GangReservation
 from koordra.controller.gangs.restart import GangRestarts
 from koordra.controller.placer import Placer
@@ -47,8 +47,6 @@ class GangController:
         on_allocated: commit.OnAllocated,
         excluded: ExcludedFor,
         starves_after: float,
-        place: Place | None = None,
-        entries: Entries | None = None,
         beyond_quota: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._context = context
@@ -63,8 +61,6 @@ class GangController:
             placer,
             on_allocated=on_allocated,
             excluded=excluded,
-            place=place,
-            entries=entries,
             reporter=self._events,
             reservation=self.reservation,
             due=self._schedule,
@@ -149,10 +145,10 @@ class GangController:
         if self._new_nodes:
             changed |= self.all.keys()
         self._new_nodes = False
-        gangs = [self.all[key] for key in changed & self.all.keys()]
-        self._alone |= statuses_of(gangs, nodes=cache.nodes, users=users)
         before = self.statuses
-        self.statuses = with_idle(self.all, self._alone, nodes=cache.nodes, users=users)
+        self.statuses = statuses_of(
+            self.all, self._alone, changed & self.all.keys(), nodes=cache.nodes, users=users
+        )
         changed |= {key for key, status in self.statuses.items() if before.get(key) is not status}
         self._to_sync |= changed
         self._to_plan |= changed

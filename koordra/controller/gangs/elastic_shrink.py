@@ -15,11 +15,11 @@ from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.controller.gangs.annotations import Shrink
 from koordra.controller.gangs.membership import Gang, Member
-from koordra.placement import gang as asked
+from koordra.placement.gang import GangAnswer, GangPlaced
 
 MOST_TRIED: Final = 64
 
-Fits = Callable[[frozenset[str]], asked.GangAnswer]
+Fits = Callable[[frozenset[str]], GangAnswer]
 """The answer as if these claims and pods (by uid) were gone."""
 
 
@@ -51,13 +51,13 @@ def victims_for(
     if not spare:
         return None
     answer = fits(_gone(spare, users))
-    if not isinstance(answer, asked.GangPlaced):
+    if not isinstance(answer, GangPlaced):
         return None
     gone = list(spare)
     for entry in spare[:MOST_TRIED]:
         rest = [other for other in gone if other is not entry]
         without = fits(_gone(rest, users))
-        if rest and isinstance(without, asked.GangPlaced):
+        if rest and isinstance(without, GangPlaced):
             gone, answer = rest, without
     return Victims(tuple(gone), frozenset(placed.node for placed in answer.members))
 
@@ -70,7 +70,7 @@ def _spare(gang: Gang) -> list[Member]:
     """Members that run beyond the least: the last ones."""
     running = [member for member in gang.members if member.is_bound]
     kept = max(0, (gang.terms.least or len(running)) - gang.done)
-    return [member for member in running[kept:] if member.claims is not None and member.claims.ours]
+    return [member for member in running[kept:] if member.ours]
 
 
 def _gone(entries: Iterable[tuple[Gang, Member]], users: Mapping[str, Sequence[Object]]) -> frozenset[str]:
@@ -79,7 +79,7 @@ def _gone(entries: Iterable[tuple[Gang, Member]], users: Mapping[str, Sequence[O
     claims = {
         objects.uid(claim)
         for member in members
-        for claim in (member.claims.ours if member.claims is not None else ())
+        for claim in member.ours
         if {objects.uid(pod) for pod in users.get(objects.key(claim), ())} <= pods
     }
     return frozenset(pods | claims)

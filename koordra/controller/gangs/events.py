@@ -25,7 +25,7 @@ from koordra.controller.gangs.membership import Gang, Member
 from koordra.controller.gangs.phase import Phase
 from koordra.controller.reporting import claim_events
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
-from koordra.placement import gang as asked
+from koordra.placement.gang import GangUnplaced
 
 GATHERING: Final = "GangGathering"
 WAITING: Final = "GangWaiting"
@@ -95,7 +95,7 @@ class GangEvents:
         return tuple(member.pod for member in members if member.uid in fresh)
 
 
-def nearest_miss(answer: asked.GangUnplaced) -> str:
+def nearest_miss(answer: GangUnplaced) -> str:
     """What the first member without a place lacks; empty where the answer does not say."""
     for key in sorted(answer.reasons):
         reasons = answer.reasons[key]

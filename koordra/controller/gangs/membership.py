@@ -68,6 +68,11 @@ class Member:
         return objects.key(self.pod)
 
     @property
+    def ours(self) -> tuple[Object, ...]:
+        """Its claims of koordra's, as far as they are known."""
+        return () if self.claims is None else self.claims.ours
+
+    @property
     def is_bound(self) -> bool:
         return pod_index.is_bound(self.pod)
 

@@ -90,22 +90,19 @@ def status_of(
 
 
 def statuses_of(
-    gangs: Iterable[Gang], *, nodes: Collection[str], users: Mapping[str, Sequence[Object]]
-) -> dict[str, GangStatus]:
-    """By key, each gang judged by itself."""
-    return {gang.key: status_of(gang, nodes=nodes, users=users) for gang in gangs}
-
-
-def with_idle(
     gangs: Mapping[str, Gang],
-    statuses: Mapping[str, GangStatus],
+    alone: dict[str, GangStatus],
+    changed: Iterable[str],
     *,
     nodes: Collection[str],
     users: Mapping[str, Sequence[Object]],
 ) -> dict[str, GangStatus]:
-    """The statuses where a claim that two gangs share is kept by neither while both of them wait."""
-    found = dict(statuses)
-    waiting = [gangs[key] for key, status in statuses.items() if status.phase in _IDLE]
+    """By key. A claim that two gangs share is kept by neither while both of them wait. `alone`: the statuses without regard to other
+    gangs, which are brought up to date for those that have changed."""
+    for key in changed:
+        alone[key] = status_of(gangs[key], nodes=nodes, users=users)
+    found = dict(alone)
+    waiting = [gangs[key] for key, status in alone.items() if status.phase in _IDLE]
     idle = frozenset(member.uid for gang in waiting for member in gang.held)
     for gang in waiting:
         if len(takeable(gang, users, idle)) > len(takeable(gang, users)):
@@ -171,7 +168,7 @@ def takeable(
     inside = {member.uid for member in gang.held} | idle
     found: dict[str, Object] = {}
     for member in gang.held:
-        for claim in member.claims.ours if member.claims is not None else ():
+        for claim in member.ours:
             key = objects.key(claim)
             if (
                 claims_of.is_allocated(claim)
@@ -185,8 +182,7 @@ def takeable(
 
 def places(member: Member) -> set[str]:
     """The nodes that the member's allocated claims pin it to."""
-    claims = member.claims.ours if member.claims is not None else ()
-    return {node for claim in claims if (node := claims_of.node_of(claim)) is not None}
+    return {node for claim in member.ours if (node := claims_of.node_of(claim)) is not None}
 
 
 def _at_most(gang: Gang, members: Sequence[Member], others: int) -> tuple[Member, ...]:

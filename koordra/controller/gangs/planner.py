@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from koordra.allocator.reasons import Cause, Reason
@@ -23,18 +24,17 @@ from koordra.controller.gangs.annotations import GANG_TOPOLOGY
 from koordra.controller.gangs.elastic_shrink import victims_for
 from koordra.controller.gangs.events import GangEvents
 from koordra.controller.gangs.member_placement import (
-    ColocatedMembers,
     ExcludedFor,
-    MemberPlacement,
-    Place,
-    question,
+    PlacementRequest,
+    place_members,
+    request_for,
 )
 from koordra.controller.gangs.membership import Gang
 from koordra.controller.gangs.phase import GangStatus, Phase
 from koordra.controller.gangs.reservation import GangReservation
 from koordra.controller.placer import Placer
 from koordra.logs import get_logger
-from koordra.placement import gang as asked
+from koordra.placement.gang import GangAnswer, GangPlaced, GangUndecided, GangUnplaced, gang_members
 from koordra.placement.index import NodeInfo
 
 log = get_logger(__name__)
@@ -42,9 +42,6 @@ log = get_logger(__name__)
 UNDECIDED_PAUSE: Final = 10.0
 SHRINK_PAUSE: Final = 60.0
 MOST_BUDGET: Final = 64
-
-Entries = Callable[..., Mapping[str, Object]]
-"""`koordra.placement.gang.gang_members`: what containers are to know of the gang, per claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +55,11 @@ class _Considered:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A gang that is looked at: as the engine is asked, its colocated members by key, and the nodes that each is kept off."""
+    """A gang that is looked at, and the places that it is to get."""
 
     gang: Gang
     status: GangStatus
-    question: asked.Gang
-    colocated: Mapping[str, ColocatedMembers]
-    excluded: ExcludedFor
+    request: PlacementRequest
 
 
 class GangPlanner:
@@ -77,8 +72,6 @@ class GangPlanner:
         *,
         on_allocated: commit.OnAllocated,
         excluded: ExcludedFor,
-        place: Place | None,
-        entries: Entries | None,
         reporter: GangEvents,
         reservation: GangReservation,
         due: Callable[[str, float | None], None],
@@ -87,8 +80,6 @@ class GangPlanner:
         self._placer = placer
         self._on_allocated = on_allocated
         self._excluded = excluded
-        self._placement = MemberPlacement(placer, place=place)
-        self._entries = entries
         self._events = reporter
         self._reservation = reservation
         self._due = due
@@ -119,8 +110,14 @@ class GangPlanner:
         if not status.plan:
             self._considered.pop(key, None)
             return True
-        excluded = self._excluded_for(gang)
-        turn = _Turn(gang, status, *question(gang, status, self._placer, excluded=excluded), excluded)
+        reserved = self._reservation.excluded(gang.urgency, gang.key)
+        turn = _Turn(
+            gang,
+            status,
+            request_for(
+                gang, status, self._placer, excluded=lambda group: {**reserved, **self._excluded(group)}
+            ),
+        )
         basis = self._basis(turn)
         before = self._considered.pop(key, None)
         same = before is not None and before.basis == basis
@@ -129,11 +126,11 @@ class GangPlanner:
             self._reserve(turn, now)
             return True
         budget = before.budget * 2 if before is not None and same else 1
-        answer = self._place(turn, budget=budget)
-        if isinstance(answer, asked.GangPlaced):
+        answer = place_members(turn.request, self._placer, budget=budget)
+        if isinstance(answer, GangPlaced):
             self._write(turn, answer)
             return False
-        undecided = isinstance(answer, asked.GangUndecided)
+        undecided = isinstance(answer, GangUndecided)
         until = now + UNDECIDED_PAUSE if undecided else None
         self._considered[key] = _Considered(basis, until, min(budget, MOST_BUDGET))
         self._due(key, until)
@@ -146,16 +143,8 @@ class GangPlanner:
             self._reserve(turn, now)
         return True
 
-    def _excluded_for(self, gang: Gang) -> ExcludedFor:
-        reserved = self._reservation.excluded(gang.urgency, gang.key)
-        return lambda group: {**reserved, **self._excluded(group)}
-
-    def _place(
-        self, turn: _Turn, *, budget: int = 1, without: frozenset[str] = frozenset()
-    ) -> asked.GangAnswer:
-        return self._placement.place(
-            turn.question, turn.colocated, excluded=turn.excluded, budget=budget, without=without
-        )
+    def _without(self, turn: _Turn, gone: frozenset[str]) -> GangAnswer:
+        return place_members(turn.request, self._placer, without=gone)
 
     def _basis(self, turn: _Turn) -> tuple[object, ...]:
         members = tuple(
@@ -166,26 +155,24 @@ class GangPlanner:
                 member.group.allocated,
                 tuple((node, member.excluded[node].detail) for node in sorted(member.excluded)),
             )
-            for member in turn.question.members
+            for member in turn.request.gang.members
         )
-        fixed = tuple((entry.key, entry.node) for entry in turn.question.fixed)
+        fixed = tuple((entry.key, entry.node) for entry in turn.request.gang.fixed)
         return self._epoch, turn.status.phase, turn.status.needed, members, fixed
 
     # it fits
 
-    def _write(self, turn: _Turn, answer: asked.GangPlaced) -> None:
+    def _write(self, turn: _Turn, answer: GangPlaced) -> None:
         gang, growing = turn.gang, turn.status.phase is Phase.GROWING
-        entries: Mapping[str, Object] = {}
-        if self._entries is not None:
-            hosts = {member.key: _host(member.pod) for member in gang.members}
-            entries = self._entries(gang.ref.name, answer, fixed=turn.question.fixed, hosts=hosts)
+        hosts = {member.key: _host(member.pod) for member in gang.members}
+        fixed = turn.request.gang.fixed
         written = commit.allocate(
             gang,
             answer,
-            turn.colocated,
+            turn.request.groups,
             context=self._context,
             on_allocated=self._on_allocated,
-            config=entries,
+            config=gang_members(gang.ref.name, answer, fixed=fixed, hosts=hosts),
             undo=not growing,
         )
         if not written:
@@ -204,30 +191,28 @@ class GangPlanner:
 
     # it does not fit
 
-    def _tell_waiting(self, turn: _Turn, answer: asked.GangUnplaced) -> None:
+    def _tell_waiting(self, turn: _Turn, answer: GangUnplaced) -> None:
         gang = turn.gang
         reason = events.OF_PHASE.get(turn.status.phase)
         if reason is not None:
-            unknown = answer.text.startswith(f"{turn.question.required} is no ")
+            unknown = answer.text.startswith(f"{turn.request.gang.required} is no ")
             said = f"annotation {GANG_TOPOLOGY}: " if unknown else ""
             self._events.report(gang, reason, f"{said}{answer.text}{events.nearest_miss(answer)}")
         text = f"waits with its gang {gang.key}: {answer.text}"
         waits = Reason(None, None, None, Cause.NODE_UNSUITABLE.value, text)
-        for key, together in turn.colocated.items():
-            for claim in together.group.pending:
-                self._context.events.waiting(
-                    claim, together.group.users(claim), answer.reasons.get(key) or (waits,)
-                )
+        for key, group in turn.request.groups.items():
+            for claim in group.pending:
+                self._context.events.waiting(claim, group.users(claim), answer.reasons.get(key) or (waits,))
 
     def _reserve(self, turn: _Turn, now: float) -> None:
         """Nodes for a gang that starves."""
         if turn.status.phase is not Phase.WAITING or not self._reservation.starves(turn.gang, now=now):
             return
         nodes = sorted(self._placer.nodes.values(), key=lambda info: (len(info.holders), info.name))
-        number = max(1, len(turn.question.members) // 2)
+        number = max(1, len(turn.request.gang.members) // 2)
         while True:
-            answer = self._place(turn, without=_all_on(nodes[:number], self._context.users()))
-            if isinstance(answer, asked.GangPlaced):
+            answer = self._without(turn, _all_on(nodes[:number], self._context.users()))
+            if isinstance(answer, GangPlaced):
                 self._reservation.reserve(turn.gang, {placed.node for placed in answer.members}, now=now)
                 log.info("nodes_reserved", gang=turn.gang.key, nodes=len(answer.members))
                 return
@@ -241,9 +226,7 @@ class GangPlanner:
         key = turn.gang.key
         if self._shrunk.get(key, 0.0) > now:
             return
-        found = victims_for(
-            turn.gang, gangs, self._context.users(), fits=lambda gone: self._place(turn, without=gone)
-        )
+        found = victims_for(turn.gang, gangs, self._context.users(), fits=partial(self._without, turn))
         if found is None:
             return
         self._shrunk[key] = now + SHRINK_PAUSE

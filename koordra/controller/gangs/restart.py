@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from koordra.api import objects
+from koordra.controller import claims as claims_of
 from koordra.controller.allocation.pass_context import PassContext
 from koordra.controller.gangs import commit, events
 from koordra.controller.gangs.annotations import Policy
 from koordra.controller.gangs.events import GangEvents
-from koordra.controller.gangs.membership import Gang, Member
+from koordra.controller.gangs.membership import Gang
 
 EVICT_PAUSE: Final = 5.0
 EVICT_PATIENCE: Final = 60.0
@@ -49,7 +49,9 @@ class GangRestarts:
             return self._go_on(gang, now)
         running = sum(1 for member in committed if member.is_bound) + len(gang.without_claims) + gang.done
         open_members = [member for member in gang.members if not member.is_bound]
-        holding = any(member.is_bound or _holds(member) for member in committed)
+        holding = any(
+            member.is_bound or any(map(claims_of.is_allocated, member.ours)) for member in committed
+        )
         if running >= (gang.terms.least or 0) or not open_members or not holding:
             self._below.pop(key, None)
             return None
@@ -85,9 +87,3 @@ class GangRestarts:
             commit.evict(gang.committed, context=self._context)
             self._again[gang.key] = now + EVICT_PAUSE
         return self._again[gang.key]
-
-
-def _holds(member: Member) -> bool:
-    return member.claims is not None and any(
-        (objects.status_of(claim)).get("allocation") for claim in member.claims.ours
-    )

@@ -15,21 +15,14 @@ from koordra.controller.gangs import events
 from koordra.controller.gangs.annotations import GANG, GANG_MIN, GANG_TIMEOUT, gang_of, terms_of
 from koordra.controller.gangs.membership import GangIndex, UngateTracker
 from koordra.errors import ApiError, ApiUnreachable, Forbidden
-from koordra.placement.gang import place_gang
-from tests.fakes.gang_cluster import GangCluster
-from tests.fakes.joint_cluster import explode_at, gpu_slice, node
+from tests.fakes.joint_cluster import JointCluster, explode_at, gpu_slice, node
 from tests.fakes.kube_api import Killed, Write
 from tests.unit.gangs.test_gang_course import allocated, bind, let_go, member, told
 
 MINUTE = {GANG_TIMEOUT: "60s"}
 
 
-@pytest.fixture(autouse=True)
-def places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GangCluster, "place", staticmethod(place_gang))
-
-
-def foreign(cluster: GangCluster, name: str, *, least: int, claims: bool = True, **spec: Any) -> None:
+def foreign(cluster: JointCluster, name: str, *, least: int, claims: bool = True, **spec: Any) -> None:
     """A member of a gang of Koordinator's; one without claims is not held."""
     if claims:
         cluster.claim(name)
@@ -39,12 +32,12 @@ def foreign(cluster: GangCluster, name: str, *, least: int, claims: bool = True,
     cluster.api.edit(PODS, name, lambda found: found["metadata"].update(annotations=said))
 
 
-def more_room(cluster: GangCluster, name: str = "later", gpus: int = 1) -> None:
+def more_room(cluster: JointCluster, name: str = "later", gpus: int = 1) -> None:
     cluster.api.create(NODES, node(name))
     cluster.api.create(RESOURCE_SLICES, gpu_slice(name, gpus))
 
 
-def a_launcher_that_runs(cluster: GangCluster) -> None:
+def a_launcher_that_runs(cluster: JointCluster) -> None:
     foreign(cluster, "launcher", least=4, claims=False)
     cluster.api.edit(PODS, "launcher", lambda found: found["spec"].update(nodeName="n0"))
     for number in range(3):
@@ -53,7 +46,7 @@ def a_launcher_that_runs(cluster: GangCluster) -> None:
 
 @pytest.mark.parametrize("step", range(6))
 def test_a_launcher_of_others_that_runs_commits_nobody(step: int) -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     a_launcher_that_runs(cluster)
     cluster.caches.deliver()
     cluster.api.after = explode_at(step, Killed)
@@ -69,7 +62,7 @@ def test_a_launcher_of_others_that_runs_commits_nobody(step: int) -> None:
 
 
 def test_a_launcher_of_others_that_runs_counts_and_is_not_evicted() -> None:
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     a_launcher_that_runs(cluster)
     evictions: list[Write] = []
     cluster.api.before = lambda write: evictions.append(write) if write.subresource == "eviction" else None
@@ -93,7 +86,7 @@ def test_a_launcher_of_others_that_runs_counts_and_is_not_evicted() -> None:
     ],
 )
 def test_a_tenants_long_numbers_do_not_end_the_pass(name: str, text: str) -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     for member_name in ("w0", "w1"):
         member(cluster, member_name, terms={name: text})
     cluster.claim("neighbour")
@@ -103,7 +96,7 @@ def test_a_tenants_long_numbers_do_not_end_the_pass(name: str, text: str) -> Non
 
 
 def test_a_name_that_no_write_could_carry_is_refused() -> None:
-    cluster = GangCluster()
+    cluster = JointCluster()
     for name in ("w0", "w1"):
         member(cluster, name, gang="x" * 20_000)
     cluster.settle()
@@ -113,7 +106,7 @@ def test_a_name_that_no_write_could_carry_is_refused() -> None:
 
 @pytest.mark.parametrize("gang", ["my job", "line\nbreak"])
 def test_a_name_that_containers_could_not_be_told_is_refused(gang: str) -> None:
-    cluster = GangCluster()
+    cluster = JointCluster()
     for name in ("w0", "w1"):
         member(cluster, name, gang=gang)
     cluster.settle()
@@ -122,7 +115,7 @@ def test_a_name_that_containers_could_not_be_told_is_refused(gang: str) -> None:
 
 
 def test_gangs_of_one_name_in_two_systems_are_two() -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     for number in range(2):
         member(cluster, f"k{number}")
         foreign(cluster, f"f{number}", least=2)
@@ -133,9 +126,9 @@ def test_gangs_of_one_name_in_two_systems_are_two() -> None:
 BUDGET = ApiUnreachable("Cannot evict pod as it would violate the pod's disruption budget", code=429)
 
 
-def short_and_overdue(refused: set[str], why: ApiError = BUDGET) -> GangCluster:
+def short_and_overdue(refused: set[str], why: ApiError = BUDGET) -> JointCluster:
     """One of two members runs, its time is over, and these pods may not be evicted."""
-    cluster = GangCluster(nodes=2, gpus=1)
+    cluster = JointCluster(nodes=2, gpus=1)
     for name in ("w0", "w1"):
         member(cluster, name, terms=MINUTE)
     cluster.settle()
@@ -195,7 +188,7 @@ def test_a_gang_of_which_a_part_may_be_evicted_completes_itself_too() -> None:
 
 
 def test_a_member_whose_gate_somebody_lifted_after_the_start_gets_devices() -> None:
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     for number in range(3):
         member(cluster, f"w{number}")
     cluster.settle()
@@ -209,7 +202,7 @@ def test_a_member_whose_gate_somebody_lifted_after_the_start_gets_devices() -> N
 
 @pytest.mark.parametrize("step", range(6))
 def test_a_claim_that_two_waiting_gangs_share_is_held_by_neither(step: int) -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     cluster.claim("shared")
     entry = {"name": "shared", "resourceClaimName": "shared"}
     for gang in "ab":
@@ -231,7 +224,7 @@ def test_a_claim_that_two_waiting_gangs_share_is_held_by_neither(step: int) -> N
 
 def test_a_running_pod_that_changes_its_gang_takes_nobodys_turn() -> None:
     """A gang that has started comes first among those of its priority, not before higher ones."""
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     for name in ("w0", "w1"):
         member(cluster, name)
     cluster.settle()
@@ -269,7 +262,7 @@ def gathered(pod: Object, namespace: Object) -> int:
 
 
 def test_a_retried_pod_of_a_job_takes_the_place_of_the_failed_one() -> None:
-    cluster = GangCluster(nodes=2, gpus=1)
+    cluster = JointCluster(nodes=2, gpus=1)
 
     def numbered(name: str, index: str) -> None:
         member(cluster, name)
@@ -306,7 +299,7 @@ def test_a_part_of_a_workload_with_the_policy_basic_is_no_gang() -> None:
 
 def test_a_claim_that_cannot_be_read_is_told_and_its_gang_waits() -> None:
     """The webhook would have refused it; who comes past the webhook must not stop the others."""
-    cluster = GangCluster(nodes=1, gpus=4)
+    cluster = JointCluster(nodes=1, gpus=4)
     for number in range(2):
         member(cluster, f"w{number}", least=2)
     wrong = {"apiVersion": "koordra.io/v1alpha1", "kind": "JointAllocation", "scope": "Galaxy"}
@@ -321,7 +314,7 @@ def test_a_claim_that_cannot_be_read_is_told_and_its_gang_waits() -> None:
 
 
 def test_a_taint_rule_that_cannot_be_read_stops_no_pass() -> None:
-    cluster = GangCluster(nodes=1, gpus=4)
+    cluster = JointCluster(nodes=1, gpus=4)
     cluster.api.create(
         DEVICE_TAINT_RULES,
         {

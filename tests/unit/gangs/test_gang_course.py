@@ -10,7 +10,7 @@ import pytest
 from koordra.api import names, objects
 from koordra.api.kinds import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from koordra.api.objects import Object
-from koordra.controller.gangs import events
+from koordra.controller.gangs import events, member_placement
 from koordra.controller.gangs.annotations import (
     COMMITTED,
     GANG,
@@ -21,21 +21,19 @@ from koordra.controller.gangs.annotations import (
     GANG_TOPOLOGY,
 )
 from koordra.errors import ApiUnreachable, Invalid
-from koordra.placement.gang import place_gang
-from tests.fakes.gang_cluster import GangCluster
-from tests.fakes.joint_cluster import explode_at, gpu_slice, node
+from tests.fakes.joint_cluster import JointCluster, explode_at, gpu_slice, node
 from tests.fakes.kube_api import Killed, Write
 
 
-@pytest.fixture(autouse=True, params=["place_gang", "one by one"])
+@pytest.fixture(autouse=True, params=["together", "one by one"])
 def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything holds with the allocator for gangs and without."""
-    chosen = staticmethod(place_gang) if request.param == "place_gang" else None
-    monkeypatch.setattr(GangCluster, "place", chosen)
+    """Everything holds for members that are placed together, and for those that are in each other's way."""
+    if request.param == "one by one":
+        monkeypatch.setattr(member_placement, "is_obstructed", lambda *_: True)
 
 
 def member(
-    cluster: GangCluster,
+    cluster: JointCluster,
     name: str,
     *,
     gang: str = "train",
@@ -56,11 +54,11 @@ def member(
     return cluster.api.get(PODS, objects.name(pod))
 
 
-def gates(cluster: GangCluster, name: str) -> list[str]:
+def gates(cluster: JointCluster, name: str) -> list[str]:
     return [gate["name"] for gate in cluster.api.get(PODS, name)["spec"].get("schedulingGates") or ()]
 
 
-def allocated(cluster: GangCluster) -> list[str]:
+def allocated(cluster: JointCluster) -> list[str]:
     return [
         objects.name(claim)
         for claim in cluster.api.all(RESOURCE_CLAIMS)
@@ -68,16 +66,16 @@ def allocated(cluster: GangCluster) -> list[str]:
     ]
 
 
-def let_go(cluster: GangCluster) -> list[str]:
+def let_go(cluster: JointCluster) -> list[str]:
     return [objects.name(pod) for pod in cluster.api.all(PODS) if COMMITTED in objects.annotations_of(pod)]
 
 
-def told(cluster: GangCluster, reason: str) -> list[str]:
+def told(cluster: JointCluster, reason: str) -> list[str]:
     return [happening.message for happening in cluster.told if happening.reason == reason]
 
 
 def test_a_gang_is_placed_and_let_go_as_a_whole() -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     for number in range(4):
         member(cluster, f"w{number}", least=4)
     cluster.settle()
@@ -90,7 +88,7 @@ def test_a_gang_is_placed_and_let_go_as_a_whole() -> None:
 
 
 def test_a_gang_that_does_not_fit_as_a_whole_gets_nothing() -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     for number in range(5):
         member(cluster, f"w{number}", least=5)
     cluster.settle()
@@ -100,7 +98,7 @@ def test_a_gang_that_does_not_fit_as_a_whole_gets_nothing() -> None:
 
 
 def test_members_that_are_not_all_there_get_nothing() -> None:
-    cluster = GangCluster()
+    cluster = JointCluster()
     member(cluster, "w0", least=3)
     member(cluster, "w1", least=3)
     cluster.settle()
@@ -112,7 +110,7 @@ def test_members_that_are_not_all_there_get_nothing() -> None:
 
 
 def test_an_ungated_gang_is_refused() -> None:
-    cluster = GangCluster()
+    cluster = JointCluster()
     member(cluster, "w0")
     member(cluster, "w1", gated=False)
     cluster.settle()
@@ -122,7 +120,7 @@ def test_an_ungated_gang_is_refused() -> None:
 
 
 def test_members_that_disagree_are_refused() -> None:
-    cluster = GangCluster()
+    cluster = JointCluster()
     member(cluster, "w0", least=2)
     member(cluster, "w1", least=3)
     cluster.settle()
@@ -131,7 +129,7 @@ def test_members_that_disagree_are_refused() -> None:
 
 
 def test_a_member_without_claims_is_held_and_let_go_with_the_others() -> None:
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     member(cluster, "launcher", least=3, claims=False)
     member(cluster, "w0", least=3)
     cluster.settle()
@@ -143,7 +141,7 @@ def test_a_member_without_claims_is_held_and_let_go_with_the_others() -> None:
 
 
 def test_a_foreign_gate_is_waited_for() -> None:
-    cluster = GangCluster()
+    cluster = JointCluster()
     member(cluster, "w0")
     member(cluster, "w1")
     cluster.api.edit(
@@ -160,7 +158,7 @@ def test_a_foreign_gate_is_waited_for() -> None:
 @pytest.mark.parametrize("kind", ["lost", "unanswered", "refused"])
 def test_a_write_that_fails_leaves_nothing_allocated(step: int, kind: str) -> None:
     """At each of the ten writes (finalizer, allocation and gate of each member) something goes wrong once."""
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     names_of = [f"w{number}" for number in range(3)]
     for name in names_of:
         member(cluster, name, least=3)
@@ -192,7 +190,7 @@ def test_a_write_that_fails_leaves_nothing_allocated(step: int, kind: str) -> No
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", range(12))
 def test_killed_at_each_write(step: int, after: bool) -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     names_of = [f"w{number}" for number in range(4)]
     for name in names_of:
         member(cluster, name, least=4)
@@ -214,7 +212,7 @@ def test_killed_at_each_write(step: int, after: bool) -> None:
 
 @pytest.mark.parametrize("step", range(12))
 def test_killed_and_a_member_gone_before_the_next(step: int) -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     names_of = [f"w{number}" for number in range(4)]
     for name in names_of:
         member(cluster, name, least=4)
@@ -235,13 +233,13 @@ def test_killed_and_a_member_gone_before_the_next(step: int) -> None:
         assert allocated(cluster) == []
 
 
-def bind(cluster: GangCluster, *members: str) -> None:
+def bind(cluster: JointCluster, *members: str) -> None:
     for name in members:
         cluster.scheduler_binds(name, name)
 
 
 def test_of_two_gangs_that_do_not_fit_together_one_is_whole() -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     for number in range(3):
         member(cluster, f"a{number}", gang="a", least=3)
         member(cluster, f"b{number}", gang="b", least=3)
@@ -256,7 +254,7 @@ def test_of_two_gangs_that_do_not_fit_together_one_is_whole() -> None:
 
 
 def test_priority_comes_first() -> None:
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     for number in range(2):
         member(cluster, f"a{number}", gang="a")
         member(cluster, f"b{number}", gang="b", priority=10)
@@ -265,7 +263,7 @@ def test_priority_comes_first() -> None:
 
 
 def test_a_no_after_the_commit_is_planned_again_beside_the_others() -> None:
-    cluster = GangCluster(nodes=3, gpus=1)
+    cluster = JointCluster(nodes=3, gpus=1)
     member(cluster, "w0")
     member(cluster, "w1")
     cluster.settle()
@@ -277,7 +275,7 @@ def test_a_no_after_the_commit_is_planned_again_beside_the_others() -> None:
 
 
 def test_after_its_time_a_gang_that_cannot_complete_is_restarted() -> None:
-    cluster = GangCluster(nodes=2, gpus=1)
+    cluster = JointCluster(nodes=2, gpus=1)
     terms = {GANG_TIMEOUT: "60s"}
     member(cluster, "w0", terms=terms)
     member(cluster, "w1", terms=terms)
@@ -299,7 +297,7 @@ def test_after_its_time_a_gang_that_cannot_complete_is_restarted() -> None:
 
 
 def test_with_the_policy_keep_nobody_is_evicted() -> None:
-    cluster = GangCluster(nodes=2, gpus=1)
+    cluster = JointCluster(nodes=2, gpus=1)
     terms = {GANG_TIMEOUT: "60s", "koordra.io/gang-policy": "Keep"}
     member(cluster, "w0", terms=terms)
     member(cluster, "w1", terms=terms)
@@ -316,7 +314,7 @@ def test_with_the_policy_keep_nobody_is_evicted() -> None:
 
 
 def test_an_elastic_gang_starts_with_the_least_and_grows() -> None:
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     terms = {GANG_MAX: "4"}
     for number in range(5):
         member(cluster, f"w{number}", least=2, terms=terms)
@@ -332,7 +330,7 @@ def test_an_elastic_gang_starts_with_the_least_and_grows() -> None:
 
 
 def test_growing_comes_after_everybody_else() -> None:
-    cluster = GangCluster(nodes=1, gpus=2)
+    cluster = JointCluster(nodes=1, gpus=2)
     for number in range(3):
         member(cluster, f"w{number}", least=2)
     cluster.settle()
@@ -346,7 +344,7 @@ def test_growing_comes_after_everybody_else() -> None:
 
 
 def test_an_elastic_gang_makes_room_where_that_is_its_policy() -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
+    cluster = JointCluster(nodes=2, gpus=2)
     terms = {GANG_SHRINK: "ForOthers"}
     for number in range(4):
         member(cluster, f"e{number}", gang="e", least=2, terms=terms)
@@ -368,7 +366,7 @@ def test_an_elastic_gang_makes_room_where_that_is_its_policy() -> None:
 
 def test_a_lost_node_before_the_commit_undoes_the_gang() -> None:
     """Killed between the last allocation and the first gate; then a node goes away."""
-    cluster = GangCluster(nodes=2, gpus=1)
+    cluster = JointCluster(nodes=2, gpus=1)
     member(cluster, "w0")
     member(cluster, "w1")
     cluster.caches.deliver()
@@ -385,7 +383,7 @@ def test_a_lost_node_before_the_commit_undoes_the_gang() -> None:
 
 
 def test_a_large_gang_does_not_starve() -> None:
-    cluster = GangCluster(nodes=2, gpus=2, starves_after=60.0)
+    cluster = JointCluster(nodes=2, gpus=2, starves_after=60.0)
     for number in range(4):
         cluster.claim(f"s{number}")
         cluster.pod(f"s{number}", f"s{number}")
@@ -406,9 +404,7 @@ def test_a_large_gang_does_not_starve() -> None:
 
 
 def test_a_topology_that_nobody_knows_is_told_with_its_annotation() -> None:
-    cluster = GangCluster(nodes=2, gpus=2)
-    if GangCluster.place is None:
-        return  # places one by one know no fabric
+    cluster = JointCluster(nodes=2, gpus=2)
     for number in range(2):
         member(cluster, f"w{number}", terms={GANG_TOPOLOGY: "rack"})
     cluster.settle()

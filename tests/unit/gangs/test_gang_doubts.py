@@ -6,8 +6,7 @@ import pytest
 
 from koordra.api.kinds import NODES
 from koordra.errors import ApiUnreachable
-from tests.fakes.gang_cluster import GangCluster
-from tests.fakes.joint_cluster import explode_at
+from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Write
 from tests.unit.gangs.test_gang_course import allocated, bind, gates, let_go, member
 
@@ -15,8 +14,8 @@ FIRST_LIFT = 4
 """After a finalizer and an allocation for each of two members."""
 
 
-def two_members_and_an_ungating_without_an_answer(*, written: bool) -> GangCluster:
-    cluster = GangCluster(nodes=2, gpus=1)
+def two_members_and_an_ungating_without_an_answer(*, written: bool) -> JointCluster:
+    cluster = JointCluster(nodes=2, gpus=1)
     member(cluster, "w0")
     member(cluster, "w1")
     cluster.caches.deliver()

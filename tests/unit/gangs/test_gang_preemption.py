@@ -7,18 +7,12 @@ import random
 import pytest
 
 from koordra.errors import ApiUnreachable
-from koordra.placement.gang import place_gang
-from tests.fakes.gang_cluster import GangCluster
+from tests.fakes.joint_cluster import JointCluster
 from tests.fakes.kube_api import Write
 from tests.unit.gangs.test_gang_course import member
 
 
-@pytest.fixture(autouse=True)
-def _places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GangCluster, "place", staticmethod(place_gang))
-
-
-def hold(cluster: GangCluster, *names_of: str) -> None:
+def hold(cluster: JointCluster, *names_of: str) -> None:
     """The scheduler binds them and the kubelet runs them."""
     cluster.settle()
     for name in names_of:
@@ -26,18 +20,18 @@ def hold(cluster: GangCluster, *names_of: str) -> None:
     cluster.settle()
 
 
-def evicted(cluster: GangCluster) -> list[str]:
+def evicted(cluster: JointCluster) -> list[str]:
     return sorted(write.name for write in cluster.api.writes if write.subresource == "eviction")
 
 
-def urgent(cluster: GangCluster, *, count: int = 1, priority: int = 10) -> None:
+def urgent(cluster: JointCluster, *, count: int = 1, priority: int = 10) -> None:
     cluster.claim("high", count=count)
     cluster.pod("high", "high", priority=priority)
     cluster.settle()
 
 
 def test_a_gang_is_one_victim() -> None:
-    cluster = GangCluster(nodes=2, gpus=1, preemption=True)
+    cluster = JointCluster(nodes=2, gpus=1, preemption=True)
     for name in ("w0", "w1"):
         member(cluster, name, priority=1)
     hold(cluster, "w0", "w1")
@@ -46,7 +40,7 @@ def test_a_gang_is_one_victim() -> None:
 
 
 def test_a_single_pod_is_taken_before_a_gang() -> None:
-    cluster = GangCluster(nodes=3, gpus=1, preemption=True)
+    cluster = JointCluster(nodes=3, gpus=1, preemption=True)
     for name in ("w0", "w1"):
         member(cluster, name, priority=1)
     hold(cluster, "w0", "w1")
@@ -58,7 +52,7 @@ def test_a_single_pod_is_taken_before_a_gang() -> None:
 
 
 def test_a_gang_with_one_member_that_is_as_urgent_is_nobodys_victim() -> None:
-    cluster = GangCluster(nodes=2, gpus=1, preemption=True)
+    cluster = JointCluster(nodes=2, gpus=1, preemption=True)
     member(cluster, "w0", priority=1)
     member(cluster, "w1", priority=10)
     hold(cluster, "w0", "w1")
@@ -67,7 +61,7 @@ def test_a_gang_with_one_member_that_is_as_urgent_is_nobodys_victim() -> None:
 
 
 def test_a_gang_that_a_budget_keeps_is_not_torn_again_and_again() -> None:
-    cluster = GangCluster(nodes=2, gpus=1, preemption=True)
+    cluster = JointCluster(nodes=2, gpus=1, preemption=True)
     for name in ("w0", "w1"):
         member(cluster, name, priority=1)
     hold(cluster, "w0", "w1")
@@ -94,7 +88,7 @@ def test_whoever_is_evicted_no_gang_loses_a_part_of_its_members(seed: int) -> No
     """Made-up clusters full of single pods and gangs; one that is more urgent than some of them comes."""
     draw = random.Random(seed)
     nodes, gpus = draw.randint(1, 3), draw.randint(1, 3)
-    cluster = GangCluster(nodes=nodes, gpus=gpus, preemption=True)
+    cluster = JointCluster(nodes=nodes, gpus=gpus, preemption=True)
     gangs: dict[str, list[str]] = {}
     priority: dict[str, int] = {}
     room = nodes * gpus

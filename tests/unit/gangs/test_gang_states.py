@@ -8,15 +8,14 @@ import pytest
 
 from koordra.api.kinds import NODES, PODS, RESOURCE_SLICES
 from koordra.controller.gangs.phase import Phase
-from tests.fakes.gang_cluster import GangCluster
-from tests.fakes.joint_cluster import explode_at
+from tests.fakes.joint_cluster import JointCluster, explode_at
 from tests.fakes.kube_api import Killed
 from tests.unit.gangs.test_gang_course import allocated, bind, let_go, member
 
 MEMBERS = ("w0", "w1", "w2")
 
 
-def cut_off(cluster: GangCluster, *, after: int) -> None:
+def cut_off(cluster: JointCluster, *, after: int) -> None:
     """The controller is killed right after this write, and another one starts."""
     cluster.caches.deliver()
     cluster.api.after = explode_at(after - 1, Killed)
@@ -26,13 +25,13 @@ def cut_off(cluster: GangCluster, *, after: int) -> None:
     cluster.start_again()
 
 
-def gathering(cluster: GangCluster) -> None:
+def gathering(cluster: JointCluster) -> None:
     for name in MEMBERS[:2]:
         member(cluster, name, least=3)
     cluster.settle()
 
 
-def waiting(cluster: GangCluster) -> None:
+def waiting(cluster: JointCluster) -> None:
     cluster.claim("other", count=2)
     cluster.pod("other", "other")
     cluster.settle()
@@ -41,43 +40,43 @@ def waiting(cluster: GangCluster) -> None:
     cluster.settle()
 
 
-def partially_allocated(cluster: GangCluster) -> None:
+def partially_allocated(cluster: JointCluster) -> None:
     for name in MEMBERS:
         member(cluster, name, least=3)
     cut_off(cluster, after=4)
 
 
-def ready(cluster: GangCluster) -> None:
+def ready(cluster: JointCluster) -> None:
     for name in MEMBERS:
         member(cluster, name, least=3)
     cut_off(cluster, after=6)
 
 
-def half_let_go(cluster: GangCluster) -> None:
+def half_let_go(cluster: JointCluster) -> None:
     for name in MEMBERS:
         member(cluster, name, least=3)
     cut_off(cluster, after=7)
 
 
-def committed(cluster: GangCluster) -> None:
+def committed(cluster: JointCluster) -> None:
     for name in MEMBERS:
         member(cluster, name, least=3)
     cluster.settle()
 
 
-def half_bound(cluster: GangCluster) -> None:
+def half_bound(cluster: JointCluster) -> None:
     committed(cluster)
     bind(cluster, "w0", "w1")
     cluster.settle()
 
 
-def whole(cluster: GangCluster) -> None:
+def whole(cluster: JointCluster) -> None:
     committed(cluster)
     bind(cluster, *MEMBERS)
     cluster.settle()
 
 
-STATES: dict[str, tuple[Callable[[GangCluster], None], bool]] = {
+STATES: dict[str, tuple[Callable[[JointCluster], None], bool]] = {
     "gathering": (gathering, False),
     "waiting": (waiting, False),
     "partially allocated": (partially_allocated, False),
@@ -89,7 +88,7 @@ STATES: dict[str, tuple[Callable[[GangCluster], None], bool]] = {
 }
 
 
-def lose_a_node(cluster: GangCluster) -> None:
+def lose_a_node(cluster: JointCluster) -> None:
     """The node of the last member that has one, with its slice and the pods that were bound there."""
     held = [name for name in MEMBERS if name in allocated(cluster)]
     lost = cluster.node_of(held[-1]) if held else "n1"
@@ -101,16 +100,16 @@ def lose_a_node(cluster: GangCluster) -> None:
     cluster.api.delete(RESOURCE_SLICES, f"{lost}-koordra")
 
 
-def delete_a_member(cluster: GangCluster) -> None:
+def delete_a_member(cluster: JointCluster) -> None:
     living = [pod["metadata"]["name"] for pod in cluster.api.all(PODS) if pod["metadata"]["name"] in MEMBERS]
     cluster.pod_ends(living[0], living[0])
 
 
-def nothing(_cluster: GangCluster) -> None:
+def nothing(_cluster: JointCluster) -> None:
     return
 
 
-def the_scheduler_lets_go_of_lost_nodes(cluster: GangCluster) -> None:
+def the_scheduler_lets_go_of_lost_nodes(cluster: JointCluster) -> None:
     """A member whose devices are on a node that is gone: kube-scheduler erases the allocation."""
     nodes = {node["metadata"]["name"] for node in cluster.api.all(NODES)}
     for name in let_go(cluster):
@@ -123,8 +122,8 @@ def the_scheduler_lets_go_of_lost_nodes(cluster: GangCluster) -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["same controller", "new controller"])
 @pytest.mark.parametrize("happens", [nothing, lose_a_node, delete_a_member])
 @pytest.mark.parametrize("state", STATES)
-def test_whole_or_nothing(state: str, happens: Callable[[GangCluster], None], again: bool) -> None:
-    cluster = GangCluster(nodes=3, gpus=2)
+def test_whole_or_nothing(state: str, happens: Callable[[JointCluster], None], again: bool) -> None:
+    cluster = JointCluster(nodes=3, gpus=2)
     reach, was_committed = STATES[state]
     reach(cluster)
     assert bool(let_go(cluster)) == was_committed

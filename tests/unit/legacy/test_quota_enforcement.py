@@ -20,8 +20,6 @@ from koordra.controller.legacy.controller import LegacyController
 from koordra.controller.legacy.quota import Charge, PodCharge, beyond
 from koordra.controller.legacy.settings import LegacySettings, in_a_cluster
 from koordra.controller.reconciler import Reconciler
-from koordra.placement.gang import place_gang
-from koordra.placement.gang.rank_assignment import gang_members
 from tests.fakes.joint_cluster import JointCluster
 from tests.unit.legacy.cluster import Cluster, Object, a_quota, of_kind, pod
 
@@ -127,8 +125,6 @@ class Leader(JointCluster):
             clock=lambda: self.now,
             sinks=(self.told.append,),
             quota=self.keeper.held,
-            place_gang=place_gang,
-            gang_entries=gang_members,
         )
 
     def find(self, kind: Kind, key: str) -> Object | None:
