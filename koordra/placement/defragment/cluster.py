@@ -11,6 +11,7 @@ it excludes is excluded; selectors, constraints and predicates are the engine's 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -70,21 +71,42 @@ def free(manifests: Iterable[Mapping[str, Any]], shape: Shape) -> dict[str, Any]
     engine, given = engine_for(), Manifests.of(manifests)
     given.fill(engine.index)
     engine.settle()
-    cluster = _Cluster.of(engine)
-    units = _units(engine, given.pods, cluster.devices)
+    nodes = {name: info.node for name, info in engine.index.nodes.items()}
+    devices = [one.closed() for one in nodes_of(nodes, engine.index.inventory)]
+    cluster = _Cluster(engine, devices, tuple(dict.fromkeys(one.kind for one in devices)))
+    units = _units(engine, given.pods, devices)
     least, states = 0, cluster.states()
+    wanted = {
+        "gpus": shape.gpus,
+        "nics": shape.nics,
+        "scope": next(name for name, level in SCOPES.items() if level == shape.scope),
+    }
     for _ in range(MOST_TRIES):
         found = defragment(cluster.kinds, states, [unit.pod for unit in units], shape)
         if found is None:
             break
         least = least or found.at_least
-        moved = _moved(cluster, found, units, shape)
-        if isinstance(moved, _Moved):
-            answer = _document(replace(found, at_least=least), moved, cluster.devices, shape)
-            before = shapes_free(cluster.kinds, states, shape)
-            return answer | {"gain": {"freeBefore": before, "freeAfter": moved.free_after}}
-        units = [unit for unit in units if unit.pod.name != moved]
-    return {"shape": _wanted(shape), "freed": None}
+        evicted = {move.pod.name: unit for move in found.moves for unit in units if unit.pod is move.pod}
+        with engine.index.overlay(frozenset().union(*(unit.gone for unit in evicted.values()))):
+            moves, stays = _decided(cluster, found, list(evicted.values()))
+            if stays is not None:
+                units.remove(stays)
+                continue
+            after = shapes_free(cluster.kinds, cluster.states(), shape) + 1
+        site, before = devices[found.node], shapes_free(cluster.kinds, states, shape)
+        freed = [*(site.gpus[at].device for at in found.gpus), *(site.nics[at].device for at in found.nics)]
+        return {
+            "shape": wanted,
+            "freed": {"node": site.name, "devices": freed},
+            "moves": [
+                {"pod": pod.name, "from": devices[pod.node].name, "to": moves[pod.name]}
+                for pod, _ in found.moves
+            ],
+            "cost": {"pods": len(found.moves), "gpus": found.share / 1000, "atLeastPods": least},
+            "proven": len(found.moves) == least,
+            "gain": {"freeBefore": before, "freeAfter": after},
+        }
+    return {"shape": wanted, "freed": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,52 +126,37 @@ class _Cluster:
     devices: Sequence[NodeDevices]
     kinds: tuple[Kind, ...]
 
-    @classmethod
-    def of(cls, engine: Engine) -> _Cluster:
-        nodes = {name: info.node for name, info in engine.index.nodes.items()}
-        devices = [one.closed() for one in nodes_of(nodes, engine.index.inventory)]
-        return cls(engine, devices, tuple(dict.fromkeys(one.kind for one in devices)))
-
     def states(self) -> list[State]:
         """As the index is now."""
         index, number = self.engine.index, {kind: at for at, kind in enumerate(self.kinds)}
         return [one.state(number[one.kind], index.taken, index.nodes[one.name].load) for one in self.devices]
 
 
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """Where each unit goes, by name, and how many such shapes are free then."""
-
-    nodes: Mapping[str, str]
-    free_after: int
-
-
-def _moved(cluster: _Cluster, found: Freed, units: Sequence[_Unit], shape: Shape) -> _Moved | str:
-    """The moves as the engine decides them; or the unit for which it finds no place."""
-    engine, names = cluster.engine, {move.pod.name for move in found.moves}
-    evicted = [unit for unit in units if unit.pod.name in names]
-    evicted.sort(key=lambda unit: (-unit.pod.request.share, -unit.pod.request.percent, unit.pod.name))
-    site = cluster.devices[found.node]
+def _decided(cluster: _Cluster, found: Freed, evicted: list[_Unit]) -> tuple[dict[str, str], _Unit | None]:
+    """Where each unit goes as the engine decides it, the largest first; or the one for which it finds no place. What is decided is
+    assumed."""
+    engine, site = cluster.engine, cluster.devices[found.node]
     freed = [
         DeviceResult("freed", device)
         for device, (is_gpu, position, _) in site.parts.items()
         if position in (found.gpus if is_gpu else found.nics)
     ]
-    nodes = {}
-    with engine.index.overlay(frozenset().union(*(unit.gone for unit in evicted))):
-        _assume(engine, Group(()), {"freed": Allocation(tuple(freed))}, site.name)
-        for unit in evicted:
-            try:
-                decision = engine.decide(unit.group)
-            except KoordraError:
-                return unit.pod.name
-            if not isinstance(decision, Offer):
-                return unit.pod.name
-            keys = [claim.key for claim in unit.group.claims]
-            given = decision.allocations(pin_to_node=True)
-            _assume(engine, unit.group, dict(zip(keys, given, strict=True)), decision.node)
-            nodes[unit.pod.name] = decision.node
-        return _Moved(nodes, shapes_free(cluster.kinds, cluster.states(), shape) + 1)
+    _assume(engine, Group(()), {"freed": Allocation(tuple(freed))}, site.name)
+    nodes: dict[str, str] = {}
+    for unit in sorted(
+        evicted, key=lambda unit: (-unit.pod.request.share, -unit.pod.request.percent, unit.pod.name)
+    ):
+        try:
+            decision = engine.decide(unit.group)
+        except KoordraError:
+            return nodes, unit
+        if not isinstance(decision, Offer):
+            return nodes, unit
+        given = decision.allocations(pin_to_node=True)
+        keys = [claim.key for claim in unit.group.claims]
+        _assume(engine, unit.group, dict(zip(keys, given, strict=True)), decision.node)
+        nodes[unit.pod.name] = decision.node
+    return nodes, None
 
 
 def _assume(engine: Engine, group: Group, given: Mapping[str, Allocation], node: str) -> None:
@@ -159,37 +166,15 @@ def _assume(engine: Engine, group: Group, given: Mapping[str, Allocation], node:
     engine.index.settle()
 
 
-def _wanted(shape: Shape) -> dict[str, Any]:
-    return {"gpus": shape.gpus, "nics": shape.nics, "scope": _scope_name(shape)}
-
-
-def _document(found: Freed, moved: _Moved, devices: Sequence[NodeDevices], shape: Shape) -> dict[str, Any]:
-    site = devices[found.node]
-    return {
-        "shape": _wanted(shape),
-        "freed": {
-            "node": site.name,
-            "devices": [site.gpus[at].device for at in found.gpus]
-            + [site.nics[at].device for at in found.nics],
-        },
-        "moves": [
-            {"pod": move.pod.name, "from": devices[move.pod.node].name, "to": moved.nodes[move.pod.name]}
-            for move in found.moves
-        ],
-        "cost": {"pods": len(found.moves), "gpus": found.share / 1000, "atLeastPods": found.at_least},
-        "proven": found.proven,
-    }
-
-
-def _scope_name(shape: Shape) -> str:
-    return next(name for name, level in SCOPES.items() if level == shape.scope)
-
-
 def _units(engine: Engine, pods: Sequence[Mapping[str, Any]], devices: Sequence[NodeDevices]) -> list[_Unit]:
     """What moves together, by name. Devices of what is not among them are nobody's to free."""
     allocated = engine.index.allocated
     claims = {key: claim for key, held in allocated.items() if (claim := _read(key, held.claim)) is not None}
-    living = [_unbound(pod) for pod in pods if not objects.pod_is_finished(pod)]
+    living = [
+        {**pod, "spec": {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"}}
+        for pod in pods
+        if not objects.pod_is_finished(pod)
+    ]
     used = {key for pod in living for key in claim_keys(pod)}
     groups = groups_of({key: claims[key] for key in claims.keys() & used}, living, frozenset())
     groups += [Group((claims[key],)) for key in sorted(claims.keys() - used)]
@@ -201,13 +186,10 @@ def _units(engine: Engine, pods: Sequence[Mapping[str, Any]], devices: Sequence[
         held = None if others else _held([allocated[key].allocation for key in keys], devices, at)
         if held is None:
             continue
-        needed: dict[str, Decimal] = {}
-        for pod in group.pods:
-            for resource, amount in requests_of(pod).items():
-                needed[resource] = needed.get(resource, Decimal(0)) + amount
-        request = held.request._replace(
-            cpu=int(needed.get("cpu", Decimal(0)) * 1000), memory=int(needed.get("memory", Decimal(0))) >> 20
-        )
+        needed = [requests_of(pod) for pod in group.pods]
+        cpu = sum(one.get("cpu", Decimal(0)) for one in needed)
+        memory = sum(one.get("memory", Decimal(0)) for one in needed)
+        request = held.request._replace(cpu=int(cpu * 1000), memory=int(memory) >> 20)
         name = ", ".join(sorted(map(objects.key, group.pods))) or f"claim {keys[0]}"
         gone = frozenset(map(identity, (*(allocated[key].claim for key in keys), *group.pods)))
         found.append(_Unit(held._replace(name=name, request=request), group, gone))
@@ -222,33 +204,25 @@ def _read(key: str, claim: Mapping[str, Any]) -> ResourceClaim | None:
         return None
 
 
-def _unbound(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {
-        **pod,
-        "spec": {name: value for name, value in objects.spec_of(pod).items() if name != "nodeName"},
-    }
-
-
 def _held(
     allocations: Sequence[Allocation], devices: Sequence[NodeDevices], at: Mapping[Any, int]
 ) -> Pod | None:
     """The devices of one unit; None if it holds none of these nodes' GPUs and NICs, or cannot move: administrators look at devices
     where they are, and a MIG slice frees no GPU, and nothing says where else it could go."""
-    gpus: dict[int, int] = {}
-    nics: dict[int, int] = {}
     results = [one for allocation in allocations for one in allocation.results if one.device in at]
     nodes = {at[one.device] for one in results}
     if len(nodes) != 1 or any(one.admin_access for one in results):
         return None
     node = nodes.pop()
+    if any(one.device in devices[node].cuts for one in results):
+        return None
+    gpus: Counter[int] = Counter()
+    nics: Counter[int] = Counter()
     for result in results:
-        if result.device in devices[node].cuts:
-            return None
         used = Usage()
         used.add([result], holder="")
         is_gpu, position, _ = devices[node].parts[result.device]
-        table = gpus if is_gpu else nics
-        table[position] = table.get(position, 0) + devices[node].used(result.device, used)
+        (gpus if is_gpu else nics)[position] += devices[node].used(result.device, used)
     request = Request(
         cpu=0,
         memory=0,

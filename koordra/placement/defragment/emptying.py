@@ -7,6 +7,7 @@ that evict the same pods and leave the same behind are one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -44,20 +45,19 @@ class Site(NamedTuple):
 
 
 def sites_of(
-    kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod], shape: Shape
+    kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod], shape: Shape
 ) -> Iterator[Site]:
     on_node: dict[int, list[int]] = {}
     for number, pod in enumerate(pods):
         on_node.setdefault(pod.node, []).append(number)
     for node, state in enumerate(nodes):
-        if state is None:
-            continue
         users = on_node.get(node, [])
-        usable = _usable(state, [pods[number] for number in users])
+        # What is missing of a device without these pods nobody can move away.
+        usable = _emptied(state, [pods[number] for number in users])
         best: dict[object, Site] = {}
         for group in groups_of(kinds[state.kind], shape.scope):
-            gpus = [at for at in usable[0] if group.gpus >> at & 1]
-            nics = [at for at in usable[1] if group.nics >> at & 1]
+            gpus = [at for at, free in enumerate(usable.gpus) if free >= WHOLE and group.gpus >> at & 1]
+            nics = [at for at, free in enumerate(usable.nics) if free >= FULL and group.nics >> at & 1]
             for chosen in _choices(gpus, nics, shape, [pods[number] for number in users]):
                 evicted = tuple(
                     number
@@ -71,20 +71,6 @@ def sites_of(
                 alike = (evicted, tuple(sorted(left.gpus)), tuple(sorted(left.nics)))
                 best.setdefault(alike, site)
         yield from best.values()
-
-
-def _usable(state: State, pods: Sequence[Pod]) -> tuple[list[int], list[int]]:
-    """GPUs and NICs that would be entirely free without these pods; what else is missing nobody can move away."""
-    gpus, nics = list(state.gpus), list(state.nics)
-    for pod in pods:
-        for at in pod.gpus:
-            gpus[at] += pod.request.milli
-        for at in pod.nics:
-            nics[at] += pod.request.percent
-    return (
-        [at for at, free in enumerate(gpus) if free >= WHOLE],
-        [at for at, free in enumerate(nics) if free >= FULL],
-    )
 
 
 def groups_of(kind: Kind, scope: Level) -> Sequence[Group]:
@@ -119,20 +105,13 @@ def _choices(
 
 
 def _emptied(state: State, pods: Sequence[Pod]) -> State:
-    for pod in pods:
-        state = without(state, pod)
-    return state
+    return reduce(without, pods, state)
 
 
 def without(state: State, pod: Pod) -> State:
-    request = pod.request
-    return after(
-        state,
-        request._replace(
-            cpu=-request.cpu, memory=-request.memory, milli=-request.milli, percent=-request.percent
-        ),
-        Choice(pod.gpus, pod.nics),
-    )._replace(tags=state.tags)
+    taken = pod.request
+    given = taken._replace(cpu=-taken.cpu, memory=-taken.memory, milli=-taken.milli, percent=-taken.percent)
+    return after(state, given, Choice(pod.gpus, pod.nics))._replace(tags=state.tags)
 
 
 def kept_free(state: State, site: Site) -> State:

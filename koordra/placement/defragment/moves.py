@@ -11,7 +11,7 @@ on what is left, the site kept free. Sites are tried in the order of their numbe
     proven        every smaller number of moves was excluded; otherwise `at_least` says how far that got
 
 Finding a place for the evicted is a search: largest first, over nodes in distinct states and GPUs with distinct free shares,
-with a budget of steps. Most sets that cannot do are seen by counting (`_Room`): more pieces of a size than there is room for pieces
+with a budget of steps. Most sets that cannot do are seen by counting (`_suffice`): more pieces of a size than there is room for pieces
 of that size. Where a budget ended a branch the answer is not called proven. Budgets are counted, not timed, so that the answer is
 the same everywhere.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Final, NamedTuple
 
 from koordra.placement.columns.state import FULL, WHOLE, Choice, Kind, Request, State, after
@@ -66,15 +66,15 @@ class Freed:
 
 
 def defragment(
-    kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod], shape: Shape
+    kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod], shape: Shape
 ) -> Freed | None:
     """The fewest moves found; None where no set of moves that was tried frees the shape."""
     sites = sorted(
         sites_of(kinds, nodes, pods, shape), key=lambda site: (len(site.evicted), site.share, *site[2:])
     )
     # Moves change where something is free, not how much.
-    free = sum(sum(state.gpus) for state in nodes if state is not None)
-    free_nics = sum(sum(state.nics) for state in nodes if state is not None)
+    free = sum(sum(state.gpus) for state in nodes)
+    free_nics = sum(sum(state.nics) for state in nodes)
     if not sites or free < WHOLE * shape.gpus or free_nics < FULL * shape.nics:
         return None
     search = _Search(kinds, nodes, pods)
@@ -88,7 +88,9 @@ def defragment(
             for others in search.others(site, count - len(site.evicted)):
                 moves = search.rehoused(site, (*site.evicted, *others))
                 if moves is not None:
-                    return _freed(site, moves, at_least=count if proven else at_least)
+                    return Freed(
+                        site.node, site.gpus, site.nics, tuple(moves), at_least=count if proven else at_least
+                    )
         proven = proven and not (search.gave_up or search.exhausted) and count < unsure
         if search.exhausted or (not proven and direct is None and count >= len(sites[-1].evicted)):
             break
@@ -103,7 +105,7 @@ def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
     for site in sites:
         moves = search.rehoused(site, site.evicted)
         if moves is not None:
-            return _freed(site, moves, at_least=0), unsure
+            return Freed(site.node, site.gpus, site.nics, tuple(moves), at_least=0), unsure
         if search.gave_up:
             unsure, search.gave_up = min(unsure, len(site.evicted)), False
         if search.exhausted:
@@ -112,16 +114,10 @@ def _direct(search: _Search, sites: Sequence[Site]) -> tuple[Freed | None, int]:
     return None, unsure
 
 
-def _freed(site: Site, moves: Sequence[Move], *, at_least: int) -> Freed:
-    return Freed(site.node, site.gpus, site.nics, tuple(moves), at_least=at_least)
-
-
-def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State | None], shape: Shape) -> int:
+def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State], shape: Shape) -> int:
     """How many such shapes are free at once."""
     total = 0
     for state in nodes:
-        if state is None:
-            continue
         for group in groups_of(kinds[state.kind], shape.scope):
             gpus = sum(free == WHOLE and group.gpus >> at & 1 for at, free in enumerate(state.gpus))
             nics = sum(free == FULL and group.nics >> at & 1 for at, free in enumerate(state.nics))
@@ -134,12 +130,12 @@ def shapes_free(kinds: Sequence[Kind], nodes: Sequence[State | None], shape: Sha
 class _Search:
     """Finds places for evicted pods, and counts what that costs."""
 
-    def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State | None], pods: Sequence[Pod]) -> None:
+    def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State], pods: Sequence[Pod]) -> None:
         self.kinds, self.nodes, self.pods = kinds, nodes, pods
         self.gave_up = False
         self.sets = self.looks = 0
         self._steps = 0
-        self._room = _Room(nodes)
+        self._rooms = Counter(chain.from_iterable(map(_rooms, nodes)))
         self._failed: set[tuple[int, tuple[int, ...], tuple[int, ...], frozenset[int]]] = set()
 
     @property
@@ -168,39 +164,31 @@ class _Search:
         if signature in self._failed:
             return None
         self.sets += 1
-        touched: dict[int, State] = {}
-        for number in evicted:
-            pod = self.pods[number]
-            touched[pod.node] = without(touched.get(pod.node) or self._state(pod.node), pod)
-        touched[site.node] = kept_free(touched.get(site.node) or self._state(site.node), site)
-        if not self._room.suffices(touched, [self.pods[number].request for number in evicted]):
-            return None
-        states = {at: state for at, state in enumerate(self.nodes) if state is not None} | touched
-        order = sorted(
-            evicted,
-            key=lambda number: (
-                -self.pods[number].request.share,
-                -self.pods[number].request.percent,
-                -self.pods[number].request.cpu,
-                number,
-            ),
+        states, rooms, leaving = (
+            list(self.nodes),
+            self._rooms.copy(),
+            [self.pods[number] for number in evicted],
         )
+        for pod in leaving:
+            states[pod.node] = without(states[pod.node], pod)
+        states[site.node] = kept_free(states[site.node], site)
+        for node in {site.node, *(pod.node for pod in leaving)}:
+            rooms.subtract(_rooms(self.nodes[node]))
+            rooms.update(_rooms(states[node]))
+        if not _suffice(rooms, [pod.request for pod in leaving]):
+            return None
         self._steps = 0
         moves: list[Move] = []
-        if self._place(order, states, moves):
+        leaving.sort(key=lambda pod: (-pod.request.share, -pod.request.percent, -pod.request.cpu))
+        if self._place(leaving, states, moves):
             return [move for move in moves if move.pod.node != move.node or move.pod.gpus or move.pod.nics]
         self._failed.add(signature)
         return None
 
-    def _state(self, node: int) -> State:
-        state = self.nodes[node]
-        assert state is not None
-        return state
-
-    def _place(self, left: Sequence[int], states: dict[int, State], moves: list[Move]) -> bool:
+    def _place(self, left: Sequence[Pod], states: list[State], moves: list[Move]) -> bool:
         if not left:
             return True
-        pod = self.pods[left[0]]
+        pod = left[0]
         for node, state in self._homes(pod, states):
             for choice in ways(state, pod.request):
                 self._steps += 1
@@ -216,14 +204,14 @@ class _Search:
                 states[node] = before
         return False
 
-    def _homes(self, pod: Pod, states: Mapping[int, State]) -> list[tuple[int, State]]:
+    def _homes(self, pod: Pod, states: Sequence[State]) -> list[tuple[int, State]]:
         """One node of each distinct state that can take the pod, the fullest first."""
         seen: dict[State, int] = {}
         self.looks += len(states)
         if self.looks >= MOST_LOOKS:
             self.gave_up = True
             return []
-        for node, state in states.items():
+        for node, state in enumerate(states):
             if state.cpu < pod.request.cpu or state.memory < pod.request.memory:
                 continue
             if pod.request.models and self.kinds[state.kind].model not in pod.request.models:
@@ -258,48 +246,31 @@ def _distinct(positions: Sequence[int], free: Sequence[int], count: int) -> Iter
             yield tuple(sorted(chosen))
 
 
-class _Room:
-    """Whether pods may have room, by counting: of every size, no more pieces than there are rooms of that size.
+Room = tuple[str, int]
+"""A GPU or a NIC with so much free, or a node with so many whole GPUs."""
 
-    GPU shares, NIC shares, and sets of whole GPUs on one node are counted each for itself. Too little room is certain; enough is not.
+
+def _rooms(state: State) -> list[Room]:
+    gpus = [("gpu", free) for free in state.gpus]
+    nics = [("nic", free) for free in state.nics]
+    return [*gpus, *nics, ("node", sum(free == WHOLE for free in state.gpus))]
+
+
+def _suffice(rooms: Mapping[Room, int], requests: Sequence[Request]) -> bool:
+    """Whether pods may have room, by counting: of every size, no more pieces than there are rooms of that size; False is certain.
+
+    GPU shares, NIC shares, and sets of whole GPUs on one node are counted each for itself.
     """
-
-    def __init__(self, nodes: Sequence[State | None]) -> None:
-        self._nodes = nodes
-        self._gpus: Counter[int] = Counter()
-        self._nics: Counter[int] = Counter()
-        self._whole: Counter[int] = Counter()
-        for state in nodes:
-            if state is not None:
-                self._count(state, 1)
-
-    def suffices(self, touched: Mapping[int, State], requests: Sequence[Request]) -> bool:
-        """Whether there may be room, with these nodes as they are now; False is certain."""
-        for node, state in touched.items():
-            before = self._nodes[node]
-            assert before is not None
-            self._count(before, -1)
-            self._count(state, 1)
-        found = (
-            _pieces_fit(self._gpus, [(one.milli, one.gpus) for one in requests if one.gpus])
-            and _pieces_fit(self._nics, [(one.percent, one.nics) for one in requests if one.nics])
-            and _pieces_fit(
-                self._whole, [(one.gpus, 1) for one in requests if one.gpus > 1 and one.milli == WHOLE]
-            )
-        )
-        for node, state in touched.items():
-            before = self._nodes[node]
-            assert before is not None
-            self._count(state, -1)
-            self._count(before, 1)
-        return found
-
-    def _count(self, state: State, times: int) -> None:
-        for free in state.gpus:
-            self._gpus[free] += times
-        for free in state.nics:
-            self._nics[free] += times
-        self._whole[sum(free == WHOLE for free in state.gpus)] += times
+    wanted = {
+        "gpu": [(one.milli, one.gpus) for one in requests if one.gpus],
+        "nic": [(one.percent, one.nics) for one in requests if one.nics],
+        "node": [(one.gpus, 1) for one in requests if one.gpus > 1 and one.milli == WHOLE],
+    }
+    return all(
+        _pieces_fit({free: count for (what, free), count in rooms.items() if what == kind}, pieces)
+        for kind, pieces in wanted.items()
+        if pieces
+    )
 
 
 def _pieces_fit(free: Mapping[int, int], wanted: Sequence[tuple[int, int]]) -> bool:
