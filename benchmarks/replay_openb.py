@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks._results import data, table, write
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import replayed
+from koordra.simulation.learning import replayed
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import NAMES
 from koordra.simulation.replay import Experiment, cluster_of

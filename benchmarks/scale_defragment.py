@@ -1,6 +1,6 @@
 """`plan --defragment` on clusters at 90 % after departures: moves for 8 GPUs with 8 NICs, the bound, and the time.
 
-A cluster is filled by the policy `koordra` until nothing of the mix fits, then pods leave at random until 90 % of the GPUs are given
+A cluster is filled in order of its nodes until nothing of the mix fits, then pods leave at random until 90 % of the GPUs are given
 out. Pods are shares, whole GPUs, pairs of GPU and NIC and some of several GPUs; one in twenty must not be moved. Each answer is
 carried out, so that it is seen to be right.
 
@@ -17,17 +17,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks._results import table, write
-from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Kind, Request, State
-from koordra.placement.defragment.emptying import Pod, Shape
+from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import defragment
-from koordra.placement.policy.expected_waste import ExpectedWaste
-from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import capacity_of, expected
-from koordra.simulation.dlrm import nodes_of
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import shape_of_machine
-from tests.fakes.defragmented import carried_out
+from tests.fakes.defragmented import carried_out, empty, filled
+from tests.fakes.machine_shapes import shape_of_machine
 from tests.machines import catalogue
 
 SIZES = (8, 50, 200, 1000)
@@ -55,29 +50,22 @@ def cluster_at_90(machine: str, count: int, seed: int) -> tuple[tuple[Kind, ...]
     """Kinds, nodes and pods of a cluster from which pods have left."""
     shape = shape_of_machine(catalogue.machine(machine))
     generator = np.random.default_rng(seed)
-    cluster = nodes_of(shape, count)
-    workload = Workload(MIX)
-    policy = ExpectedWaste(expected(workload, capacity_of(cluster.kinds, cluster.nodes)))
-    fleet = Fleet(cluster.kinds, cluster.nodes, policy)
+    nodes = [empty(shape)] * count
     weights = np.array([weight for _, weight in MIX], dtype=float)
-    held, refused = [], 0
+    pods: list[Pod] = []
+    refused = 0
     while refused < 200:
         for at in generator.choice(len(MIX), size=64, p=weights / weights.sum()):
-            placed = fleet.place(MIX[int(at)][0])
+            placed = filled(nodes, MIX[int(at)][0], f"p{len(pods)}")
             refused += placed is None
             if placed is not None:
-                held.append(placed)
-    given = sum(one.request.share for one in held)
-    while given > 0.9 * cluster.capacity:
-        leaving = held.pop(int(generator.integers(len(held))))
+                pods.append(placed)
+    given = sum(one.request.share for one in pods)
+    while given > 900 * shape.gpus * count:
+        leaving = pods.pop(int(generator.integers(len(pods))))
         given -= leaving.request.share
-        fleet.release(leaving)
-    pods = [
-        Pod(f"p{number}", one.node, one.request, one.gpus, one.nics)
-        for number, one in enumerate(held)
-        if number % 20
-    ]
-    return cluster.kinds, [state for state in fleet.nodes if state is not None], pods
+        nodes[leaving.node] = without(nodes[leaving.node], leaving)
+    return (Kind("", shape.gpus, shape),), nodes, [pod for number, pod in enumerate(pods) if number % 20]
 
 
 def _measured(machine: str, count: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ churn     slices that end by chance, at an offered load of 110 %; mean of what i
 first-fit      the first place in published order, of the first card that has one: what kube-scheduler's allocator takes
 best-fit       the card with the least left that has a place, and on it the first place in published order
 kept places    the same card, but the place that makes least of the other places impossible
-koordra        the fleet's policy: with the mix known, and starting with nothing and learning from what arrives
+koordra        the engine: with the mix known, and starting with nothing and learning from what arrives
 
 All run in this process on the same requests; sizes are koordra's (mean of the card's memory slices and compute).
 """
@@ -27,13 +27,13 @@ import numpy as np
 from benchmarks._results import table, write
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
-from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import node_devices
-from koordra.placement.columns.state import Kind, Request, Slice, State
+from koordra.placement.columns.state import Request, Slice
 from koordra.placement.mig.layout import Layout
-from koordra.placement.policy.expected_waste import ExpectedWaste
+from koordra.placement.order.learned_order import Learned
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import Online, capacity_of, expected
+from koordra.placement.policy.workload_learning import expected
+from koordra.simulation.machine_cluster import MachineCluster, Placement
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
 
@@ -51,12 +51,12 @@ def main() -> None:
     print(text)
 
 
-def kind_of_node() -> Kind:
-    """A node of eight cut cards, read from what its kubelet plugin would publish."""
+def published() -> list[dict[str, Any]]:
+    """What the kubelet plugin of a node of eight cut cards would publish."""
     machine = presets.load(MACHINE).machine(serial="a")
     profiles = mig_profiles({"mig_profiles": CARD})
     gpus = tuple(replace(gpu, mig_enabled=True, mig_profiles=profiles) for gpu in machine.gpus)
-    slices = build_slices(
+    return build_slices(
         replace(machine, gpus=gpus),
         node_name="n",
         node_uid="n",
@@ -65,7 +65,6 @@ def kind_of_node() -> Kind:
         mig=True,
         mig_placements=True,
     )
-    return node_devices("n", {"metadata": {"name": "n"}}, read_inventory(slices)).kind
 
 
 class Placer(Protocol):
@@ -119,29 +118,30 @@ class OneByOne:
 
 
 class Koordra:
-    """The fleet. Without a workload it begins with an empty table and learns from what it is asked for."""
+    """The engine. Without a workload it begins with an empty table and learns from what it is asked for."""
 
-    def __init__(self, kind: Kind, nodes: int, requests: list[Request], known: Workload | None) -> None:
-        state = State(0, 1 << 20, 1 << 24, (0,) * kind.gpus, (100,) * (kind.shape.nics if kind.shape else 0))
-        states = [state._replace(cuts=(0,) * kind.gpus)] * nodes
-        capacity = capacity_of((kind,), states)
-        policy = ExpectedWaste(expected(known, capacity) if known is not None else None)
-        self._fleet = Fleet((kind,), states, policy)
-        self._requests = requests
-        self._online = Online(policy, capacity) if known is None else None
+    def __init__(self, nodes: int, requests: list[Request], known: Workload | None) -> None:
+        learned = None if known is None else Learned(expected(known, {}))
+        self._cluster = MachineCluster(published(), nodes, learned=learned)
+        self._requests, self._number = requests, 0
 
     def place(self, profile: int) -> Any:
-        request = self._requests[profile]
-        if self._online is not None and self._online.observe(request):
-            self._fleet.tables_changed()
-        return self._fleet.place(request)
+        self._number += 1
+        name, request = f"c{self._number}", self._requests[profile]
+        named = f'device.attributes["koordra.io"].profile == "{request.slices[0].profiles[0]}"'
+        body = {"deviceClassName": "mig.koordra.io", "selectors": [{"cel": {"expression": named}}]}
+        claim = {
+            "metadata": {"name": name, "namespace": "d", "uid": name},
+            "spec": {"devices": {"requests": [{"name": "slice", "exactly": body}]}},
+        }
+        return self._cluster.take(claim, request)
 
-    def release(self, held: Any) -> None:
-        self._fleet.release(held)
+    def release(self, held: Placement) -> None:
+        self._cluster.release(held)
 
 
 def measure(nodes: int, seeds: tuple[int, ...]) -> dict[str, Any]:
-    kind = kind_of_node()
+    kind = node_devices("n", {"metadata": {"name": "n"}}, read_inventory(published())).kind
     layout = kind.layouts[0]
     assert layout is not None
     sizes = [
@@ -165,8 +165,8 @@ def measure(nodes: int, seeds: tuple[int, ...]) -> dict[str, Any]:
             "kept places": lambda: OneByOne(
                 layout, cards, card=free.__getitem__, place=lambda _, then: -possible[then]
             ),
-            "koordra": lambda: Koordra(kind, nodes, requests, known),
-            "koordra, learning": lambda: Koordra(kind, nodes, requests, None),
+            "koordra": lambda: Koordra(nodes, requests, known),
+            "koordra, learning": lambda: Koordra(nodes, requests, None),
         }
 
     rows: dict[str, list[dict[str, float]]] = {}

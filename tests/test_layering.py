@@ -178,7 +178,6 @@ CYCLIC_PACKAGES = {
 }
 IMPORTS_INSIDE_FUNCTIONS = {
     "kube.py",
-    "placement/columns/arrays.py",
     "topology/graph.py",
     "topology/overlay.py",
     "topology/presets/facts.py",

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
-from math import comb
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,11 +34,6 @@ class DeviceTable:
     breaks: Numbers
     groups: tuple[int, ...] = ()
 
-    def fitting(self, takeable: int) -> Numbers:
-        """Numbers of the sets among devices that may be taken."""
-        found: Numbers = ((self.sets & ~takeable) == 0).nonzero()[0]
-        return found
-
     def broken(self, at: Numbers, untouched: int) -> Numbers:
         """What these sets cost in groups that are whole while nobody uses the devices `untouched`."""
         whole = np.array([members & ~untouched == 0 for members in self.groups], dtype=np.int64)
@@ -48,8 +42,9 @@ class DeviceTable:
 
     def least(self, *, takeable: int, untouched: int) -> Masks:
         """The cheapest sets among the devices that may be taken; empty where none fits."""
-        at = self.fitting(takeable)
-        return self.sets[least(at, self.cost[at] + self.broken(at, untouched))]
+        at: Numbers = ((self.sets & ~takeable) == 0).nonzero()[0]
+        cost = self.cost[at] + self.broken(at, untouched)
+        return self.sets[at[cost == cost.min()] if len(at) else at]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +66,6 @@ class MachineTerms:
             breaks[:, column] = np.where(held > 0, (len(members) - held) * (weight * BROKEN), 0)
         return DeviceTable(sets, self._cost(sets), breaks, tuple(groups))
 
-    def sets(self, gpus: int, nics: int, *, most: int) -> Masks | None:
-        """All sets of so many GPUs and NICs in device order, None of more than `most`; of NICs of a kind the first stand for all."""
-        before = {nic: kind[:at] for kind in self.nic_kinds for at, nic in enumerate(kind)}
-        others = [
-            self.mask(chosen)
-            for chosen in combinations(self.nics, nics)
-            if all(set(before[nic]) <= set(chosen) for nic in chosen)
-        ]
-        if comb(len(self.gpus), gpus) * len(others) > most:
-            return None
-        some = [self.mask(chosen) for chosen in combinations(self.gpus, gpus)]
-        found: Masks = np.add.outer(np.array(some, np.int64), np.array(others, np.int64)).ravel()
-        return found
-
-    @property
-    def nic_kinds(self) -> list[list[int]]:
-        """NICs that are as near to every GPU as each other."""
-        return _alike({nic: tuple([self.terms.steps(gpu, nic) for gpu in self.gpus]) for nic in self.nics})
-
     def mask(self, devices: Iterable[int]) -> int:
         return sum([self.bit[device] for device in devices])
 
@@ -104,7 +80,10 @@ class MachineTerms:
         gpu_kinds = _alike(
             {gpu: tuple([self.terms.steps(gpu, nic) for nic in self.nics]) for gpu in self.gpus}
         )
-        kinds = [*gpu_kinds, *self.nic_kinds]
+        nic_kinds = _alike(
+            {nic: tuple([self.terms.steps(gpu, nic) for gpu in self.gpus]) for nic in self.nics}
+        )
+        kinds = [*gpu_kinds, *nic_kinds]
         if not self.gpus or not self.nics or not len(sets):
             return cost
         counts = np.stack([np.bitwise_count(sets & self.mask(kind)) for kind in kinds], axis=1)
@@ -115,11 +94,6 @@ class MachineTerms:
             some, others = chosen[: len(gpu_kinds)], chosen[len(gpu_kinds) :]
             near.append(self.terms.nearness(list(chain(*some)), list(chain(*others))))
         return cost + np.array(near, dtype=np.int64)[which.reshape(-1)]
-
-
-def least(at: Numbers, cost: Numbers) -> Numbers:
-    """Those that cost least."""
-    return at[cost == cost.min()] if len(at) else at
 
 
 def _alike(places: Mapping[int, tuple[int, ...]]) -> list[list[int]]:

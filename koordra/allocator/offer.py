@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from koordra.allocator.devices.inventory import PublishedDevice
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.search.solution import Placed
+from koordra.allocator.search.solution import NOTHING, CostPair, Placed
 from koordra.api.allocation import FROM_CLAIM, FROM_CLASS, Allocation, DeviceResult
 from koordra.api.devices import NodeSelection
 
@@ -27,7 +27,7 @@ class Offer:
     claims: Sequence[ResolvedClaim]
     devices: Sequence[PublishedDevice]
     placed: tuple[Placed, ...]
-    cost: int = 0
+    cost: CostPair = NOTHING
 
     def allocations(self, *, pin_to_node: bool) -> list[Allocation]:
         """One allocation per claim, in the group's order. `pin_to_node`: name the node even for network devices."""

@@ -6,18 +6,15 @@ upwards and the first that fits is taken; relaxing costs more than anything else
 Clusters consist of many nodes of few kinds. Who asks several nodes says which of them are alike device by device (`alike`): only the
 first of those is looked at. If that fitted, the others cost the same and come after it by name, so they need not be solved at all; if it
 did not, only the reasons are told anew, and those that are about all requests together once per canonical form (`symmetry.py`).
-
-Where something is known of the workload, a device preference (`placement.policy.device_selection`) names the devices that
-leave most to who comes next; they are taken if the claims are served as well by them as by the search's own choice.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from koordra.allocator.devices.inventory import GPU, NIC, Pool, Usage
 from koordra.allocator.explain.diagnosis import reasons_on_node
@@ -27,19 +24,19 @@ from koordra.allocator.joint_allocation import Member, Rule, members_of, relaxat
 from koordra.allocator.node_state import NodeState, Verdicts
 from koordra.allocator.offer import Offer
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason, refusal
-from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
-from koordra.allocator.score import RELAXATION, WORTH, Cost, policy_of
+from koordra.allocator.request.requests import ResolvedClaim
+from koordra.allocator.score import RELAXATION, ClusterCost, Cost
 from koordra.allocator.search.feasibility import candidates_of, enough, narrow, rooms_of, settled
 from koordra.allocator.search.packing import packed, tries_before_packing
 from koordra.allocator.search.search import BUDGET, Search
-from koordra.allocator.search.solution import Outcome
+from koordra.allocator.search.solution import NOTHING, CostPair, Outcome
 from koordra.api.opaque.parameters import PlacementPolicy
 
 
 @dataclass(slots=True)
 class NodeAnswer:
     """What one node said to one group. `fits` without an offer: as good as an earlier node, so not worked out. `bound`: the node
-    holds nothing that costs no more than the ceiling that was given; it costs so much at least, if it fits, which was not found out.
+    holds nothing that costs less than the ceiling that was given; it costs so much at least, if it fits, which was not found out.
     `short`: the budget ran out, and it was not a whole one, since earlier nodes had used of it.
 
     `reasons` are worked out when they are asked for, which is only where no node fits.
@@ -51,10 +48,8 @@ class NodeAnswer:
     short: bool = False
     error: ClaimRefused | None = None
     fits: bool = False
-    bound: int | None = None
+    bound: CostPair | None = None
 
-
-_DEFAULT: Final = policy_of("koordra")
 
 _Tried = list[Rule]
 """The rules of the last relaxation that was tried on a node that did not fit, where only what is Required is left."""
@@ -66,25 +61,11 @@ SHARE_OF_BUDGET: Final = 2_000
 """Placements that are tried on each node, also where earlier nodes have used the budget up."""
 
 
-Candidates = Mapping[RequestAlternative, Sequence[int]]
-"""Devices by request, as positions on the node."""
-
-
-class DevicePreference(Protocol):
-    """Who knows better than best fit which devices to take, among those that are eligible (`placement.policy.device_selection`)."""
-
-    def __call__(
-        self, asked: Sequence[ResolvedClaim], state: NodeState, candidates: Candidates
-    ) -> Candidates | None:
-        """The candidates to take from; None where there is nothing to say."""
-        ...
-
-
 class Placement:
     """A group of claims that is to be placed under one policy (None is first fit).
 
     `budget`: placements tried on all nodes together; when it is used up, SHARE_OF_BUDGET on each.
-    `preference`: asked where the policy is the default one; what it says counts where the claim is served as well by it.
+    `waste`: what a choice on a node costs the cluster, where that is known.
     """
 
     def __init__(
@@ -95,15 +76,15 @@ class Placement:
         policy: PlacementPolicy | None,
         features: Features,
         budget: int = BUDGET,
-        preference: DevicePreference | None = None,
+        waste: Callable[[NodeState], ClusterCost] | None = None,
     ) -> None:
         self.asked = asked
         self.siblings = siblings
         self.policy = None if policy is None else _said(asked, policy)
-        self.preference = preference if self.policy == _DEFAULT else None
+        self.waste = waste
         self.features = features
         self.budget = self.left = budget
-        self.answered: dict[Hashable, _Tried | int | None] = {}
+        self.answered: dict[Hashable, _Tried | CostPair | None] = {}
         self.last_tried: _Tried = []
         self.codes: dict[Hashable, int] = {}
         self._kept: dict[str, tuple[NodeState, Search]] = {}
@@ -117,10 +98,10 @@ class Placement:
         *,
         honors_partitions: bool,
         alike: Hashable = None,
-        ceiling: int | None = None,
+        ceiling: CostPair | None = None,
         verdicts: Verdicts | None = None,
     ) -> NodeAnswer:
-        """The best placement on the node, or why there is none. What costs more than the ceiling is not looked for.
+        """The best placement on the node, or why there is none. What does not cost less than the ceiling is not looked for.
 
         `alike`: equal for nodes with equal devices, of which equally much is taken; None for a node that is like no other.
         `verdicts`: what was found out about requests and devices on nodes that publish the same; what is found is added. A
@@ -135,9 +116,9 @@ class Placement:
             first = self.answered[key]
             if first is None:
                 return NodeAnswer(fits=True)
-            if not isinstance(first, int):
+            if not isinstance(first, CostPair):
                 return NodeAnswer(reasons=partial(self._told_of_state, name, state, first))
-            if ceiling is not None and first > ceiling:
+            if ceiling is not None and first >= ceiling:
                 return NodeAnswer(bound=first)
         kept, left = self._kept.pop(name, None), self.left
         looked_into = kept[0] if kept is not None else state()
@@ -181,7 +162,7 @@ class Placement:
         return reasons_on_node(name, self.asked, state, joint_rules=tried, known=self.together, form=form)
 
     def _search(
-        self, name: str, state: NodeState, ceiling: int | None, *, begun: Search | None = None
+        self, name: str, state: NodeState, ceiling: CostPair | None, *, begun: Search | None = None
     ) -> NodeAnswer:
         kinds = _kinds(self.asked, state)
         joints = members_of(self.asked, kinds, self.siblings)
@@ -192,9 +173,10 @@ class Placement:
         )
         exhausted, error = False, None
         for at, relaxation in enumerate(relaxations):
-            left = None if ceiling is None else ceiling - RELAXATION * sum(relaxation)
-            if left is not None and left < 0 and at:
-                return NodeAnswer(bound=RELAXATION * sum(relaxation))
+            relaxed = RELAXATION * sum(relaxation)
+            left = None if ceiling is None else ceiling.plus(-relaxed)
+            if left is not None and left.claim < 0 and at:
+                return NodeAnswer(bound=CostPair(relaxed))
             joint_rules = [
                 rule_for(joint, members, scopes[step], kinds)
                 for (joint, members), scopes, step in zip(joints, levels, relaxation, strict=True)
@@ -205,14 +187,14 @@ class Placement:
                 if (
                     at + 1 == len(relaxations)
                     or ceiling is None
-                    or RELAXATION * sum(relaxations[at + 1]) > ceiling
+                    or RELAXATION * sum(relaxations[at + 1]) > ceiling.claim
                 ):
-                    return NodeAnswer(bound=outcome.bound + RELAXATION * sum(relaxation))
+                    return NodeAnswer(bound=outcome.bound.plus(relaxed))
                 # Only where this relaxation does not fit, a wider one counts.
                 search = self._new_search(state, joint_rules)
                 outcome = self._at_relaxation(name, search, joint_rules, relaxation, None)
             if outcome is not None and outcome.solution is not None:
-                cost = outcome.cost + RELAXATION * sum(relaxation) if self.policy is not None else 0
+                cost = outcome.cost.plus(relaxed) if self.policy is not None else NOTHING
                 return NodeAnswer(
                     offer=Offer(name, self.asked, state.devices, outcome.solution, cost), fits=True
                 )
@@ -247,7 +229,7 @@ class Placement:
         search: Search,
         joint_rules: Sequence[Rule],
         relaxation: tuple[int, ...],
-        ceiling: int | None,
+        ceiling: CostPair | None,
     ) -> Outcome | None:
         """Bounds, then the walk; None where counting leaves no chance."""
         search.ceiling, state = ceiling, search.state
@@ -256,7 +238,12 @@ class Placement:
             if search.counted is None:
                 search.counted = self._count(search, state, joint_rules)
             counted = search.counted
-            if counted and ceiling is not None and (least := search.least(0)) is not None and least > ceiling:
+            if (
+                counted
+                and ceiling is not None
+                and (least := search.least(0)) is not None
+                and least >= ceiling
+            ):
                 if not sum(relaxation) and len(self._kept) < _MOST_KEPT:
                     self._kept[name] = state, search
                 return Outcome(None, bound=least)
@@ -264,8 +251,6 @@ class Placement:
         finally:
             search.unwind()
             self.left -= search.tried
-        if self.preference is not None and outcome is not None and outcome.solution and not search.settled:
-            outcome = self._preferred(search, outcome, joint_rules)
         return outcome
 
     def _run(self, search: Search, joint_rules: Sequence[Rule]) -> Outcome | None:
@@ -304,26 +289,14 @@ class Placement:
             self.asked,
             state,
             joint_rules=joint_rules,
-            objective=None if self.policy is None else Cost(state, self.policy),
+            objective=None if self.policy is None else self._objective(state, self.policy),
             strict=self.policy is None,
             budget=max(self.left, min(self.budget, SHARE_OF_BUDGET)),
             codes=self.codes,
         )
 
-    def _preferred(self, search: Search, best: Outcome, joint_rules: Sequence[Rule]) -> Outcome:
-        """The choice by the written cost, or the preference's where that is worth as much to the claims."""
-        assert self.preference is not None
-        chosen = self.preference(self.asked, search.state, search.candidates) if search.candidates else None
-        if chosen is None or chosen == search.candidates:
-            return best
-        again = self._new_search(search.state, joint_rules)
-        again.candidates = chosen
-        try:
-            found = again.run()
-        finally:
-            again.unwind()
-        worse = found.solution is None or found.cost // WORTH > best.cost // WORTH
-        return best if worse else Outcome(found.solution, found.cost, tried=best.tried + found.tried)
+    def _objective(self, state: NodeState, policy: PlacementPolicy) -> Cost:
+        return Cost(state, policy, None if self.waste is None else self.waste(state))
 
     def _count(self, search: Search, state: NodeState, joint_rules: Sequence[Rule]) -> bool:
         """Whether counting leaves a chance; the search is left with the candidates that remain."""

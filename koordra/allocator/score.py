@@ -1,8 +1,8 @@
-"""What makes one placement better than another, as one whole number.
+"""What makes one placement better than another: an ordered pair of what the claim pays and what the cluster pays (`CostPair`).
 
-A cost is the sum of the following; the smallest wins, and among equals the first in search order (node name, then device
-order). `Plan.scores` publishes minus the cost, so that higher is better. Every term depends only on the final state up to
-symmetry (`symmetry.py` relies on it).
+The written cost is the sum of the following. What is 10^4 and more is about the claim, the rest about the cluster; the smallest pair
+wins, and among equals the first in search order (node name, then device order). `Plan.scores` publishes minus the sum, so that
+higher is better. Every term depends only on the final state up to symmetry (`symmetry.py` relies on it).
 
     10^11   per level by which a Preferred JointAllocation is relaxed (added by the caller)
     10^9    per step down in a firstAvailable list
@@ -29,6 +29,9 @@ who else may call them: what reads the selection alone is tabulated (`device_tab
     destroyed places         selection, counters         `_destroyed`               the same
     leftover                 amounts                     `_cards`, `_left_of_node`  `_least_cards`, with all that may be taken
 
+Where the workload is known, what a choice is expected to waste (`ClusterCost`, `placement.policy.expected_waste`) comes before the last
+three lines of the first table, which then break ties.
+
 Policies turn the last three lines of the first table: `Spread` counts what is used instead of what is left, on cards (device) or on the node (node),
 and does not mind broken groups and destroyed places. On cards it counts it once per share, so that shares of one pod keep apart too. Nearness, NVLink and compactness count as above under TopologyAware, and 1 (NVLink: 1 per half)
 as tie-break under Binpack and Spread of the device policy.
@@ -38,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from koordra.allocator.devices.gpu_nic_distance import least_sum
 from koordra.allocator.devices.inventory import GPU, NIC
@@ -47,15 +50,13 @@ from koordra.allocator.devices.partitionable_gpu import PartitionableGpus
 from koordra.allocator.node_state import NodeState
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
+from koordra.allocator.search.solution import CostPair
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import PlanError
 from koordra.topology.levels import Level, level_between
 
 RELAXATION: Final = 10**11
-
-WORTH: Final = 10**4
-"""What is below this in a cost is about the cluster, not about the claim."""
 
 ALTERNATIVE: Final = 10**9
 NEARNESS: Final = 10**6
@@ -267,33 +268,56 @@ def _grouped(state: NodeState, gpus: Sequence[int], attribute: str) -> list[froz
     return [frozenset(members) for members in found.values()]
 
 
+class ClusterCost(Protocol):
+    """What a choice on one node costs the cluster beside what is written here."""
+
+    def __call__(self, search: PartialChoice) -> tuple[int, ...]:
+        """Of the devices chosen so far; the first number is bounded by `least`, the others break ties."""
+        ...
+
+    def least(self, device: int, parts: int) -> int:
+        """What the first number changes at least when a request gets so much of the device (in the units of `NodeState.parts`), whatever
+        else was chosen."""
+        ...
+
+
 class Cost:
     """The objective of one node under one policy: `cost(search)` of a complete choice, `bound` of a partial one."""
 
-    def __init__(self, state: NodeState, policy: PlacementPolicy) -> None:
-        self.state = state
+    def __init__(self, state: NodeState, policy: PlacementPolicy, waste: ClusterCost | None = None) -> None:
+        self.state, self.waste = state, waste
         self.before = InitialState.of(state)
         self.node = policy.node or NodePolicy.FRAGMENTATION_AWARE
         self.device = policy.device or DevicePolicy.TOPOLOGY_AWARE
+        self._aware = self.device is DevicePolicy.TOPOLOGY_AWARE
         self.selection = SelectionTerms(
             lambda gpu, nic: level_between(state.devices[gpu].plain, state.devices[nic].plain),
             state.fabric,
             self.before.groups,
-            aware=self.device is DevicePolicy.TOPOLOGY_AWARE,
+            aware=self._aware,
         )
         self._keeps = self.device is not DevicePolicy.SPREAD
         self._partitionable = PartitionableGpus(state)
         self._least_further_of: dict[tuple[object, ...], int] = {}
         self._overdrawn = sum(min(0, self._left(device)) for device in range(len(state.devices)))
 
-    def __call__(self, search: PartialChoice) -> int:
+    def __call__(self, search: PartialChoice) -> CostPair:
         devices = dict.fromkeys([entry.device for entry in search.placed])
         gpus = [device for device in devices if self.state.devices[device].kind == GPU]
         nics = [device for device in devices if self.state.devices[device].kind == NIC]
         every = any(entry.wanted.takes_all for entry in search.placed)
-        cost = self._alternatives(search) + self.selection.nearness(gpus, nics, every=every)
-        cost += self.selection.together(gpus) + self._broken(gpus) + self._destroyed(gpus)
-        return cost + self._cards(search) + self._left_of_node(self._used_of_node(search))
+        selection = self.selection.nearness(gpus, nics, every=every) + self.selection.together(gpus)
+        packing = self._broken(gpus) + self._destroyed(gpus) + self._cards(search)
+        packing += self._left_of_node(self._used_of_node(search))
+        waste = () if self.waste is None else self.waste(search)
+        return self._pair(search, selection, (*waste, packing))
+
+    def _pair(self, search: PartialChoice, selection: int, cluster: tuple[int, ...]) -> CostPair:
+        """Nearness and the like are about the claim, or but a tie-break."""
+        claim = self._alternatives(search)
+        if self._aware:
+            return CostPair(claim + selection, cluster)
+        return CostPair(claim, (*cluster[:-1], cluster[-1] + selection))
 
     def bound(
         self,
@@ -304,29 +328,36 @@ class Cost:
         tail: OpenRequests,
         more_gpus: int,
         more_others: int,
-    ) -> int:
-        """At most the cost of any completion. `gpus`, `others`: the devices chosen so far; at least so many more will be.
+        further_waste: int = 0,
+    ) -> CostPair:
+        """At most the cost of any completion. `gpus`, `others`: the devices chosen so far; at least so many more will be, which change
+        the first number of the cluster's cost by `further_waste` at least.
 
         Each term by its own least: a step down stays, and so do pairs of GPUs and groups that they are spread over.
         """
         further = tail.gpus.devices
-        cost = self._alternatives(search) + self._destroyed(gpus) + self._overdrawn
+        packing = self._destroyed(gpus) + self._overdrawn
         if tail.gpus.most:
-            cost += self.selection.least_together(gpus, further=further, more=more_gpus)
+            selection = self.selection.least_together(gpus, further=further, more=more_gpus)
             # The free rest of a broken group may still be taken.
-            cost += max(0, self._broken(gpus) - tail.gpus.most * self.before.heaviest * BROKEN)
+            packing += max(0, self._broken(gpus) - tail.gpus.most * self.before.heaviest * BROKEN)
         else:
-            cost += self.selection.together(gpus) + self._broken(gpus)
+            selection = self.selection.together(gpus)
+            packing += self._broken(gpus)
         nearest = 0
         nics = self._nics_to_be_near(others, tail)
         if nics:
-            cost += self.selection.least_nearness(gpus, nics, further=further, more=more_gpus)
+            selection += self.selection.least_nearness(gpus, nics, further=further, more=more_gpus)
             nearest = self.selection.least_nearness([], nics, further=further, more=1)
-        cost += self._least_cards(search, gpus, tail.gpus, more_gpus, nearest)
-        cost += self._least_cards(search, others, tail.others, more_others, 0)
+        farther, left = self._least_cards(search, gpus, tail.gpus, more_gpus, nearest)
+        selection += farther
+        if self.waste is not None:
+            return self._pair(search, selection, (self.waste(search)[0] + further_waste,))
+        packing += left + self._least_cards(search, others, tail.others, more_others, 0)[1]
         used = self._used_of_node(search)
         spread = self.node is NodePolicy.SPREAD
-        return cost + self._left_of_node(used if spread else used + tail.gpus.parts)
+        packing += self._left_of_node(used if spread else used + tail.gpus.parts)
+        return self._pair(search, selection, (packing,))
 
     # --- terms ------------------------------------------------------------------------------------------------------------
 
@@ -363,16 +394,20 @@ class Cost:
 
     def _least_cards(
         self, search: PartialChoice, chosen: Sequence[int], side: DeviceTypeDemand, more: int, penalty: int
-    ) -> int:
-        """The same at least: what the chosen devices leave less all that may still be taken, and the fullest of those to come."""
+    ) -> tuple[int, int]:
+        """The same at least: what the chosen devices leave less all that may still be taken, and the fullest of those to come. Before
+        it what the claim pays for devices beyond `more`, each of which is the penalty."""
         if self.device is DevicePolicy.SPREAD:
             held = [entry.device for entry in search.placed if entry.shared and entry.device in chosen]
-            return sum([1000 * self.state.parts[device] // self.state.whole for device in held])
+            return 0, sum([1000 * self.state.parts[device] // self.state.whole for device in held])
         shared = [device for device in chosen if self.state.shared[device]]
         left = sum([max(0, self._left(device)) for device in shared])
+        further = farther = 0
         if more > side.unshared:
-            left += self._least_further(side, shared, more - side.unshared, penalty)
-        return max(0, left - side.thousandths)
+            further = self._least_further(side, shared, more - side.unshared, penalty)
+            if self._aware and penalty:
+                farther = further - further % penalty
+        return farther, max(0, left + further - farther - side.thousandths)
 
     def _least_further(self, side: DeviceTypeDemand, chosen: Sequence[int], more: int, penalty: int) -> int:
         """What further devices leave at least before anything is taken of them: so many, with the room that is lacking.

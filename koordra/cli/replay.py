@@ -16,18 +16,18 @@ import numpy as np
 from koordra.cli.machine_view import of_kind
 from koordra.cli.output import as_text, show_table
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.fleet import Fleet
-from koordra.placement.policy.expected_waste import ExpectedWaste
+from koordra.kubelet_plugin.publish.resource_slices import build_slices
+from koordra.placement.order.learned_order import Learned
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import Online, capacity_of, expected, replayed
+from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
 from koordra.simulation import dlrm, plot, report
-from koordra.simulation.baseline_policies import FIRST_FIT, FirstFit
+from koordra.simulation.learning import replayed
+from koordra.simulation.machine_cluster import MachineCluster
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import NAMES
-from koordra.simulation.replay import Cluster, Experiment, cluster_of, shuffled
+from koordra.simulation.replay import Cluster, Experiment, cluster_of
 from koordra.simulation.report import Reported
-from koordra.topology.machine_shape import shape_of_machine
 
 _LEARNING_SEEDS = 200
 """Streams to learn from use seeds from here on, which no replay should be given."""
@@ -214,6 +214,9 @@ def _lines(path: Path) -> list[str]:
         raise InvalidManifest(f"cannot be read: {reason}", object=str(path)) from error
 
 
+FIRST_FIT: Final = "first-fit"
+"""Blind to topology: the first node with enough of everything, its first GPUs and NICs."""
+
 _DEFAULT_MACHINE: Final = "dgx-a100"
 _FILL: Final = 0.95
 
@@ -224,35 +227,21 @@ def replay_dlrm(lines: Sequence[str], options: dict[str, Any]) -> None:
         raise click.BadParameter("on a DLRM trace policies are koordra and first-fit", param_hint="--policy")
     trace = dlrm.read_trace(lines, source=str(options["pods"]))
     machine = options["machine"] or _DEFAULT_MACHINE
-    shape = shape_of_machine(of_kind(machine).machine)
-    if not shape.gpus:
+    node = of_kind(machine).machine
+    if not node.gpus:
         raise click.BadParameter(f"{machine} has no GPU", param_hint="--machine")
-    count = options["machines"] or max(1, round(trace.most / (_FILL * shape.gpus)))
-    cluster = dlrm.nodes_of(shape, count)
-    capacity = capacity_of(cluster.kinds, cluster.nodes)
-    workload = Workload.of(trace.requests)
+    gpus = len(node.gpus)
+    count = options["machines"] or max(1, round(trace.most / (_FILL * gpus)))
+    slices = build_slices(node, node_name="node", node_uid="node", mode="joint", generation=1)
+    table = expected(Workload.of(trace.requests), {})
+    learned = None if options["start"] == "unknown" else Learned(table)
     runs = []
-    for name in ("koordra", FIRST_FIT):
+    for name, policy in (("koordra", "koordra"), (FIRST_FIT, "FirstFit")):
         for seed in seeds_of(options["seeds"]):
-            generator = np.random.default_rng(seed)
-            unknown = options["start"] == "unknown"
-            policy = ExpectedWaste(None if unknown else expected(workload, capacity))
-            fleet = Fleet(
-                cluster.kinds,
-                shuffled(cluster.nodes, generator),
-                policy if name == "koordra" else FirstFit(),
-            )
-            online = Online(policy, capacity)
-            listening = {"learn": online.observe} if unknown and name == "koordra" else {}
+            events = _ordered(trace, np.random.default_rng(seed))
+            cluster = MachineCluster(slices, count, policy=policy, learned=learned)
             with progress(f"{name}, seed {seed}") as show:
-                done = dlrm.replay(
-                    fleet,
-                    trace,
-                    _ordered(trace, generator),
-                    clock=time.perf_counter_ns,
-                    on_progress=show,
-                    **listening,
-                )
+                done = dlrm.replay(cluster, trace, events, clock=time.perf_counter_ns, on_progress=show)
             runs.append({"policy": name, "seed": seed, **done.to_dict()})
     _show_alignment(
         {"machine": machine, "nodes": count, "instances_without_gpu": trace.without_gpu, "runs": runs},

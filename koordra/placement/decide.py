@@ -4,10 +4,10 @@
                                             ▲              │ result cache, by DeviceState
                           nodes that changed┘              └ ceiling: the best cost so far
 
-A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink, compactness: `score.WORTH` and above), then
-what the cluster pays. That is what is below `score.WORTH` in the written cost, or, where the workload is known and claim and
-policy leave the choice to it, the expected waste (`learned_order`). Equal costs: the node whose name is first. Under FirstFit all
-costs are equal.
+A cost is an ordered pair: what the claim pays (relaxation levels, alternatives, nearness, NVLink, compactness), then what the cluster
+pays. That is the rest of the written cost, or before it, where the workload is known and claim and policy leave the choice to it, the
+expected waste: of devices inside the search, of a node by what else is free on it (`learned_order`). Equal costs: the node whose name is
+first. Under FirstFit all costs are equal.
 
 `plan()`, the controller, forecasts, preemption and gangs whose members are placed one by one call `decide` or `fits`;
 `explain` says why a group fits nowhere. Gangs placed as a whole (`gang/`) ask one node of each DeviceState for several members with
@@ -30,19 +30,21 @@ from koordra.allocator.placement import NodeAnswer, Placement
 from koordra.allocator.predicates import requests_of, selector_matches, unsuitable
 from koordra.allocator.reasons import Cause, ClaimRefused, Reason
 from koordra.allocator.request.requests import ResolvedClaim, refuse_bad_selectors, resolve
-from koordra.allocator.score import WORTH
+from koordra.allocator.score import policy_of
+from koordra.allocator.search.solution import CostPair
 from koordra.api import names, objects
 from koordra.api.claims import ResourceClaim
-from koordra.api.opaque.parameters import NodePolicy, PlacementPolicy
+from koordra.api.opaque.parameters import PlacementPolicy
 from koordra.errors import KoordraError, PlanError
 from koordra.placement.candidates.candidate_list import Candidate, CandidateList, Unit, Value, first_of
 from koordra.placement.candidates.result_cache import Result, offer_of, result_of
 from koordra.placement.index import ClusterIndex, NodeInfo, identity, pinned_node
 from koordra.placement.node_class import DeviceState
 from koordra.placement.order.learned_order import Failed, Learned, LearnedOrder
-from koordra.placement.policy.device_selection import DevicePreference
 from koordra.placement.request.groups import Group
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup, resolved_group_of, spec_key
+
+_DEFAULT: Final = policy_of("koordra")
 
 MOST_CLASSES: Final = 128
 """Request classes that are remembered; the one that was not asked for the longest goes first."""
@@ -188,7 +190,10 @@ class Engine:
             ceiling = None if best is None else self._ceiling(resolved, name, candidate, best)
             result = self._result(resolved, info, ceiling, placement)
             if result.bound is not None:
-                return Candidate(candidate.unit, self._value(resolved, name, result.bound), known=False)
+                wasted = candidate.value.cluster
+                if result.bound.cluster and not self._learned(resolved):
+                    wasted = result.bound.cluster[-1]
+                return Candidate(candidate.unit, Value(result.bound.claim, wasted), known=False)
             if result.cost is None:
                 if result.undecided:
                     late.append(candidate)
@@ -211,9 +216,7 @@ class Engine:
             name = first_of(unit)
             if candidate is None and name is not None and name not in excluded:
                 info = self.index.nodes[name]
-                known = resolved.request_class.results.get(
-                    self._where(resolved, info), self._version(resolved, info), None
-                )
+                known = self._known(resolved, info)
                 if known is not None:
                     undecided, defect = undecided or known.undecided, defect or known.defect
         return Undecided(defect) if undecided else Unsatisfiable(defect)
@@ -296,43 +299,42 @@ class Engine:
         """What can be said without a search."""
         if self._unsuited(resolved, info):
             return None
-        known = resolved.request_class.results.get(
-            self._where(resolved, info), self._version(resolved, info), None
-        )
+        known = self._known(resolved, info)
         if known is None:
-            least = 0
+            least = CostPair()
             if self._where(resolved, info) is not info:
                 found = resolved.request_class.bound.least(info, self.index.taken)
                 if found is None:
                     return None
                 least = found
-            return Candidate(unit, self._value(resolved, info.name, least), known=False)
+            packing = least.cluster[-1] if least.cluster else 0
+            wasted = self.order.least(resolved, info) if self._learned(resolved) else packing
+            return Candidate(unit, Value(least.claim, wasted), known=False)
         if known.cost is None:
             return None
         return Candidate(unit, self._value(resolved, info.name, known.cost), known=True)
 
-    def _value(self, resolved: ResolvedGroup, name: str, cost: int) -> Value:
+    def _value(self, resolved: ResolvedGroup, name: str, cost: CostPair) -> Value:
         if self.policy is None:
             return Value(0, 0)
-        key = self._learned(resolved, name)
-        return Value(cost // WORTH, cost % WORTH if key is None else key)
+        learned = self._learned(resolved)
+        wasted = (
+            self.order.value(resolved, self.index.nodes[name], cost.cluster) if learned else cost.cluster[-1]
+        )
+        return Value(cost.claim, wasted)
 
-    def _learned(self, resolved: ResolvedGroup, name: str) -> int | None:
-        """What the placement costs the cluster by what was learned; None where the rest of the written cost decides."""
-        if self.policy is None or self.policy.node is not NodePolicy.FRAGMENTATION_AWARE:
-            return None
-        return self.order.key(resolved, self.index.nodes[name].state)
+    def _learned(self, resolved: ResolvedGroup) -> bool:
+        """Whether the expected waste decides what the cluster pays, rather than the rest of the written cost alone."""
+        return self.policy == _DEFAULT and self.order.knows(resolved)
 
-    def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Any) -> int:
-        """The most that a placement on the node may cost to be better than the best so far."""
+    def _ceiling(self, resolved: ResolvedGroup, name: str, candidate: Candidate, best: Any) -> CostPair:
+        """What a placement on the node has to cost less than to be better than the best so far."""
         claim: int = best[0]
         cluster: int = best[1]
         node: str = best[2]
-        key = self._learned(resolved, name)
-        if key is None:
-            total = claim * WORTH + cluster
-            return total if name < node else total - 1
-        return (claim + 1) * WORTH - 1 if (key, name) < (cluster, node) else claim * WORTH - 1
+        if self._learned(resolved):
+            return CostPair(claim + ((candidate.value.cluster, name) < (cluster, node)))
+        return CostPair(claim, (cluster + (name < node),))
 
     # --- one node ---------------------------------------------------------------------------------------------------
 
@@ -343,12 +345,20 @@ class Engine:
     def _version(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
         return info.generation if self._where(resolved, info) is info else 0
 
-    def _result(
-        self, resolved: ResolvedGroup, info: NodeInfo, ceiling: int | None, placement: Placement | None = None
-    ) -> Result:
-        results = resolved.request_class.results
+    def _known(
+        self, resolved: ResolvedGroup, info: NodeInfo, ceiling: CostPair | None = None
+    ) -> Result | None:
         where, version = self._where(resolved, info), self._version(resolved, info)
-        known = results.get(where, version, ceiling)
+        return resolved.request_class.results.get(where, version, self.order.epoch, ceiling)
+
+    def _result(
+        self,
+        resolved: ResolvedGroup,
+        info: NodeInfo,
+        ceiling: CostPair | None,
+        placement: Placement | None = None,
+    ) -> Result:
+        known = self._known(resolved, info, ceiling)
         if known is not None:
             return known
         short = False
@@ -360,11 +370,11 @@ class Engine:
         except Exception:
             if not self._contained:
                 raise
-            found = Result(defect=traceback.format_exc(), generation=version)
+            found = Result(defect=traceback.format_exc(), generation=self._version(resolved, info))
         else:
-            found = result_of(answer, generation=version, epoch=self.order.epoch)
+            found = result_of(answer, generation=self._version(resolved, info), epoch=self.order.epoch)
         if not short:
-            results.keep(where, found)
+            resolved.request_class.results.keep(self._where(resolved, info), found)
         return found
 
     def search(
@@ -375,7 +385,7 @@ class Engine:
         *,
         placement: Placement | None = None,
         alike: Hashable = None,
-        ceiling: int | None = None,
+        ceiling: CostPair | None = None,
         pools: Sequence[Pool] | None = None,
     ) -> NodeAnswer:
         """What the node says to the group. `pools`: as if the node had these, and no others."""
@@ -393,24 +403,17 @@ class Engine:
         )
 
     def _placement(self, resolved: ResolvedGroup) -> Placement:
-        cards = self.order.cards
         return Placement(
             resolved.asked,
             resolved.siblings,
             policy=self.policy,
             features=self.features,
-            preference=None if cards is None else DevicePreference(cards),
+            waste=self.order.waste.on_node if self._learned(resolved) else None,
         )
 
     def _offer(self, resolved: ResolvedGroup, info: NodeInfo) -> Offer:
-        """The node's result written for this group; searched again where it was chosen by an older table."""
-        result = self._result(resolved, info, None)
-        if result.epoch != self.order.epoch:
-            found = self.search(resolved, info, self.index.taken)
-            if found.offer is not None:
-                result = result_of(found, generation=self._version(resolved, info), epoch=self.order.epoch)
-                resolved.request_class.results.keep(self._where(resolved, info), result)
-        return offer_of(result, info, resolved.asked)
+        """The node's result written for this group."""
+        return offer_of(self._result(resolved, info, None), info, resolved.asked)
 
     # --- predicates -------------------------------------------------------------------------------------------------
 

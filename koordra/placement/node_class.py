@@ -20,7 +20,8 @@ from typing import Any, Final
 from koordra.allocator.devices.inventory import Pool, PublishedDevice, Usage
 from koordra.api import names, objects
 from koordra.api.devices import Device, DeviceID
-from koordra.placement.columns.state import Kind, State
+from koordra.placement.columns.node_devices import NodeDevices
+from koordra.placement.columns.state import State
 
 _IDENTITIES: Final = frozenset({names.ATTR_UUID, names.ATTR_IB_DEVICE, names.ATTR_NETDEV})
 _TOPOLOGY: Final = (names.DOMAIN, "resource.kubernetes.io/")
@@ -45,13 +46,13 @@ class DeviceState:
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """Its nodes by name. `key` is None while the state is nobody's but one node's. `columns`: the state as numbers, and their kind,
-    once somebody has read it (`learned_order`)."""
+    """Its nodes by name. `key` is None while the state is nobody's but one node's. `free`: the devices, and what is free of them, once
+    somebody has read it (`learned_order`)."""
 
     devices: DeviceState
     key: Hashable
     nodes: list[str] = field(default_factory=list)
-    columns: tuple[Kind, State] | None = None
+    free: tuple[NodeDevices, State] | None = None
 
     @property
     def first(self) -> str | None:

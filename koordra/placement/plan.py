@@ -317,7 +317,7 @@ class _Planning:
                 earlier.pop(key, None)
             self.allocated.add(key)
             self.result.allocations[key] = allocation.to_dict()
-            self.result.scores[key] = -offer.cost
+            self.result.scores[key] = -offer.cost.written
             self.result.nodes[key] = offer.node
             self.result.levels[key] = level_of(offer.devices_of(position))
             claim = self.cluster.claims[key]

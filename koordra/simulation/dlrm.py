@@ -4,8 +4,7 @@ One row is an instance: `cpu_request` (vCPU), `gpu_request`, `rdma_request` (per
 `creation_time` and `deletion_time` in seconds, empty for before the start and after the end. Instances without a GPU belong on
 CPU nodes, of which the trace has none either; they are counted and left out.
 
-The trace has no list of nodes. Nodes are made of one machine, whose shape (GPUs, NICs, levels) is known, with as many cores and
-as much memory per GPU as the caller says. Events happen in the order of time, departures before arrivals of the same second;
+The trace has no list of nodes. Nodes are made of one machine (`machine_cluster`). Events happen in the order of time, departures before arrivals of the same second;
 each arrival is tried once.
 
 Reported per run, for requests of one GPU and one NIC: how many pairs are aligned (PIX or PXB), in all and among those placed
@@ -17,16 +16,15 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.fleet import Fleet, Placement
-from koordra.placement.columns.state import FULL, WHOLE, Kind, Request, State
-from koordra.simulation.replay import Clock, Cluster, Progress, decision_us
+from koordra.placement.columns.state import FULL, WHOLE, Request
+from koordra.simulation.machine_cluster import MachineCluster, Placement
+from koordra.simulation.replay import Clock, Progress, decision_us
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import MachineShape, pair_level
 
 _COLUMNS: Final = ("gpu_request", "rdma_request", "cpu_request", "memory_request")
 NEARLY_FULL: Final = 0.9
@@ -96,18 +94,6 @@ def _request(row: dict[str, Any]) -> Request:
     )
 
 
-def nodes_of(shape: MachineShape, count: int, *, cores: int = 16, gibibytes: int = 128) -> Cluster:
-    """`count` nodes of one machine, with so many cores and so much memory per GPU."""
-    state = State(
-        kind=0,
-        cpu=1000 * cores * shape.gpus,
-        memory=1024 * gibibytes * shape.gpus,
-        gpus=(WHOLE,) * shape.gpus,
-        nics=(FULL,) * shape.nics,
-    )
-    return Cluster((Kind("", shape.gpus, shape),), (state,) * count)
-
-
 @dataclass(slots=True)
 class Alignment:
     """Levels of the pairs placed, in all and while the cluster was nearly full; `best` got the best level of their node."""
@@ -146,17 +132,15 @@ def _aligned(levels: Counter[int]) -> float | None:
 
 
 def replay(
-    fleet: Fleet,
+    cluster: MachineCluster,
     trace: Trace,
     events: Sequence[Event],
     *,
     clock: Clock,
-    learn: Callable[[Request], bool] = lambda _request: False,
     on_progress: Progress = lambda _done, _of: None,
 ) -> Alignment:
-    """Apply the events. `learn` is called before each arrival and returns whether the policy's table changed."""
+    """Apply the events."""
     found = Alignment()
-    capacity = sum(sum(state.gpus) for state in fleet.nodes if state is not None)
     held: dict[int, Placement] = {}
     allocated = 0
     for number, event in enumerate(events):
@@ -165,45 +149,22 @@ def replay(
         if not event.arrives:
             gone = held.pop(event.instance, None)
             if gone is not None:
-                fleet.release(gone)
+                cluster.release(gone)
                 allocated -= gone.request.share
             continue
-        request = trace.requests[event.instance]
         before = clock()
-        if learn(request):
-            fleet.tables_changed()
-        placement = fleet.find(request)
-        spent = clock() - before
+        placement = cluster.place(trace.requests[event.instance])
+        found.decisions.append(clock() - before)
         found.arrivals += 1
         if placement is None:
             found.refused += 1
-            found.decisions.append(spent)
             continue
-        _note(found, fleet, placement, full=allocated >= NEARLY_FULL * capacity)
-        before = clock()
-        fleet.take(placement)
-        found.decisions.append(spent + clock() - before)
+        if placement.level is not None:
+            found.levels[placement.level] += 1
+            found.when_full[placement.level] += allocated >= NEARLY_FULL * cluster.capacity
+            found.best += placement.level == placement.best
         held[event.instance] = placement
-        allocated += request.share
-        found.most_allocated = max(found.most_allocated, allocated / capacity)
-    found.allocated = allocated / capacity
+        allocated += placement.request.share
+        found.most_allocated = max(found.most_allocated, allocated / cluster.capacity)
+    found.allocated = allocated / cluster.capacity
     return found
-
-
-def _note(found: Alignment, fleet: Fleet, placement: Placement, *, full: bool) -> None:
-    request, state = placement.request, fleet.nodes[placement.node]
-    assert state is not None
-    shape = fleet.kinds[state.kind].shape
-    if shape is None or request.gpus != 1 or request.nics != 1:
-        return
-    found.levels[placement.level] += 1
-    if full:
-        found.when_full[placement.level] += 1
-    best = min(
-        int(pair_level(shape, 1 << gpu, 1 << nic) or 0)
-        for gpu, free in enumerate(state.gpus)
-        if free >= request.milli
-        for nic, left in enumerate(state.nics)
-        if left >= request.percent
-    )
-    found.best += placement.level == best

@@ -23,11 +23,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koordra.placement.columns.arrays import INFEASIBLE, Bools, Classes, Ints, Keys, Slots
-from koordra.placement.columns.fleet import Fleet
-from koordra.placement.columns.state import WHOLE, Choice, Kind, Request, State
+from koordra.placement.columns.state import WHOLE, Kind, Request
 from koordra.placement.policy.workload import WorkloadShare
-from koordra.simulation.baseline_policies import BaselinePolicy, View, no_preference
+from koordra.simulation.baseline_policies import BaselinePolicy, no_preference
+from koordra.simulation.fleet import Bools, Fleet, Ints
 
 _Floats = npt.NDArray[np.float64]
 
@@ -35,25 +34,20 @@ _Floats = npt.NDArray[np.float64]
 class Target:
     """The target workload as arrays over its classes that want GPUs; all free GPU is lost to the others."""
 
-    def __init__(self, target: Sequence[WorkloadShare]) -> None:
+    def __init__(self, target: Sequence[WorkloadShare], kinds: Sequence[Kind]) -> None:
         with_gpus = [one for one in target if one.request.gpus]
-        self.requests = [one.request for one in with_gpus]
+        requests = [one.request for one in with_gpus]
         self.part = np.array([one.part for one in with_gpus])
         self.cpu_only = sum(one.part for one in target if not one.request.gpus)
-        self.cpu = np.array([request.cpu for request in self.requests], dtype=np.int64)
-        self.milli = np.array([request.milli for request in self.requests], dtype=np.int64)
-        self.number = np.array([request.gpus for request in self.requests], dtype=np.int64)
-
-    def allowed(self, kinds: Sequence[Kind]) -> Bools:
+        self.cpu = np.array([request.cpu for request in requests], dtype=np.int64)
+        self.milli = np.array([request.milli for request in requests], dtype=np.int64)
+        self.number = np.array([request.gpus for request in requests], dtype=np.int64)
+        allowed = [[not one.models or kind.model in one.models for one in requests] for kind in kinds]
+        self.allowed: Bools = np.array(allowed, dtype=np.bool_).reshape(len(kinds), len(requests))
         """By (kind of node, class): whether the class may use the kind's model."""
-        found = [
-            [not request.models or kind.model in request.models for request in self.requests]
-            for kind in kinds
-        ]
-        return np.array(found, dtype=np.bool_).reshape(len(kinds), len(self.requests))
 
     def below(self, gpus: Ints) -> tuple[Ints, Ints]:
-        """By (slot, class): the free share of GPUs with less than the class asks of each, and the number of the others."""
+        """By (node, class): the free share of GPUs with less than the class asks of each, and the number of the others."""
         small = gpus[:, :, None] < self.milli
         return np.where(small, np.maximum(gpus, 0)[:, :, None], 0).sum(axis=1), (~small).sum(axis=1)
 
@@ -63,11 +57,12 @@ class Target:
         found: _Floats = np.where(fits, small, rest) @ self.part
         return found
 
-    def fragmentation(self, slots: Slots, at: Ints, allowed: Bools) -> _Floats:
-        """F of the slots `at`."""
-        rest = np.maximum(slots.gpus[at], 0).sum(axis=1)
+    def fragmentation(self, fleet: Fleet, at: Ints) -> _Floats:
+        """F of the nodes `at`."""
+        gpus = fleet.gpus[at]
+        rest = np.maximum(gpus, 0).sum(axis=1)
         lost = self.lost(
-            *self.below(slots.gpus[at]), slots.cpu[at][:, None], rest[:, None], allowed[slots.kind[at]]
+            *self.below(gpus), fleet.cpu[at][:, None], rest[:, None], self.allowed[fleet.kind[at]]
         )
         found: _Floats = self.cpu_only * rest + lost
         return found
@@ -75,76 +70,55 @@ class Target:
 
 def fragmented(fleet: Fleet, target: Target) -> float:
     """F of the cluster, in thousandths of GPU."""
-    used = np.array([slot for slot, state in enumerate(fleet.slots.states) if state is not None])
-    counts = np.bincount(fleet.slot_of_node[fleet.slot_of_node >= 0], minlength=fleet.slots.used)[used]
-    return float(target.fragmentation(fleet.slots, used, target.allowed(fleet.kinds)) @ counts)
+    return float(target.fragmentation(fleet, np.arange(len(fleet.nodes))).sum())
 
 
 class Fgd(BaselinePolicy):
     """Keys are minus the best score over the GPUs of the node that a share may take."""
 
-    def __init__(self, target: Sequence[WorkloadShare]) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__("fgd", no_preference)
-        self._target = Target(target)
+        self._target = target
 
-    def start(self, slots: Slots, classes: Classes) -> None:
-        super().start(slots, classes)
-        self._allowed = self._target.allowed(classes.kinds)
+    def keys(self, fleet: Fleet, at: Ints, request: Request) -> Ints:
+        positions = range(fleet.gpus.shape[1] if _shares(request) else 1)
+        found: Ints = -_scores(self._gains(fleet, at, request, positions)).max(axis=1)
+        return found
 
-    def column(self, slot: int, start: int) -> Keys:
-        state = self.slots.states[slot]
-        assert state is not None
-        # GPUs with the same free share score alike: of each only the first is tried.
-        firsts = [state.gpus.index(free) for free in dict.fromkeys(state.gpus)] or [0]
-        which = slice(start, len(self.classes))
-        keys: Keys = self._best(self._gains(np.array([slot]), which, firsts), np.array([slot]), which)[0]
-        return keys
+    def choose(self, fleet: Fleet, node: int, request: Request) -> tuple[int, ...]:
+        if not _shares(request):
+            return super().choose(fleet, node, request)
+        positions = range(len(fleet.nodes[node].gpus))
+        return (int(_scores(self._gains(fleet, np.array([node]), request, positions)[0]).argmax()),)
 
-    def _keys(self, at: Ints, which: slice) -> Keys:
-        return self._best(self._gains(at, which, range(self.slots.width)), at, which)
-
-    def choose(self, state: State, request: Request) -> Choice:
-        if request.gpus != 1 or request.milli == WHOLE:
-            return super().choose(state, request)
-        slot = next(number for number, known in enumerate(self.slots.states) if known == state)
-        number = self.classes.index[request]
-        gains = self._gains(np.array([slot]), slice(number, number + 1), range(len(state.gpus)))[0, 0]
-        return Choice((int(_scores(gains).argmax()),))
-
-    def _best(self, gains: _Floats, at: Ints, which: slice) -> Keys:
-        view = View(self.slots, self.classes, at, which)
-        score = _scores(gains).max(axis=2)
-        return np.where(view.fits(), -score, INFEASIBLE).astype(np.int64)
-
-    def _gains(self, at: Ints, which: slice, positions: Sequence[int]) -> _Floats:
-        """F before minus F after by (slot, class, position of a shared GPU); -inf where the share does not fit there."""
-        slots, classes, target = self.slots, self.classes, self._target
-        gpus, cpu = slots.gpus[at], slots.cpu[at]
+    def _gains(self, fleet: Fleet, at: Ints, request: Request, positions: Sequence[int]) -> _Floats:
+        """F before minus F after by (node, position of a shared GPU); -inf where the share does not fit there."""
+        target, gpus, shares = self._target, fleet.gpus[at], _shares(request)
         rest = np.maximum(gpus, 0).sum(axis=1)
         small, enough = target.below(gpus)
-        before = target.fragmentation(slots, at, self._allowed)
-        share = classes.share[which]
-        single = (classes.gpus[which] == 1) & (classes.milli[which] < WHOLE)
-        taken = np.where(single, share, 0)[:, None]
-        old = gpus[:, list(positions)][:, None, :]
-        new = old - taken
+        old = gpus[:, list(positions)]
+        new = old - (request.share if shares else 0)
         was, now = old[..., None] < target.milli, new[..., None] < target.milli
         moved = np.where(now, np.maximum(new, 0)[..., None], 0) - np.where(
             was, np.maximum(old, 0)[..., None], 0
         )
-        lost_gpus = np.where(single, 0, classes.gpus[which])[None, :, None, None]
         after = target.lost(
-            small[:, None, None, :] + moved,
-            enough[:, None, None, :] + was.astype(np.int64) - now - lost_gpus,
-            (cpu[:, None] - classes.cpu[which])[:, :, None, None],
-            (rest[:, None] - share)[:, :, None, None],
-            self._allowed[slots.kind[at]][:, None, None, :],
+            small[:, None, :] + moved,
+            enough[:, None, :] + was.astype(np.int64) - now - (0 if shares else request.gpus),
+            (fleet.cpu[at] - request.cpu)[:, None, None],
+            (rest - request.share)[:, None, None],
+            target.allowed[fleet.kind[at]][:, None, :],
         )
-        after += target.cpu_only * (rest[:, None] - share)[:, :, None]
+        after += target.cpu_only * (rest - request.share)[:, None]
         # Rounded, so that a pod that changes nothing gains exactly nothing whatever the order of summing was.
-        gains: _Floats = np.round(before[:, None, None] - after, 6)
-        gains[(new < 0) & single[:, None]] = -np.inf
+        gains: _Floats = np.round(target.fragmentation(fleet, at)[:, None] - after, 6)
+        if shares:
+            gains[new < 0] = -np.inf
         return gains
+
+
+def _shares(request: Request) -> bool:
+    return request.gpus == 1 and request.milli < WHOLE
 
 
 def _scores(gains: _Floats) -> Ints:

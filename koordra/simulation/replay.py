@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from koordra.placement.columns.fleet import Fleet, Placement
 from koordra.placement.columns.state import WHOLE, Kind, Request, State
-from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import Online, capacity_of
+from koordra.placement.policy.workload_learning import Online
 from koordra.placement.policy.workload_table import Table
 from koordra.simulation.baseline_policies import place_randomly
+from koordra.simulation.expected_waste import ExpectedWaste
 from koordra.simulation.fgd import Target, fragmented
+from koordra.simulation.fleet import Fleet, Placement
+from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import TraceNode, TracePod
 from koordra.simulation.policies import policy_named
 
@@ -193,14 +194,12 @@ class Experiment:
         on_progress: Progress = lambda _done, _of: None,
     ) -> Run:
         """Order and ties come from the generator."""
-        cluster, target = self.cluster, Target(self.workload.popular())
+        cluster, target = self.cluster, Target(self.workload.popular(), self.cluster.kinds)
         requests = arrivals(
             self.pods, cluster.capacity, generator=generator, tune_ratio=self.tune_ratio, scale=self.scale
         )
-        policy = policy_named(name, self.workload, self.table)
+        policy = policy_named(name, cluster.kinds, self.workload, self.table)
         fleet = Fleet(cluster.kinds, shuffled(cluster.nodes, generator), policy)
-        if not self.unknown:
-            fleet.expect(request for request, _ in self.workload.ordered())
         return run(
             fleet,
             requests,
@@ -220,11 +219,13 @@ class Experiment:
             return lambda request: place_randomly(fleet, request, generator)
         if not isinstance(policy, ExpectedWaste) or not self.unknown:
             return None
-        online = Online(policy, capacity_of(self.cluster.kinds, self.cluster.nodes))
+        online = Online(capacity_of(self.cluster.kinds, self.cluster.nodes))
 
         def place(request: Request) -> Placement | None:
-            if online.observe(request):
-                fleet.tables_changed()
+            table = online.observe(request)
+            if table is not None:
+                policy.learn(table)
+                fleet.policy_changed()
             return fleet.place(request)
 
         return place

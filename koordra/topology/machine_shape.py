@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from koordra.api import names
 from koordra.topology.fabrics import links_between_published
 from koordra.topology.levels import Level, attribute, level_between
-from koordra.topology.machine import Device, Machine, nvlinks_between, pcie_level
 
 NEAR: Final = (Level.PIX, Level.PXB, Level.PHB, Level.NODE)
 """The levels that have classes, near to far; ``MachineShape.classes`` is in this order."""
@@ -55,20 +54,6 @@ class MachineShape:
     classes: tuple[tuple[Group, ...], ...]
     nvlinks: tuple[tuple[int, ...], ...]
     partitions: tuple[int, ...] = ()
-
-
-def shape_of_machine(machine: Machine, *, virtual_functions: bool = False) -> MachineShape:
-    """The shape of all GPUs and NICs (or virtual functions instead of NICs) of a machine, in its order."""
-    gpus, nics = machine.gpus, machine.vfs if virtual_functions else machine.nics
-    devices: list[Device] = [*gpus, *nics]
-    links = [[0 if a is b else nvlinks_between(a, b) for b in gpus] for a in gpus]
-    return MachineShape(
-        gpus=len(gpus),
-        nics=len(nics),
-        classes=_classes(len(gpus), len(devices), lambda a, b: pcie_level(devices[a], devices[b])),
-        nvlinks=tuple(map(tuple, links)),
-        partitions=_partitions(links, [gpu.architecture for gpu in gpus], [gpu.minor for gpu in gpus]),
-    )
 
 
 def shape_of_devices(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> MachineShape:

@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koordra.placement.columns.state import FULL, WHOLE, Request, State, after
-from koordra.placement.defragment.emptying import Site, kept_free, without
+from koordra.placement.columns.state import FULL, WHOLE, Choice, Request, State, after
+from koordra.placement.defragment.emptying import Pod, Site, kept_free, without
 from koordra.placement.defragment.moves import Freed, ways
+from koordra.topology.machine_shape import MachineShape
+
+
+def empty(shape: MachineShape) -> State:
+    """A node of the machine that nobody uses, with 16 cores and 128 GiB per GPU."""
+    gpus, nics = (WHOLE,) * shape.gpus, (FULL,) * shape.nics
+    return State(0, 16_000 * shape.gpus, 131_072 * shape.gpus, gpus, nics)
+
+
+def filled(nodes: list[State], request: Request, name: str) -> Pod | None:
+    """The request on the first node with enough of everything, on its first GPUs and NICs; None where there is none."""
+    for number, state in enumerate(nodes):
+        gpus = [at for at, free in enumerate(state.gpus) if free >= request.milli][: request.gpus]
+        nics = [at for at, free in enumerate(state.nics) if free >= request.percent][: request.nics]
+        enough = state.cpu >= request.cpu and state.memory >= request.memory
+        if enough and (len(gpus), len(nics)) == (request.gpus, request.nics):
+            nodes[number] = after(state, request, Choice(tuple(gpus), tuple(nics)))
+            return Pod(name, number, request, tuple(gpus), tuple(nics))
+    return None
 
 
 def carried_out(nodes: Sequence[State | None], freed: Freed) -> list[State | None]:

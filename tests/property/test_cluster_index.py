@@ -174,14 +174,11 @@ def ranked(order: LearnedOrder) -> Dict:
     """What the order of nodes knows of each node: what it is, and what is free of it."""
     order.index.settle()
     order.follow()
-    states, kinds = order.columns.nodes, order.columns.kinds
-    assert len(order._rows) == sum(state is not None for state in states)
     found = {}
     for name, info in order.index.nodes.items():
-        assert info.state is not None
-        state = states[order._rows[info.state]]
-        assert state is not None
-        found[name] = (kinds[state.kind], state._replace(kind=0))
+        free = order.free(info)
+        assert free is not None
+        found[name] = (free[0].kind, free[1])
     return {"nodes": found, "memory": order._memory, "gpus": order.online.capacity}
 
 

@@ -1,5 +1,4 @@
-"""Tables of sets of devices against the search: what a table takes, the search takes at that cost; and the terms of a shape are those
-of the published devices.
+"""Tables of sets of devices against the search: what a table takes, the search takes at that cost.
 
 The machines are those of the bounds' tests: uneven trees, devices without places, shares in use, MIG cards, every sort of NVLink.
 `make soak` tries more (KOORDRA_EXAMPLES).
@@ -16,17 +15,11 @@ import pytest
 
 from koordra.allocator.device_table import MachineTerms
 from koordra.allocator.devices.inventory import GPU, NIC
-from koordra.allocator.devices.nvlink_fabric import NO_FABRIC
 from koordra.allocator.node_state import NodeState
-from koordra.allocator.score import Cost, SelectionTerms, policy_of
+from koordra.allocator.score import Cost, policy_of
 from koordra.api import names
-from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import plan
-from koordra.placement.columns.node_devices import devices_of_pools
-from koordra.placement.policy.device_value import machine_devices
-from koordra.topology.levels import Level
 from tests.long import mostly_long
-from tests.machines import catalogue
 from tests.property.test_lower_bounds import node
 from tests.unit.allocator import machines
 from tests.unit.allocator.machines import state_of
@@ -98,38 +91,3 @@ def every_set(machine: MachineTerms, gpus: int, nics: int) -> Any:
         [one for one in masks if (one & of_gpus).bit_count() == gpus and (one & of_nics).bit_count() == nics],
         dtype=np.int64,
     )
-
-
-@pytest.mark.parametrize("name", mostly_long([one for one in catalogue.NAMES if one != "no-gpu"], fast=6))
-def test_a_shape_is_judged_as_the_published_devices_are(name: str) -> None:
-    published = build_slices(
-        catalogue.machine(name), node_name="node-1", node_uid="u", mode="joint", generation=1
-    )
-    state = state_of([machines.node("node-1"), *published])
-    policy = policy_of("koordra")
-    assert policy is not None
-    own = machine_of(state, Cost(state, policy))
-    kind = devices_of_pools(tuple(state.pools)).kind
-    if kind.shape is None or kind.shape.gpus != len(own.gpus) or kind.shape.nics != len(own.nics):
-        return
-    shape = machine_devices(kind.shape, kind.spread).machine
-    for k, j in ((1, 1), (2, 1), (2, 2), (4, 0), (4, 2), (3, 3)):
-        sets = shape.sets(k, j, most=MOST)
-        if sets is None or k > len(own.gpus) or j > len(own.nics):
-            continue
-        ours, theirs = own.table(sets), shape.table(sets)
-        assert ours.cost.tolist() == theirs.cost.tolist()
-        assert sorted(ours.groups) == sorted(theirs.groups)
-        everything = np.arange(len(sets)), -1
-        assert ours.broken(*everything).tolist() == theirs.broken(*everything).tolist()
-
-
-def test_of_nics_that_are_alike_the_first_stand_for_all() -> None:
-    terms = SelectionTerms(lambda gpu, nic: Level.PIX if gpu == nic // 5 else Level.SYS, NO_FABRIC, [])
-    nics = range(2, 8)
-    machine = MachineTerms(terms, gpus=range(2), nics=nics, bit={at: 1 << at for at in range(8)}, whole=[])
-    assert machine.nic_kinds == [[2, 3, 4], [5, 6, 7]]
-    sets = machine.sets(1, 2, most=100)
-    assert sets is not None
-    assert sorted({int(one) >> 2 for one in sets}) == [0b000011, 0b001001, 0b011000]
-    assert machine.sets(1, 2, most=5) is None

@@ -19,9 +19,12 @@ from koordra.allocator.search import search as search_module
 from koordra.allocator.search.lower_bound import LowerBound
 from koordra.allocator.search.packing import Item, Packing, SubsetSums
 from koordra.allocator.search.search import Search
-from koordra.allocator.search.solution import Outcome
-from koordra.placement import Plan, plan
+from koordra.allocator.search.solution import CostPair, Outcome
+from koordra.placement import Plan, engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
+from koordra.placement.order.learned_order import Learned, LearnedOrder
+from koordra.placement.policy.expected_waste import ExpectedWaste
+from koordra.placement.policy.workload_table import Block, Demand, SliceDemand, Table
 from tests.unit.allocator import machines
 
 Dict = dict[str, Any]
@@ -144,8 +147,9 @@ def without_bounds() -> Iterator[list[bool]]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Search, "least", lambda *_: 0)
-        patch.setattr(CostBound, "least", lambda *_: 0)
+        patch.setattr(Search, "least", lambda *_: CostPair())
+        patch.setattr(CostBound, "least", lambda *_: CostPair())
+        patch.setattr(LearnedOrder, "least", lambda *_: -(1 << 60))
         patch.setattr(Search, "run", noted)
         patch.setattr(search_module, "REFINEMENT", 4_000)
         yield gave_up
@@ -153,6 +157,25 @@ def without_bounds() -> Iterator[list[bool]]:
 
 def costs(found: Plan) -> dict[str, int]:
     return {claim: -score for claim, score in found.scores.items()}
+
+
+def learned(draw: random.Random) -> Learned:
+    """What some workload may have taught: holes that any size may leave, NICs, cores, several GPUs, slices that are wanted."""
+    sizes = [step for step in range(101) if draw.random() < 0.2]
+    holes = tuple(10_000 * step if step in sizes else draw.choice((0, 2_000 * step)) for step in range(101))
+    parts = (Demand(100, draw.choice((0, 600_000))), Demand(50, draw.choice((0, 300_000))))
+    return Learned(
+        Table(
+            holes=(0, *holes[1:]),
+            cores=(Demand(draw.choice((4_000, 30_000)), 500_000),),
+            nics=tuple(one for one in sorted(parts) if one.part),
+            blocks=draw.choice(((), (Block(2, 4_000, (), 300_000),))),
+            slices=draw.choice(
+                ((), (SliceDemand(("4g",), 500, 700_000), SliceDemand(("1g",), 200, 300_000)))
+            ),
+            pods=100,
+        )
+    )
 
 
 @pytest.mark.parametrize("twenty", range(15 * HUNDREDS))
@@ -163,9 +186,10 @@ def test_bounds_change_no_decision(twenty: int) -> None:
         draw = random.Random(number)
         objects = cluster(draw, nodes=draw.choice((1, 2, 3)))
         policy = draw.choice(("koordra", "koordra", *SCORED))
-        found = plan(objects, policy=policy)
+        known = learned(draw) if policy == "koordra" and number % 2 else None
+        found = plan(objects, policy=policy, engine=engine_for(policy=policy, learned=known))
         with without_bounds() as gave_up:
-            plain = plan(objects, policy=policy)
+            plain = plan(objects, policy=policy, engine=engine_for(policy=policy, learned=known))
         if not any(gave_up):
             finished += 1
             assert found == plain, number
@@ -178,7 +202,7 @@ class Watched:
     """Every bound of a walk that nothing is cut from, by the choice that it was asked for."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.bounds: dict[tuple[object, ...], int | None] = {}
+        self.bounds: dict[tuple[object, ...], CostPair | None] = {}
         self.compared = 0
         cost, run = Cost.__call__, Search.run
 
@@ -188,7 +212,7 @@ class Watched:
                 self.bounds[self.path(search)] = least
             return False
 
-        def compared(objective: Cost, search: Search) -> int:
+        def compared(objective: Cost, search: Search) -> CostPair:
             price = cost(objective, search)
             path = self.path(search)
             if search._holds():
@@ -209,6 +233,14 @@ class Watched:
         patch.setattr(search_module, "REFINEMENT", 1_500)
         patch.setattr(Search, "_is_cut", not_cut)
         patch.setattr(Cost, "__call__", compared)
+        value = LearnedOrder.value
+
+        def valued(order: LearnedOrder, resolved: Any, info: Any, cluster: Any) -> int:
+            found = value(order, resolved, info, cluster)
+            assert order.least(resolved, info) <= found
+            return found
+
+        patch.setattr(LearnedOrder, "value", valued)
 
     def path(self, search: Search) -> tuple[object, ...]:
         return (id(search), *((id(one.wanted), one.device) for one in search.placed))
@@ -221,7 +253,9 @@ def test_no_completion_costs_less_than_its_bound(twenty: int) -> None:
         for number in range(20 * twenty, 20 * twenty + 20):
             draw = random.Random(f"bound {number}")
             objects = cluster(draw, nodes=1, most=6, requests=4)
-            plan(objects, policy=draw.choice(("koordra", "koordra", *SCORED)))
+            policy = draw.choice(("koordra", "koordra", *SCORED))
+            known = learned(draw) if policy == "koordra" and number % 2 else None
+            plan(objects, policy=policy, engine=engine_for(policy=policy, learned=known))
     # Of the chapters that `make soak` adds some have few placements that are not settled at once.
     assert watched.compared > (10 if twenty < 15 else 0)
 
@@ -229,6 +263,11 @@ def test_no_completion_costs_less_than_its_bound(twenty: int) -> None:
 def decide_sixty() -> None:
     for twenty in range(3):
         test_bounds_change_no_decision(twenty)
+
+
+def complete_three_hundred() -> None:
+    for twenty in range(15):
+        test_no_completion_costs_less_than_its_bound(twenty)
 
 
 def test_a_bound_that_is_too_high_is_noticed() -> None:
@@ -245,6 +284,21 @@ def test_a_bound_that_is_too_high_is_noticed() -> None:
             decide_sixty()
         with pytest.raises(AssertionError):
             test_no_completion_costs_less_than_its_bound(0)
+
+
+@pytest.mark.parametrize("of", ["least_cost", "least"])
+def test_a_bound_of_the_expected_waste_that_is_too_high_is_noticed(of: str) -> None:
+    """Of the devices that the open requests take, and of a node."""
+    least = getattr(ExpectedWaste, of)
+
+    def more(waste: ExpectedWaste, *asked: Any) -> int:
+        found: int = least(waste, *asked)
+        return found + abs(found) // 2 + 10**6
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExpectedWaste, of, more)
+        with pytest.raises(AssertionError):
+            complete_three_hundred()
 
 
 @pytest.mark.parametrize("hundred", range(2 * HUNDREDS))

@@ -24,6 +24,7 @@ from koordra.allocator.score import Cost
 from koordra.allocator.search.packing import SubsetSums
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import DeviceTypeDemand, OpenRequests
+from koordra.allocator.search.solution import CostPair
 from koordra.api.opaque.parameters import Pairing
 
 
@@ -77,8 +78,9 @@ class LowerBound:
             for tally in search.tallies
         ]
         self._tails = self._tails_of(options) if self.usable else []
+        self._wastes = self._wastes_of(options, cost)
 
-    def at(self, request: int) -> int | None:
+    def at(self, request: int) -> CostPair | None:
         """The least that any completion costs, when this request is the next to be served; None where there is none."""
         search, tail = self._search, self._tails[request]
         devices = dict.fromkeys(placed.device for placed in search.placed)
@@ -104,6 +106,7 @@ class LowerBound:
             tail=tail,
             more_gpus=more_gpus,
             more_others=max(lacking, more_others),
+            further_waste=self._wastes[request],
         )
 
     def _missing(self, tally: ScopeTracker, tail: OpenRequests, others: list[int]) -> int | None:
@@ -157,6 +160,25 @@ class LowerBound:
                 shares = state.shared[device] and not wanted.spec.admin_access
                 takes[device] = verdict.demand.nano if shares else None
         return _Option(wanted.spec.count, takes, wanted.spec.admin_access)
+
+    def _wastes_of(self, requests: Sequence[Sequence[_Option]], cost: Cost) -> list[int]:
+        """What each request and all that follow it change the first number of the cluster's cost at least; nothing at last."""
+        found, waste = [0], cost.waste
+        for options in reversed(requests):
+            least = 0
+            if waste is not None:
+                least = min(
+                    [
+                        option.count * waste.least(device, self._part(device, amounts))
+                        for option in options
+                        for device, amounts in option.takes.items()
+                        if not option.admin
+                    ]
+                    + [0 for option in options if option.admin],
+                    default=0,
+                )
+            found.append(found[-1] + least)
+        return found[::-1]
 
     def _tails_of(self, requests: Sequence[Sequence[_Option]]) -> list[OpenRequests]:
         """What remains from each request on; nothing at last."""

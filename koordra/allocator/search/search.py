@@ -50,7 +50,7 @@ from koordra.allocator.search.device_tree import Orbits
 from koordra.allocator.search.lower_bound import LowerBound
 from koordra.allocator.search.partial_choice import PartialChoice
 from koordra.allocator.search.remaining_supply import cards_after, nics_after
-from koordra.allocator.search.solution import Outcome, Placed, Position
+from koordra.allocator.search.solution import NOTHING, CostPair, Outcome, Placed, Position
 from koordra.allocator.search.symmetry import Symmetry
 from koordra.api import names
 from koordra.api.claims import MAX_RESULTS
@@ -69,18 +69,18 @@ _PATIENCE: Final = 16
 class _Best:
     """The best placement so far. Only what costs less than `limit` is of interest; what was cut off costs `cut` at least."""
 
-    limit: int | None
+    limit: CostPair | None
     placed: tuple[Placed, ...] | None = None
-    cut: int | None = None
+    cut: CostPair | None = None
 
-    def may_improve(self, least: int) -> bool:
+    def may_improve(self, least: CostPair) -> bool:
         """Whether a placement that costs at least so much is of interest; if not, that is noted."""
         if self.limit is None or least < self.limit:
             return True
         self.cut = least if self.cut is None else min(self.cut, least)
         return False
 
-    def offer(self, placed: Sequence[Placed], cost: int) -> None:
+    def offer(self, placed: Sequence[Placed], cost: CostPair) -> None:
         if self.may_improve(cost):
             self.placed, self.limit = tuple(placed), cost
 
@@ -94,7 +94,7 @@ class _Best:
 class Search(PartialChoice):
     """One walk over one node for one group of claims.
 
-    `ceiling`: only placements that cost no more are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
+    `ceiling`: only placements that cost less are of interest. `counted`: what counting said (`feasibility.enough`), once it has.
 
     `strict`: selector errors end it, as upstream does. `settled`: all complete choices cost the same (`feasibility.settled`).
     `in_any_order`: any solution will do, so that requests may be taken in the order that is found fastest.
@@ -128,7 +128,7 @@ class Search(PartialChoice):
         )
         self.settled = False
         self.objective = objective
-        self.ceiling: int | None = None
+        self.ceiling: CostPair | None = None
         self.counted: bool | None = None
         self.strict = strict
         self.in_any_order = in_any_order
@@ -155,7 +155,7 @@ class Search(PartialChoice):
 
     def run(self) -> Outcome:
         """The first solution, or with an objective the one of least cost. Raises ClaimRefused where upstream errs."""
-        best = _Best(None if self.ceiling is None or self.objective is None else self.ceiling + 1)
+        best = _Best(None if self.objective is None else self.ceiling)
         entered: set[tuple[object, ...]] = set()
         dead_ends = 0
         limit = self.budget
@@ -163,7 +163,7 @@ class Search(PartialChoice):
         start = Position(0)
         self.check_beforehand()
         if start.request >= len(self.requests):
-            return Outcome((), self.objective(self) if self.objective else 0)
+            return Outcome((), self.objective(self) if self.objective else NOTHING)
         if best.limit is not None and self._is_cut(start, best):
             return best.outcome()
         stack = self._stack
@@ -208,13 +208,13 @@ class Search(PartialChoice):
         least = self.least(at.request)
         return least is None or not best.may_improve(least)
 
-    def least(self, request: int) -> int | None:
+    def least(self, request: int) -> CostPair | None:
         """What any completion costs at least when this request is the next to be served; None where there is none."""
         if self.objective is None:
-            return 0
+            return CostPair()
         if self._lower_bound is None:
             self._lower_bound = LowerBound(self, self.objective)
-        return self._lower_bound.at(request) if self._lower_bound.usable else 0
+        return self._lower_bound.at(request) if self._lower_bound.usable else CostPair()
 
     def _holds(self) -> bool:
         """Whether a complete choice meets what bounds along the way only kept possible."""

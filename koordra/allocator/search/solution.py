@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.request.requests import RequestAlternative
@@ -27,15 +27,36 @@ class Position(NamedTuple):
     placed: int = 0
 
 
+class CostPair(NamedTuple):
+    """What the claim pays, then what the cluster pays: the most significant number first, at last the rest of the written cost.
+
+    A bound may have fewer numbers than a cost.
+    """
+
+    claim: int = 0
+    cluster: tuple[int, ...] = ()
+
+    @property
+    def written(self) -> int:
+        """As it is published."""
+        return self.claim + self.cluster[-1]
+
+    def plus(self, claim: int) -> CostPair:
+        return CostPair(self.claim + claim, self.cluster)
+
+
+NOTHING: Final = CostPair(0, (0,))
+
+
 @dataclass(slots=True)
 class Outcome:
     """`solution` None with neither `exhausted` nor `bound` is a proof that nothing fits.
 
-    `bound`: what there may be costs that much at least, which is above the ceiling that was asked for.
+    `bound`: what there may be costs that much at least, which is not below the ceiling that was asked for.
     """
 
     solution: tuple[Placed, ...] | None
-    cost: int = 0
+    cost: CostPair = NOTHING
     exhausted: bool = False
     tried: int = 0
-    bound: int | None = None
+    bound: CostPair | None = None

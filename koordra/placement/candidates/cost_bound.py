@@ -26,6 +26,7 @@ from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice, Usage
 from koordra.allocator.features import CONSUMABLE_CAPACITY, Features
 from koordra.allocator.request.requests import RequestAlternative, ResolvedClaim
 from koordra.allocator.score import COMPACT, COMPACTNESS, NEARNESS
+from koordra.allocator.search.solution import CostPair
 from koordra.api import names
 from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.placement.index import NodeInfo
@@ -68,16 +69,16 @@ class CostBound:
         device = next((one.device for one in said if one.device), policy.device if policy else None)
         self._asked, self._features, self._first_fit = asked, features, policy is None
         self._spreads = node is NodePolicy.SPREAD
-        aware = device in {None, DevicePolicy.TOPOLOGY_AWARE}
-        self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if aware else (1, 1)
+        self._aware = device in {None, DevicePolicy.TOPOLOGY_AWARE}
+        self._nearness, self._compactness = (NEARNESS, COMPACTNESS) if self._aware else (1, 1)
         self._shares = CONSUMABLE_CAPACITY in features
         self._of_class: dict[NodeClass, _OnClass] = {}
 
-    def least(self, info: NodeInfo, taken: Usage) -> int | None:
+    def least(self, info: NodeInfo, taken: Usage) -> CostPair | None:
         """No placement on the node costs less; None where there is none."""
         of = info.devices.node_class
         if of is None:
-            return 0
+            return CostPair()
         known = self._of_class.get(of)
         if known is None:
             if len(self._of_class) > 4096:
@@ -87,7 +88,7 @@ class CostBound:
         if not all(self._may_have(request, devices, taken) for request in known.requests):
             return None
         if self._first_fit:
-            return 0
+            return CostPair()
         total, used = _used(info, devices, taken)
         left = total - used
         if self._spreads:
@@ -95,7 +96,8 @@ class CostBound:
         else:
             share = max(0, 1000 * (left - known.taken) // total) if total else 0
         gpus = _gpus_needed(known, devices, taken)
-        return known.distance * gpus + known.together[gpus] + share
+        selection = known.distance * gpus + known.together[gpus]
+        return CostPair(selection, (share,)) if self._aware else CostPair(0, (selection + share,))
 
     def _on(self, info: NodeInfo) -> _OnClass:
         devices = [device for pool in info.pools for device in pool.devices]

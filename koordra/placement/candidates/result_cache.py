@@ -13,7 +13,7 @@ from koordra.allocator.devices.capacity import Demand
 from koordra.allocator.offer import Offer
 from koordra.allocator.placement import NodeAnswer
 from koordra.allocator.request.requests import ResolvedClaim
-from koordra.allocator.search.solution import Placed
+from koordra.allocator.search.solution import NOTHING, CostPair, Placed
 from koordra.placement.index import NodeInfo
 from koordra.placement.node_class import DeviceState
 
@@ -35,9 +35,9 @@ class Result(NamedTuple):
     """`cost` None: nothing fits, or (`bound`) nothing that costs less than that. `generation` is the node's, for a result that
     holds for one node; `epoch` that of the table by which devices were chosen."""
 
-    cost: int | None = None
+    cost: CostPair | None = None
     given: tuple[DeviceAssignment, ...] = ()
-    bound: int | None = None
+    bound: CostPair | None = None
     undecided: bool = False
     defect: str = ""
     generation: int = 0
@@ -50,12 +50,16 @@ class ResultCache:
     def __init__(self) -> None:
         self._known: dict[DeviceState | NodeInfo, Result] = {}
 
-    def get(self, where: DeviceState | NodeInfo, generation: int, ceiling: int | None) -> Result | None:
+    def get(
+        self, where: DeviceState | NodeInfo, generation: int, epoch: int, ceiling: CostPair | None
+    ) -> Result | None:
         """What is known, if it says enough for this ceiling."""
         found = self._known.get(where)
         if found is None or found.generation != generation:
             return None
-        if found.bound is not None and (ceiling is None or found.bound <= ceiling):
+        if found.cost is not None and found.epoch != epoch:
+            return None
+        if found.bound is not None and (ceiling is None or found.bound < ceiling):
             return None
         return found
 
@@ -96,4 +100,4 @@ def offer_of(result: Result, info: NodeInfo, asked: Sequence[ResolvedClaim]) -> 
         ]
     )
     devices = [device for pool in info.pools for device in pool.devices]
-    return Offer(info.name, asked, devices, placed, result.cost or 0)
+    return Offer(info.name, asked, devices, placed, result.cost or NOTHING)

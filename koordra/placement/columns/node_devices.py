@@ -14,18 +14,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import lru_cache
-from typing import Any, Final
+from functools import cached_property, lru_cache
+from typing import Any, Final, NamedTuple
 
 from koordra.allocator.devices.inventory import Inventory, Pool, PoolID, PublishedDevice, Usage
-from koordra.allocator.score import COMPACT
 from koordra.api import names, objects
 from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, DeviceID, Taint
 from koordra.errors import InvalidQuantity
-from koordra.placement.columns.state import FULL, WHOLE, Kind, Spread, State
+from koordra.placement.columns.state import FULL, WHOLE, Kind, State
 from koordra.placement.mig.profiles import NO_PROFILES, MigCard, Profiles, mig_card_of
 from koordra.quantity import parse
-from koordra.topology.machine_shape import MachineShape, shape_of_devices
+from koordra.topology.levels import Level
+from koordra.topology.machine_shape import NEAR, MachineShape, positions, shape_of_devices
 
 _PLENTY: Final = 1 << 30
 _MOST: Final = Decimal(2 * _PLENTY)
@@ -38,7 +38,23 @@ _MOST_PLACED: Final = 16
 """GPUs, and NICs, of a machine whose shape is looked at."""
 
 
-@dataclass(frozen=True, slots=True)
+class DeviceGroup(NamedTuple):
+    """Positions of the GPUs and NICs."""
+
+    gpus: tuple[int, ...]
+    nics: tuple[int, ...] = ()
+
+
+class Place(NamedTuple):
+    """The card that a device takes from, thousandths of a GPU or percent of a NIC, and the place of a card that is cut (-1: none)."""
+
+    is_gpu: bool
+    card: int
+    most: int
+    cut: int
+
+
+@dataclass(frozen=True)
 class NodeDevices:
     """`parts` says for every device which GPU (or NIC) it takes from, and how many thousandths (or percent) at most.
 
@@ -59,6 +75,27 @@ class NodeDevices:
     cuts: Mapping[DeviceID, tuple[int, int]] = field(default_factory=dict)
     profiles: Profiles = field(default=NO_PROFILES, compare=False)
     sources: tuple[Pool, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def groups(self) -> tuple[DeviceGroup, ...]:
+        """Devices that one switch joins; all GPUs where that is not known."""
+        shape = self.kind.shape
+        if shape is None:
+            return (DeviceGroup(tuple(range(len(self.gpus)))),)
+        within = shape.classes[NEAR.index(Level.PXB)]
+        return tuple([DeviceGroup(positions(one.gpus), positions(one.nics)) for one in within])
+
+    @cached_property
+    def places(self) -> tuple[Place | None, ...]:
+        """By position among all devices of the pools."""
+        devices = [one.id for pool in self.sources for one in pool.devices]
+        return tuple([self._place(one) for one in devices])
+
+    def _place(self, device: DeviceID) -> Place | None:
+        if device not in self.parts or device in self.unusable:
+            return None
+        is_gpu, card, most = self.parts[device]
+        return Place(is_gpu, card, most, self.cuts.get(device, (card, -1))[1])
 
     def closed(self) -> NodeDevices:
         """The same with every taint keeping everybody away, for who does not ask by request."""
@@ -82,7 +119,6 @@ class NodeDevices:
             self.host_memory - mebi_of(load.get("memory", Decimal(0))),
             tuple(gpus),
             tuple(nics),
-            0,
             self._codes(taken) if self.kind.layouts else (),
         )
 
@@ -166,7 +202,7 @@ def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
         of_type.setdefault(type_of(one), []).append(one)
     gpus = _gpus(offered)
     nics = of_type.get(names.TYPE_NIC, []) or _cards(of_type.get(names.TYPE_VF, []))
-    shape = _shape(tuple(map(_place, gpus)), tuple(map(_place, nics)))
+    shape = _shape(tuple(map(_where, gpus)), tuple(map(_where, nics)))
     known = max(shape.gpus, shape.nics) <= _MOST_PLACED
     cuts = _cuts(gpus, of_type.get(names.TYPE_MIG, ()), pools) if known else {}
     return NodeDevices(
@@ -175,7 +211,6 @@ def _devices_of(pools: tuple[Pool, ...]) -> NodeDevices:
             model=str(gpus[0].plain.get(names.ATTR_MODEL, "")) if gpus else "",
             gpus=len(gpus),
             shape=shape if known else None,
-            spread=_spread(gpus) if known else (),
             layouts=tuple(cuts[at].layout if at in cuts else None for at in range(len(gpus))) if cuts else (),
         ),
         gpus=tuple(one.id for one in gpus),
@@ -296,30 +331,17 @@ _IDENTITY: Final = frozenset(
 )
 """Attributes that say who a device is, not where."""
 
-_Place = tuple[tuple[str, Any], ...]
+_Where = tuple[tuple[str, Any], ...]
 
 
-def _place(one: PublishedDevice) -> _Place:
+def _where(one: PublishedDevice) -> _Where:
     return tuple(sorted((name, value) for name, value in one.plain.items() if name not in _IDENTITY))
 
 
 @lru_cache(maxsize=1024)
-def _shape(gpus: tuple[_Place, ...], nics: tuple[_Place, ...]) -> MachineShape:
+def _shape(gpus: tuple[_Where, ...], nics: tuple[_Where, ...]) -> MachineShape:
     """Nodes of one sort have devices at the same places: their shape is made once."""
     return shape_of_devices([dict(place) for place in gpus], [dict(place) for place in nics])
-
-
-def _spread(gpus: Sequence[PublishedDevice]) -> Spread:
-    """The groups of the cards by what the cost counts as spread; a card that does not say is in no group."""
-    found = []
-    for attribute, weight in COMPACT:
-        groups: dict[Any, int] = {}
-        for at, one in enumerate(gpus):
-            value = one.plain.get(attribute)
-            if value is not None:
-                groups[value] = groups.get(value, 0) | 1 << at
-        found.append((weight, tuple(groups.values())))
-    return tuple(found)
 
 
 def _memory(gpus: Sequence[PublishedDevice]) -> Decimal:

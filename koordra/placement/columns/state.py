@@ -19,10 +19,6 @@ FULL: Final = 100
 """Percent of a NIC."""
 
 
-Spread = tuple[tuple[int, tuple[int, ...]], ...]
-"""Groups of GPUs by level of the machine, with the weight of a group more than one: ((weight, masks), ...)."""
-
-
 class Slice(NamedTuple):
     """One part of a cut card: any of the profiles will do; `milli` is the smallest of them, in thousandths of its card."""
 
@@ -51,42 +47,22 @@ class Request(NamedTuple):
         whole = self.gpus * self.milli
         return whole + sum([one.milli for one in self.slices]) if self.slices else whole
 
-    @property
-    def form(self) -> DeviceRequestShape:
-        return DeviceRequestShape(self.gpus, self.milli, self.nics, self.percent, self.slices)
-
-
-class DeviceRequestShape(NamedTuple):
-    """The part of a request that concerns devices."""
-
-    gpus: int
-    milli: int
-    nics: int
-    percent: int
-    slices: tuple[Slice, ...] = ()
-
-    @property
-    def shared(self) -> bool:
-        return self.gpus == 1 and self.milli < WHOLE
-
 
 class Kind(NamedTuple):
     """What nodes of one sort have in common. Without a shape GPUs are interchangeable and there are no NICs.
 
-    `spread` are the groups as published, where
-    they are; without them those of the shape. `layouts` says of each GPU how it may be cut, None for one that is not; it is empty
+    `layouts` says of each GPU how it may be cut, None for one that is not; it is empty
     where none is, and only nodes of known shape have some.
     """
 
     model: str
     gpus: int
     shape: MachineShape | None = None
-    spread: Spread = ()
     layouts: tuple[Layout | None, ...] = ()
 
 
 class State(NamedTuple):
-    """`kind` numbers the fleet's kinds; `tags` is a bit set of sorts of pods on the node (GPU Clustering).
+    """`kind` numbers the kinds of nodes.
 
     `cuts` is what is taken of each GPU that may be cut (its layout's code), empty where none may; such a GPU has 0 in `gpus`.
     """
@@ -96,38 +72,19 @@ class State(NamedTuple):
     memory: int
     gpus: tuple[int, ...]
     nics: tuple[int, ...] = ()
-    tags: int = 0
-    cuts: tuple[int, ...] = ()
-
-    @property
-    def devices(self) -> Devices:
-        return Devices(self.kind, self.gpus, self.nics, self.cuts)
-
-
-class Devices(NamedTuple):
-    """The devices of a state; what a request costs on them does not depend on cores and memory."""
-
-    kind: int
-    gpus: tuple[int, ...]
-    nics: tuple[int, ...]
     cuts: tuple[int, ...] = ()
 
 
 class Choice(NamedTuple):
-    """Positions of the chosen GPUs and NICs in the state's tuples, and the worst level of their pairs (0: nothing paired).
-
-    `cuts` are the places of cut cards: position of the card and number of the place.
-    """
+    """Positions of the chosen GPUs and NICs in the state's tuples."""
 
     gpus: tuple[int, ...]
     nics: tuple[int, ...] = ()
-    level: int = 0
-    cuts: tuple[tuple[int, int], ...] = ()
 
 
 def after(state: State, request: Request, choice: Choice) -> State:
     """The state once the request is placed by this choice (or, with negative amounts, is there no more)."""
-    gpus, nics, cuts = state.gpus, state.nics, state.cuts
+    gpus, nics = state.gpus, state.nics
     if choice.gpus:
         left = list(gpus)
         for position in choice.gpus:
@@ -138,29 +95,4 @@ def after(state: State, request: Request, choice: Choice) -> State:
         for position in choice.nics:
             left[position] -= request.percent
         nics = tuple(left)
-    if choice.cuts:
-        codes = list(cuts)
-        for position, place in choice.cuts:
-            codes[position] ^= 1 << place
-        cuts = tuple(codes)
-    return State(
-        state.kind,
-        state.cpu - request.cpu,
-        state.memory - request.memory,
-        gpus,
-        nics,
-        state.tags | tag(request),
-        cuts,
-    )
-
-
-SHARE, ONE, SEVERAL = 1, 2, 4
-
-
-def tag(request: Request) -> int:
-    """The sort of a pod, as GPU Clustering tells them apart."""
-    if not request.gpus:
-        return 0
-    if request.gpus > 1:
-        return SEVERAL
-    return SHARE if request.milli < WHOLE else ONE
+    return State(state.kind, state.cpu - request.cpu, state.memory - request.memory, gpus, nics, state.cuts)

@@ -111,7 +111,7 @@ def _emptied(state: State, pods: Sequence[Pod]) -> State:
 def without(state: State, pod: Pod) -> State:
     taken = pod.request
     given = taken._replace(cpu=-taken.cpu, memory=-taken.memory, milli=-taken.milli, percent=-taken.percent)
-    return after(state, given, Choice(pod.gpus, pod.nics))._replace(tags=state.tags)
+    return after(state, given, Choice(pod.gpus, pod.nics))
 
 
 def kept_free(state: State, site: Site) -> State:

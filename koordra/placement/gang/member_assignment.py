@@ -92,7 +92,7 @@ def fit_of(
     apart = WIDENED_APART * widened + sum(assignment.apart for assignment in every)
     for offer in offers:
         # What the node's own score charges for wider scopes and for steps down in firstAvailable lists.
-        levels, rest = divmod(offer.cost, RELAXATION)
+        levels, rest = divmod(offer.cost.written, RELAXATION)
         apart += WIDENED_APART * levels + ALTERNATIVE_APART * (rest // ALTERNATIVE)
     return Fit(
         tuple(assignments),
@@ -169,4 +169,4 @@ def by_class(fit: Fit, classes: Sequence[MemberClass], count: Count) -> Fit:
 
 def offer_for(assignment: MemberAssignment, resolved: ResolvedGroup, node: str, engine: Engine) -> Offer:
     """What the member is given by this assignment on the node."""
-    return offer_of(Result(0, assignment.given), engine.index.nodes[node], resolved.asked)
+    return offer_of(Result(given=assignment.given), engine.index.nodes[node], resolved.asked)

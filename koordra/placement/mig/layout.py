@@ -17,7 +17,7 @@ A layout with too many states (parts that do not exclude each other) is not made
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -94,22 +94,14 @@ class Layout:
         """Places that can be taken now and that nobody is kept from, as bits."""
         return self.states.possible[self.state_of(code)] & ~(code >> len(self.places)) & ~code
 
-    def stands_for(self, code: int) -> int:
-        """The code that stands for all that have the same future; what nobody may have matters only where it could be had."""
-        states = self.states
-        number = self.state_of(code)
-        blocked = (code >> len(self.places) | code) & states.possible[number]
-        return states.codes[number] | blocked << len(self.places)
-
 
 class States:
-    """See the module; lists by number of the state. `codes` has one code for each."""
+    """See the module; lists by number of the state. `reachable`: the state that follows from each place that can be taken."""
 
     def __init__(
-        self, layout: Layout, of_left: dict[Counts, int], reachable: Sequence[ReachableStates]
+        self, layout: Layout, of_left: dict[Counts, int], reachable: Iterable[tuple[tuple[int, int], ...]]
     ) -> None:
-        self.codes = [states.code for states in reachable]
-        self.after = [dict(states.after) for states in reachable]
+        self.after = [dict(after) for after in reachable]
         self.possible = [sum(1 << at for at in after) for after in self.after]
         sizes = [place.milli for place in layout.places]
         self.free: list[int] = []
@@ -129,13 +121,6 @@ class States:
                 self._of_taken.clear()
             found = self._of_taken[taken] = self._of_left.get(_left(self._layout, taken), 0)
         return found
-
-
-class ReachableStates(NamedTuple):
-    """The state that follows from each place that can be taken, and the first code that was found to have these."""
-
-    code: int
-    after: tuple[tuple[int, int], ...]
 
 
 def layout_of(counters: Counts, places: Sequence[Place]) -> Layout | None:
@@ -160,21 +145,20 @@ def _left(layout: Layout, taken: int) -> Counts:
 
 def _states(layout: Layout) -> States:
     """Raises OverflowError where there are too many."""
-    reached = {layout.counters: 0}
+    reached = {layout.counters}
     new = [layout.counters]
     while new:
         left = new.pop()
-        for at, place in enumerate(layout.places):
+        for place in layout.places:
             then = _without(left, place.takes)
             if then is not None and then not in reached:
                 if len(reached) >= MOST_STATES:
                     raise OverflowError
-                reached[then] = reached[left] | 1 << at
+                reached.add(then)
                 new.append(then)
     # The fullest first: what follows from a state is known before the state.
     of_left: dict[Counts, int] = {}
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    reachable: list[ReachableStates] = []
     for left in sorted(reached, key=lambda one: (sum(one), one)):
         found = []
         for at, place in enumerate(layout.places):
@@ -183,10 +167,9 @@ def _states(layout: Layout) -> States:
                 found.append((at, of_left[then]))
         after = tuple(found)
         if after not in numbers:
-            numbers[after] = len(reachable)
-            reachable.append(ReachableStates(reached[left], after))
+            numbers[after] = len(numbers)
         of_left[left] = numbers[after]
-    return States(layout, of_left, reachable)
+    return States(layout, of_left, numbers)
 
 
 def _without(left: Counts, takes: Counts) -> Counts | None:

@@ -17,9 +17,7 @@ The hole of a state is what is free and not usable, and a request takes the plac
 
     loss = usable before - usable after - what it asked for
 
-which counts what it gets beyond that as lost, then the one that leaves least, then the first. Between cards what stays usable counts
-a little too (PACKING), so that of nearly equal ones the fuller is taken. Several slices are spread over the cards of a node, as
-near together as they fit and then in the way in which they lose least, by a table over the slices that are still to be placed.
+which counts what it gets beyond that as lost, then the one that leaves least, then the first.
 
 A tenth of the mix is one slice of every profile that the card has, each alike, whatever was asked for: a quiet hour must not
 give up the large ones. Before anything was learned it is all of the mix.
@@ -28,7 +26,6 @@ give up the large ones. Before anything was learned it is all of the mix.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -37,9 +34,6 @@ import numpy.typing as npt
 from koordra.placement.columns.state import Slice
 from koordra.placement.mig.layout import Layout
 from koordra.placement.policy.workload_table import SliceDemand
-
-PACKING: Final = 40
-"""Weight of what stays usable on the card, in thousandths."""
 
 _ROUNDS: Final = 30
 _WHATEVER: Final = 10
@@ -58,46 +52,6 @@ class Taken(NamedTuple):
     left: int
     place: int
     after: int
-
-
-class MultiSlicePlacement(NamedTuple):
-    """Places of several slices: (card, place) each, in the order of the slices, with what each takes.
-
-    `apart` is what they cost who gets them by not being together.
-    """
-
-    takes: tuple[Taken, ...]
-    places: tuple[tuple[int, int], ...]
-    apart: int
-
-
-class Card(NamedTuple):
-    """A GPU of a node: what is taken of it, the places that come into question and the groups that it is in, as bits."""
-
-    layout: Layout | None
-    code: int
-    allowed: int = -1
-    groups: int = 0
-
-
-class GroupSpreadCost:
-    """What it costs to be in several groups: of each level the masks of its groups, and the weight of a group more than one."""
-
-    def __init__(self, levels: Sequence[tuple[int, int]] = ()) -> None:
-        self._levels = tuple(levels)
-
-    def most(self, cards: int) -> int:
-        """By so many cards."""
-        return sum(weight * (min(cards, level.bit_count()) - 1) for weight, level in self._levels if level)
-
-    def added(self, groups: int, touched: int) -> int:
-        """By a card in these groups, where others were touched before."""
-        new = groups & ~touched
-        return sum(weight * (new & level).bit_count() for weight, level in self._levels if touched & level)
-
-
-_Found = tuple[int, int, tuple[tuple[int, int, Taken], ...]]
-"""Cost, what is left on a card, and of each slice: its number, the card, what it takes."""
 
 
 class MigCardValues:
@@ -143,61 +97,6 @@ class MigCardValues:
             for place, then in states.after[state].items()
             if open_places >> place & 1
         )
-
-    def spread(
-        self, cards: Sequence[Card], asked: Sequence[Slice], apart: GroupSpreadCost
-    ) -> MultiSlicePlacement | None:
-        """Places for several slices on the cards of one node; None where they do not fit together."""
-        sorts = [card for card in cards if card.layout is not None]
-        for one in dict.fromkeys(asked):
-            if not any(
-                card.layout and self.best(card.layout, card.code, one, card.allowed) for card in sorts
-            ):
-                return None
-        # From together to far apart: hardly any card is looked at where one alone will do.
-        for room in range(apart.most(len(asked)) + 1):
-            found = self._within(cards, asked, apart, room)
-            if found is not None:
-                ordered = sorted(found[2])
-                return MultiSlicePlacement(
-                    tuple(taken for _, _, taken in ordered),
-                    tuple((card, taken.place) for _, card, taken in ordered),
-                    room,
-                )
-        return None
-
-    def _within(
-        self, cards: Sequence[Card], asked: Sequence[Slice], apart: GroupSpreadCost, room: int
-    ) -> _Found | None:
-        """The best that is not further apart."""
-
-        @cache
-        def on(card: int, code: int, rest: tuple[int, ...], touched: int, room: int) -> _Found | None:
-            """The slices `rest` (by number) on this card, of which `code` is taken, and those after it."""
-            if not rest:
-                return 0, 0, ()
-            if card == len(cards):
-                return None
-            here = cards[card]
-            best = on(card + 1, cards[card + 1].code if card + 1 < len(cards) else 0, rest, touched, room)
-            left = room - apart.added(here.groups, touched)
-            if here.layout is None or left < 0:
-                return best
-            for number in {asked[at]: at for at in reversed(rest)}.values():
-                taken = self.best(here.layout, code, asked[number], here.allowed)
-                if taken is None:
-                    continue
-                others = tuple([at for at in rest if at != number])
-                then = on(card, code | 1 << taken.place, others, touched | here.groups, left)
-                if then is None:
-                    continue
-                cost = then[0] + _MICRO * taken.loss + PACKING * taken.after
-                found = cost, max(then[1], taken.left), ((number, card, taken), *then[2])
-                if best is None or found < best:
-                    best = found
-            return best
-
-        return on(0, cards[0].code if cards else 0, tuple(range(len(asked))), 0, room)
 
     def _mix(self, layout: Layout) -> list[tuple[float, int, int]]:
         """Parts of the mix, what is asked for, and the places that serve it, as bits; the parts sum up to one."""
@@ -249,7 +148,3 @@ def _follows(layout: Layout, places: int) -> tuple[_Numbers, npt.NDArray[np.bool
 
 def _bits(mask: int) -> list[int]:
     return [at for at in range(mask.bit_length()) if mask >> at & 1]
-
-
-UNKNOWN_MIX: Final = MigCardValues()
-"""Of a workload that nobody knows."""

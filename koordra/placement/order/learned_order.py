@@ -1,18 +1,16 @@
-"""What was learned of the workload, and which of two states that serve a claim equally well it prefers.
+"""What was learned of the workload, and what the cluster pays for a placement on a node by it.
 
 A cost has two parts. What a placement is worth to its claim comes first; where that is equal, what it does to the cluster decides:
-how much free GPU it makes useless to the claims that are to come (`policy.expected_waste`). Here that is asked with a table that was
-given, or learned from the claims that arrive:
+how much free GPU it makes useless to the claims that are to come (`policy.expected_waste`). The table for that was given, or is learned
+from the claims that arrive:
 
-    index.changes ──▶ states that nodes entered or left ──▶ columns ──▶ key of a request class on a state ──▶ order of candidates
     claims that arrive ──▶ counts by class ──▶ table, made anew whenever the count grew by a quarter: a new `epoch`
+    table ──▶ `waste`: the cluster's part of a cost, in the search; `least`, `value`: of nodes, before and after their search
 
-The columns' rows are the index's own NodeStates. Each is turned into numbers once (`NodeState.columns`), by the devices of the
-first node of its class, and is a row for as long as some node is in it.
+A state of the index is turned into free amounts once (`NodeState.free`), by the devices of the first node of its class.
 
-Before 32 claims were counted there is no table and no key: then the rest of the written cost decides. So it does for claims that
-ask for Binpack or Spread, and for those whose classes cannot be counted in devices. A claim is counted once. The same table chooses
-the devices inside a node (`device_selection`).
+Before 32 claims were counted there is no table: then the rest of the written cost decides. So it does for claims that ask for Binpack
+or Spread, and for those that counting devices does not describe. A claim is counted once.
 """
 
 from __future__ import annotations
@@ -26,28 +24,33 @@ from typing import Any, Final
 
 from koordra.allocator.devices.inventory import Usage
 from koordra.allocator.request.requests import ResolvedClaim
-from koordra.api.opaque.parameters import NodePolicy
+from koordra.api.opaque.parameters import DevicePolicy, NodePolicy, PlacementPolicy
 from koordra.errors import KoordraError
-from koordra.placement.columns.arrays import INFEASIBLE
-from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools, size_of
-from koordra.placement.columns.request_mapping import request_of
-from koordra.placement.columns.state import Kind, Request, State
+from koordra.placement.columns.request_mapping import counted, request_of
+from koordra.placement.columns.state import Request, State
 from koordra.placement.index import ClusterIndex, NodeInfo, identity
 from koordra.placement.mig.profiles import NO_PROFILES, Profiles
-from koordra.placement.node_class import NodeState, positions_in
+from koordra.placement.node_class import positions_in
 from koordra.placement.order.request_models import RequestModels
-from koordra.placement.policy.device_selection import Cards
-from koordra.placement.policy.expected_waste import ExpectedWaste
+from koordra.placement.policy.expected_waste import DeviceWaste, ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
 from koordra.placement.policy.workload_table import Table
 from koordra.placement.request.request_class import RequestClass, ResolvedGroup
 
+_DEFAULT: Final = PlacementPolicy(NodePolicy.FRAGMENTATION_AWARE, DevicePolicy.TOPOLOGY_AWARE)
+
 _ENOUGH: Final = 32
 """Claims from which on a workload is worth learning from."""
 
 _MOST_CLASSES: Final = 1024
+
+_LAST: Final = 1 << 62
+"""Of a node whose free amounts cannot be told."""
+
+_PACKING_BITS: Final = 20
+"""Below the expected waste, of the rest of the written cost."""
 
 Failed = Callable[[str, str], None]
 """(event, node): told of an error while it is handled."""
@@ -62,7 +65,7 @@ class Learned:
 
 
 class LearnedOrder:
-    """All states as columns, and what was learned. Not thread-safe.
+    """Not thread-safe.
 
     `epoch` goes up when the table is new; what was ordered by the old one has to be ordered anew. `failed` is told of errors that
     are not the cluster's: this is only a preference, and no defect of it may keep claims from being placed. Without it they are raised.
@@ -77,105 +80,75 @@ class LearnedOrder:
         self.failed = failed
         self.learning = learned is not None
         """Whether nodes are to be known before there is a table."""
-        self.policy = ExpectedWaste(known.table)
-        self.online = Online(self.policy, {})
+        self.waste = ExpectedWaste(known.table)
+        self.online = Online({})
         self.online.resume(known.workload)
-        self.columns = Fleet((), (), self.policy)
-        self._kinds: dict[Kind, int] = {}
-        self._rows: dict[NodeState, int] = {}
-        self._free: list[int] = []
         self._models = RequestModels(index.features, index.known.identities)
         self._gpus: list[tuple[NodeInfo, str]] = []
         """The nodes with GPUs, and their model."""
         self._memory = Decimal(0)
         self._profiles = NO_PROFILES
         self._published = -1
-        self._read = -1
         self._heard: set[str] = set()
         self._requests: dict[RequestClass, Request | None] = {}
+        self._described: dict[RequestClass, bool] = {}
+        """Whether counting says all that is asked for, and the claims leave the choice of devices to the default policy."""
         self._begun = known.workload.count > 0
-        self._cards: Cards | None = None
 
     @property
     def table(self) -> Table:
-        return self.policy.table
-
-    @property
-    def cards(self) -> Cards | None:
-        """What is known, for the choice of devices inside a node; None while nothing is."""
-        if not self.table.pods:
-            return None
-        if self._cards is None or self._cards.table is not self.table:
-            self._cards = Cards(self.table)
-        return self._cards
+        return self.waste.table
 
     @property
     def learned(self) -> Learned:
         """What to keep."""
         return Learned(self.table, self.online.workload)
 
-    # --- states -----------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Take over the states that nodes entered or left since the last call."""
-        if not self.learning and not self.table.pods:
-            return
+        """Take over what nodes publish."""
         index = self.index
-        end = index.base + len(index.changes)
-        if self._read == end:
-            return
-        states: Iterable[NodeState | None]
-        if self._read < index.base:
-            states = {*self._rows, *(info.state for info in index.nodes.values())}
-        else:
-            moved = index.changes[self._read - index.base :]
-            states = dict.fromkeys([state for one in moved for state in (one.before, one.after)])
-        self._read = end
-        come: list[tuple[NodeState, Kind, State]] = []
-        for state in states:
-            if state is not None and bool(state.nodes) != (state in self._rows):
-                if not state.nodes:
-                    self._leave(state)
-                elif (found := self._columns_of(state)) is not None:
-                    come.append((state, *found))
-        if any(kind not in self._kinds for _, kind, _ in come):
-            come = self._with_kinds(come)
-        for state, kind, numbers in come:
-            self._enter(state, numbers._replace(kind=self._kinds[kind]))
-        if self._published != index.published_version:
+        if (self.learning or self.table.pods) and self._published != index.published_version:
             self._published = index.published_version
             self._measure()
 
-    def _enter(self, state: NodeState, numbers: State) -> None:
-        row = self._free.pop() if self._free else self.columns.add_node(None)
-        self._rows[state] = row
-        self.columns.set_node(row, numbers)
+    def knows(self, resolved: ResolvedGroup) -> bool:
+        """Whether the expected waste decides what this group's placements cost the cluster."""
+        return (
+            bool(self.table.pods)
+            and self.request(resolved) is not None
+            and self._described[resolved.request_class]
+        )
 
-    def _leave(self, state: NodeState) -> None:
-        row = self._rows.pop(state)
-        self.columns.set_node(row, None)
-        self._free.append(row)
+    def least(self, resolved: ResolvedGroup, info: NodeInfo) -> int:
+        """What any placement of the group on the node costs the cluster at least."""
+        free, request = self.free(info), self.request(resolved)
+        if free is not None and request is not None:
+            with self._only_a_preference("node_not_ranked", info.name):
+                return self.waste.least(*free, request) << _PACKING_BITS
+        return _LAST
 
-    def _with_kinds(
-        self, come: Sequence[tuple[NodeState, Kind, State]]
-    ) -> list[tuple[NodeState, Kind, State]]:
-        """The columns anew, for machines that were not there before; returns all states that are to enter them."""
-        found = [*((state, *state.columns) for state in self._rows if state.columns is not None), *come]
-        self._kinds = {kind: at for at, kind in enumerate(dict.fromkeys(kind for _, kind, _ in found))}
-        self._rows, self._free = {}, []
-        self.columns = Fleet(tuple(self._kinds), (), self.policy)
-        return found
+    def value(self, resolved: ResolvedGroup, info: NodeInfo, cluster: Sequence[int]) -> int:
+        """What a placement costs the cluster that the search found, by the cluster's part of its cost."""
+        free, request = self.free(info), self.request(resolved)
+        if free is not None and request is not None:
+            with self._only_a_preference("node_not_ranked", info.name):
+                *wasted, packing = cluster
+                found = self.waste.of_node(*free, DeviceWaste(*wasted), request.cpu, request.memory)
+                return (found << _PACKING_BITS) + packing
+        return _LAST
 
-    def _columns_of(self, state: NodeState) -> tuple[Kind, State] | None:
-        """The state as numbers; None where they cannot be told, so that the state has no row and is preferred last."""
-        if state.columns is None:
-            info = self.index.nodes[state.nodes[0]]
+    def free(self, info: NodeInfo) -> tuple[NodeDevices, State] | None:
+        """The node's devices and what is free of them; None where that cannot be told, so that the node is preferred last."""
+        state = info.state
+        if state is not None and state.free is None:
             with self._only_a_preference("node_not_ranked", info.name):
                 devices = self._devices(info)
                 cpu, memory = size_of(info.node)
                 own = replace(devices, cpu=cpu, host_memory=memory)
-                state.columns = devices.kind, own.state(0, self._taken(info), info.load)
-        return state.columns
+                state.free = devices, own.state(0, self._taken(info), info.load)
+        return None if state is None else state.free
 
     def _devices(self, info: NodeInfo) -> NodeDevices:
         """The devices of the first node of the class, or of the node that has none."""
@@ -258,15 +231,15 @@ class LearnedOrder:
         self._heard |= uids
         request = self.request(resolved)
         with self._only_a_preference("claims_not_counted"):
-            if request is not None and self.online.observe(request):
-                self.know(self.table)
+            table = None if request is None else self.online.observe(request)
+            if table is not None:
+                self.know(table)
                 return True
         return False
 
     def know(self, table: Table) -> None:
         """Use this table from now on."""
-        self.policy.learn(table)
-        self.columns.tables_changed()
+        self.waste = ExpectedWaste(table)
         self.epoch += 1
 
     def retain(self, claims: Collection[Mapping[str, Any]]) -> None:
@@ -274,29 +247,17 @@ class LearnedOrder:
         if len(self._heard) > 2 * len(claims) + 100:
             self._heard &= set(map(identity, claims))
 
-    def key(self, resolved: ResolvedGroup, state: NodeState | None) -> int | None:
-        """Smaller is better for what is to come; None for all where nothing is known, or the request cannot be counted."""
-        if not self.table.pods:
-            return None
-        request = self.request(resolved)
-        if request is None:
-            return None
-        row = None if state is None else self._rows.get(state)
-        key: int | None = INFEASIBLE
-        if row is not None:
-            self._requests[resolved.request_class], key = None, None
-            with self._only_a_preference("claims_not_counted"):
-                key = self.columns.key_on(row, request)
-                self._requests[resolved.request_class] = request
-        return key
-
     def request(self, resolved: ResolvedGroup) -> Request | None:
         """The group as a request of the columns; None where counting devices does not describe it."""
         of = resolved.request_class
         if of not in self._requests:
             if len(self._requests) >= _MOST_CLASSES:
                 self._requests.clear()
+                self._described.clear()
             self._requests[of] = None
+            self._described[of] = counted(resolved.asked) and all(
+                claim.placement.device in {None, _DEFAULT.device} for claim in resolved.asked
+            )
             with self._only_a_preference("claims_not_counted"):
                 if leaves_the_node(resolved.asked):
                     self._requests[of] = self._counted(resolved)
@@ -329,4 +290,4 @@ def _same(one: object, other: object) -> bool:
 
 def leaves_the_node(asked: Sequence[ResolvedClaim]) -> bool:
     """Whether the claims leave the choice of the node to the default policy."""
-    return all(claim.placement.node in {None, NodePolicy.FRAGMENTATION_AWARE} for claim in asked)
+    return all(claim.placement.node in {None, _DEFAULT.node} for claim in asked)

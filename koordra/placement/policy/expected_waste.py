@@ -3,255 +3,365 @@
 Of a node: g_i free thousandths of GPU i, R their sum (of a card that is cut what can still be given out of it), C free cores, M free
 memory. A learned table (`workload_table.Table`) knows
 
-    H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned by replaying the workload;
+    H = sum_i h[g_i]        of today's free GPU the part that will stay empty (holes); h is learned from the workload;
                             of a card that is cut into slices (MIG) it depends on what is taken of it, place by place (`mig_placement`)
     U = R - H               usable free GPU
-    E = max of lacking(U, C) and lacking(U, M)     usable GPU that will lack cores or memory (`stranded_capacity`)
-    B = F over classes of several GPUs             FGD's fragmentation, as far as only free whole GPUs help (`multi_gpu_fragmentation`)
+    E = max of lacking(U, C) and lacking(U, M)     usable GPU that will lack cores or memory (`StrandedCapacity`)
+    B = F over classes of several GPUs             FGD's fragmentation, as far as only free whole GPUs help (`MultiGpuFragmentation`)
     P = reserved[model] * R                        what pods will ask for that may run on this model only
     A = sum over switch groups of lacking(U of the group, NIC bandwidth free in the group)    usable GPU without its NIC
     T = intact switch groups                       what is worth keeping for who wants several GPUs under one switch
 
-    cost = apart, then dH + dE/2 + 3 dB/10 - dP/5 + dA/2 - dT/50 + U/100      (d: after minus before; U after)
+    cost = dH + dE/2 + 3 dB/10 - dP/5 + dA/2 - dT/50 + U/100      (d: after minus before; U after)
 
-`apart` is what the request itself loses by GPU and NIC that are not near, or GPUs that NVLink does not join: the part of the written
-cost (`allocator.score`) that is about the claim. It comes before all that is about the cluster (`joint_devices`). The same table chooses
-the devices inside a node in `plan()` and in the controller (`device_selection`).
+H, U, A and T are about devices: they are the cluster's part of a cost in the search (`WasteOnNode`), after what the claim pays and before
+the rest of the written cost. An unused GPU is broken into only if that is better by what B loses at most. E, B and P depend on cores,
+memory and model, too: with them a node is compared with other nodes (`of_node`), before its search by the least that any choice can
+cost (`least`).
 
 Why these terms: a share of 810 leaves 190, and nothing that small comes often enough, so h[190] is nearly 190 and h[350] is not;
 a node whose cores are gone has GPU that nobody can use, counted with half its weight because a set of pods evens out; U/100
 packs among equals; B and P keep what only some requests can use. B and P are zero for workloads without such requests, A and
-T for machines without NICs or known switches. The weights are those of the published study of
-these terms, unchanged: nothing was fitted here. What was added (memory in E, NICs, switches, the rule inside a node) was written
-first and measured afterwards, without a change because of it, on nine OpenB lists with ten seeds each: benchmarks/results/replay-openb.md.
+T for machines without NICs or known switches. The weights are those of the published study of these terms, unchanged: nothing was
+fitted here. What was added (memory in E, NICs, switches, the rule inside a node) was written first and measured afterwards, without a
+change because of it, on nine OpenB lists with ten seeds each: benchmarks/results/replay-openb.md.
 
-Before anything was learned h = 0 and nothing lacks: the cost is U/100, which is best fit. `workload_learning` fills the table.
-
-Numbers are whole: cost in thousandths of a milli-GPU, rounded to milli; the key is 1024 * cost + what is left on the chosen
-GPU (ties: smallest leftover). Inside a node the GPU with the least (dH, leftover) is taken, one that nobody uses yet only
-if that is better by what B loses; among equal ones the first. Every platform decides alike.
+Numbers are whole: U in thousandths of a milli-GPU, costs in thousandths of that, so that every platform decides alike.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from koordra.placement.columns.arrays import INFEASIBLE, Bools, Classes, Ints, Keys, Slots, grown
-from koordra.placement.columns.state import Choice, Request, State
-from koordra.placement.policy.device_costs import KEY_BITS, OFFSET, DeviceCosts
-from koordra.placement.policy.multi_gpu_fragmentation import Blocks, BlocksOfDevices
-from koordra.placement.policy.stranded_capacity import StrandedCapacity
-from koordra.placement.policy.workload_table import Table
+from koordra.allocator.node_state import NodeState
+from koordra.allocator.search.partial_choice import PartialChoice
+from koordra.placement.columns.node_devices import NodeDevices, devices_of_pools
+from koordra.placement.columns.state import WHOLE, Request, Slice, State
+from koordra.placement.mig.layout import Layout
+from koordra.placement.mig.mig_placement import MigCardValues
+from koordra.placement.policy.workload_table import MILLION, Block, Demand, Table
+from koordra.topology.machine_shape import positions
 
 HOLES: Final = 1000
 LACKING: Final = 500
 BLOCKS: Final = 300
 RESERVED: Final = 200
 PACKING: Final = 10
-"""Weights of dH, E, B, P and U, in thousandths."""
+LONE: Final = 500
+INTACT: Final = 20
+CARD: Final = 40
+"""Weights of dH, E, B, P, U, A and T, in thousandths, and of what stays usable of a cut card of which something is taken, so that of
+nearly equal ones the fuller is taken."""
 
-_UNIT: Final = 1_000_000
-_HALF: Final = _UNIT // 2
-_FIXED_BYTES: Final = 64
-_MOST_KEPT: Final = 16 << 20
+UNIT: Final = 1_000_000
+"""Of a cost, in a milli-GPU; and of U, in a GPU."""
+
+_MICRO: Final = 1000
+_MOST_KEPT: Final = 1 << 16
 
 
-class _Fixed(NamedTuple):
-    """What of the keys of a part does not depend on cores and memory: an entry per pair of part and class.
+class DeviceWaste(NamedTuple):
+    """What taking devices costs: the weighted sum, usable GPU that is gone, unused GPUs broken into, thousandths of GPU taken."""
 
-    `cost` in thousandths of a milli-GPU and a half; `left` usable afterwards, `divisor` the same but at least 1; with `memory`
-    free afterwards it lacks none.
-    """
+    cost: int = 0
+    lost: int = 0
+    broken: int = 0
+    share: int = 0
 
-    cost: Ints
-    left: Ints
-    divisor: Ints
-    memory: Ints
-    left_on_gpu: Ints
-    refused: Bools
-    blocks: BlocksOfDevices | None
 
-    def since(self, start: int) -> _Fixed:
-        """Without the first classes."""
-        return _Fixed(
-            cost=self.cost[start:],
-            left=self.left[start:],
-            divisor=self.divisor[start:],
-            memory=self.memory[start:],
-            left_on_gpu=self.left_on_gpu[start:],
-            refused=self.refused[start:],
-            blocks=None if self.blocks is None else self.blocks.since(start),
-        )
+class _Worth(NamedTuple):
+    """Of the devices of one switch group: minus what is worth keeping; usable GPU; all free GPU; unused GPUs."""
+
+    cost: int
+    usable: int
+    rest: int
+    unused: int
 
 
 class ExpectedWaste:
-    """See the module. `table` may be replaced (`learn`); the fleet must then be told (`Fleet.tables_changed`)."""
+    """The terms, by one table."""
 
-    name = "koordra"
-    sorts = True
-    cuts = True
-
-    def __init__(self, table: Table | None = None) -> None:
-        self.table = table or Table()
-
-    def learn(self, table: Table) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
-
-    def start(self, slots: Slots, classes: Classes) -> None:
-        table = self.table
-        self.slots, self.classes = slots, classes
+        self.holes: list[int] = table.hole.tolist()
+        self.cuts = MigCardValues(table.slices)
         self.cores, self.memory = StrandedCapacity(table.cores), StrandedCapacity(table.memory)
-        self.blocks = Blocks(table.blocks, [kind.model for kind in classes.kinds])
-        self.devices = self._device_costs()
-        self.reserve = np.array(
-            [RESERVED * table.reserved.get(kind.model, 0) for kind in classes.kinds], dtype=np.int64
+        self.nics = StrandedCapacity(table.nics)
+        self.blocks = MultiGpuFragmentation(table.blocks)
+        self._worth: dict[tuple[object, ...], _Worth] = {}
+        self._least: dict[Hashable, int] = {}
+
+    def on_node(self, state: NodeState) -> WasteOnNode:
+        return WasteOnNode(self, state)
+
+    def worth(self, devices: NodeDevices, free: State, group: int) -> _Worth:
+        """Of one switch group with so much free."""
+        of = devices.groups[group]
+        gpus = tuple([free.gpus[at] for at in of.gpus])
+        nics = sum([free.nics[at] for at in of.nics])
+        layouts = devices.kind.layouts
+        cards = (
+            tuple([(layout, free.cuts[at]) for at in of.gpus if (layout := layouts[at])]) if layouts else ()
         )
-        self._reserves = bool(self.reserve.any())
-        self._part = np.zeros(len(slots.cpu), dtype=np.int64)
-        self._before = np.zeros(len(slots.cpu), dtype=np.int64)
-        self._kept: dict[tuple[int, int], _Fixed] = {}
-        self._most = 0, 0
-
-    def _device_costs(self, before: DeviceCosts | None = None) -> DeviceCosts:
-        lone = BLOCKS * self.blocks.value_of_one // HOLES
-        return DeviceCosts(self.table, self.classes, lone=lone, before=before)
-
-    def enter(self, slot: int) -> None:
-        if self.devices.crowded(self.slots.used):
-            self.devices = self._device_costs(self.devices)
-            self._kept.clear()
-            for other, known in enumerate(self.slots.states):
-                if known is not None and other < len(self._part):
-                    self._part[other] = self.devices.part(known.devices)
-        state = self.slots.states[slot]
-        assert state is not None
-        if slot >= len(self._part):
-            self._part = grown(self._part, slot + 1)
-            self._before = grown(self._before, slot + 1)
-        part = self.devices.part(state.devices)
-        self._part[slot] = part
-        rest, usable, free = self.devices.totals(part)
-        short = max(self.cores.one(usable, state.cpu), self.memory.one(usable, state.memory))
-        worth = LACKING * short
-        if self.blocks:
-            worth += BLOCKS * self.blocks.one(rest, free, state)
-        self._before[slot] = worth
-
-    def column(self, slot: int, start: int) -> Keys:
-        state = self.slots.states[slot]
-        assert state is not None
-        classes, end = self.classes, len(self.classes)
-        part = int(self._part[slot])
-        fixed = self._fixed_of(part, state.kind, end)
-        if start:
-            fixed = fixed.since(start)
-        usable = self.devices.totals(part)[1]
-        spare = state.memory - self._most_memory(end)
-        cpu = state.cpu - classes.cpu[start:end]
-        # Memory that no class can exhaust need not be weighed.
-        plenty = spare >= 0 and usable * self.memory.most <= spare * _UNIT
-        memory = None if plenty else state.memory - classes.memory[start:end]
-        return self._costs(fixed, cpu, memory, before=int(self._before[slot]))
-
-    def row(self, slots: Ints, number: int) -> Keys:
-        classes = self.classes
-        part, kind = self._part[slots], self.slots.kind[slots]
-        keys, free, extra = self.devices.of_form(int(classes.form[number]))
-        fixed = self._fixed(
-            keys[part],
-            free[part],
-            None if extra is None else extra[part],
-            rest=self.devices.rest[part],
-            usable=self.devices.usable[part],
-            share=int(classes.share[number]) * 1000,
-            allowed=classes.allowed[kind, number],
-            kind=kind,
-        )
-        cpu = self.slots.cpu[slots] - classes.cpu[number]
-        memory = self.slots.memory[slots] - classes.memory[number]
-        return self._costs(fixed, cpu, memory, before=self._before[slots])
-
-    def choose(self, state: State, request: Request) -> Choice:
-        return self.devices.choose(state.devices, request.form)
-
-    def _most_memory(self, end: int) -> int:
-        if self._most[0] != end:
-            self._most = end, int(self.classes.memory[:end].max()) if end else 0
-        return self._most[1]
-
-    def _fixed_of(self, part: int, kind: int, end: int) -> _Fixed:
-        """Of one part on nodes of one kind, for the classes until `end`. Nodes pass through few parts with many cores."""
-        known = self._kept.get((part, kind))
-        if known is not None and len(known.refused) == end:
-            return known
-        if (len(self._kept) + 1) * end * _FIXED_BYTES > _MOST_KEPT:
-            self._kept.clear()
-        classes, form = self.classes, self.classes.form[:end]
-        keys, free, extra = self.devices.of_part(part)
-        rest, usable, _ = self.devices.totals(part)
-        found = self._kept[part, kind] = self._fixed(
-            keys[form],
-            free[form],
-            None if extra is None else extra[form],
-            rest=rest,
-            usable=usable,
-            share=classes.share[:end] * 1000,
-            allowed=classes.allowed[kind, :end],
-            kind=kind,
-        )
+        joined = devices.kind.shape is not None
+        key = (gpus, nics, cards, joined)
+        found = self._worth.get(key)
+        if found is None:
+            if len(self._worth) >= _MOST_KEPT:
+                self._worth.clear()
+            found = self._worth[key] = self._worth_of(gpus, nics, cards, joined=joined)
         return found
 
-    def _fixed(
-        self,
-        keys: Ints,
-        free: Ints,
-        extra: Ints | None,
-        *,
-        rest: Ints | int,
-        usable: Ints | int,
-        share: Ints | int,
-        allowed: Bools,
-        kind: Ints | int,
-    ) -> _Fixed:
-        """Pairs of part and class, element by element; `keys`, `free` and `extra` are the devices' own (`DeviceCosts`)."""
-        holes = (keys >> KEY_BITS) - OFFSET
-        left = usable - share - holes
-        cost: Ints = HOLES * holes + PACKING * left + _HALF
-        if self._reserves:
-            cost += self.reserve[kind] * share // 1000
-        if extra is not None:
-            cost += extra
-        refused = holes >= OFFSET
-        refused |= ~allowed
-        wanted = -(-np.maximum(left, 0) * self.memory.most // _UNIT)
-        return _Fixed(
-            cost=cost,
-            left=left,
-            divisor=np.maximum(left, 1),
-            memory=wanted,
-            left_on_gpu=keys & (1 << KEY_BITS) - 1,
-            refused=refused,
-            blocks=self.blocks.devices(np.asarray(rest - share), free, kind) if self.blocks else None,
+    def _worth_of(
+        self, gpus: Sequence[int], nics: int, cards: Sequence[tuple[Layout, int]], *, joined: bool
+    ) -> _Worth:
+        rest = _MICRO * sum(gpus)
+        usable = rest - sum([self.holes[free] for free in gpus])
+        for layout, code in cards:
+            rest += self.cuts.free(layout, code)
+            usable += self.cuts.usable(layout, code)
+        unused = gpus.count(WHOLE)
+        intact = joined and unused == len(gpus) > 1
+        cost = LONE * self.nics.one(usable, nics) - (HOLES - PACKING) * usable
+        cost -= INTACT * WHOLE * _MICRO * intact + BLOCKS * self.blocks.value_of_one * unused
+        return _Worth(cost, usable, rest, unused)
+
+    def between(self, devices: NodeDevices, before: State, after: State) -> DeviceWaste:
+        """What it costs that no more than `after` is free."""
+        cost = lost = broken = 0
+        share = sum(before.gpus) - sum(after.gpus)
+        for number in range(len(devices.groups)):
+            was, now = self.worth(devices, before, number), self.worth(devices, after, number)
+            if now is not was:
+                cost, lost = cost + now.cost - was.cost, lost + was.usable - now.usable
+                broken += was.unused - now.unused
+        for layout, code, then in zip(devices.kind.layouts, before.cuts, after.cuts, strict=False):
+            if layout is not None and code != then:
+                share += sum([layout.places[at].milli for at in positions(then & ~code)])
+                cost += CARD * self.cuts.usable(layout, then)
+        return DeviceWaste(cost, lost, broken, share)
+
+    def of_node(self, devices: NodeDevices, state: State, waste: DeviceWaste, cpu: int, memory: int) -> int:
+        """The whole cost in milli-GPU, for who takes so much of this node; comparable between nodes."""
+        groups = [self.worth(devices, state, number) for number in range(len(devices.groups))]
+        usable, rest = sum([one.usable for one in groups]), sum([one.rest for one in groups])
+        left, cpu, memory = usable - waste.lost, state.cpu - cpu, state.memory - memory
+        cost = waste.cost + PACKING * usable - HOLES * _MICRO * waste.share
+        cost += RESERVED * self.table.reserved.get(devices.kind.model, 0) * waste.share
+        cost += LACKING * max(self.cores.one(left, cpu), self.memory.one(left, memory))
+        cost -= LACKING * max(self.cores.one(usable, state.cpu), self.memory.one(usable, state.memory))
+        if self.blocks:
+            unused = sum([one.unused for one in groups])
+            lost = partial(self.blocks.one, model=devices.kind.model)
+            cost += BLOCKS * lost(rest - _MICRO * waste.share, unused - waste.broken, cpu)
+            # What breaking into unused GPUs can cost at most was for the choice of devices.
+            cost -= BLOCKS * (lost(rest, unused, state.cpu) + self.blocks.value_of_one * waste.broken)
+        return (cost + UNIT // 2) // UNIT
+
+    # --- bounds -----------------------------------------------------------------------------------------------------
+
+    def least(self, devices: NodeDevices, state: State, request: Request) -> int:
+        """No placement of the request on the node is expected to cost less."""
+        found = self._options(devices, state, request)
+        return min([self.of_node(devices, state, one, request.cpu, request.memory) for one in found])
+
+    def _options(self, devices: NodeDevices, state: State, request: Request) -> list[DeviceWaste]:
+        """Choices of which one costs no more than any: of one device each that may be taken, with a NIC of its group if one has some;
+        of several the best of these so many times, since what is taken first relieves a group most."""
+        count = max(request.gpus, len(request.slices))
+        if not count:
+            return [DeviceWaste()]
+        if len(request.slices) > 1:
+            lost = sum([self.least_of_slice(devices, one) for one in request.slices])
+            return [DeviceWaste(self.least_cost(lost), lost, 0, request.share)]
+        near, far = list[DeviceWaste](), list[DeviceWaste]()
+        for group in devices.groups:
+            nic = next((at for at in group.nics if state.nics[at] >= request.percent), None)
+            pairs = request.nics >= count and nic is not None
+            seen = set[tuple[int, ...]]()
+            for gpu in group.gpus:
+                sort = (state.gpus[gpu], *state.cuts[gpu : gpu + 1])
+                then = None if sort in seen else self._with_one(devices, state, request, gpu)
+                seen.add(sort)
+                if then is not None:
+                    if nic is not None and pairs:
+                        then = then._replace(nics=_less(then.nics, nic, request.percent))
+                    (near if pairs else far).append(self.between(devices, state, then))
+        found = near or far or [DeviceWaste(share=request.share)]
+        if count == 1:
+            return found
+        cost = min([one.cost for one in found]) - INTACT * WHOLE * _MICRO
+        return [DeviceWaste(count * cost, count * min([one.lost for one in found]), count, request.share)]
+
+    def _with_one(self, devices: NodeDevices, state: State, request: Request, gpu: int) -> State | None:
+        """The node with one GPU, or share or slice of one, given to the request; None where it does not fit."""
+        if not request.slices:
+            fits = state.gpus[gpu] >= request.milli
+            return state._replace(gpus=_less(state.gpus, gpu, request.milli)) if fits else None
+        layout = devices.kind.layouts[gpu] if devices.kind.layouts else None
+        taken = None if layout is None else self.cuts.best(layout, state.cuts[gpu], request.slices[0])
+        return None if taken is None else state._replace(cuts=_less(state.cuts, gpu, -(1 << taken.place)))
+
+    def least_of_share(self, milli: int) -> int:
+        """Usable GPU that is gone at least when a share of this size is taken of a GPU."""
+        found = self._least.get(milli)
+        if found is None:
+            hole = self.table.hole
+            drops = hole[: len(hole) - milli] - hole[milli:]
+            found = self._least[milli] = _MICRO * milli + int(drops.min())
+        return found
+
+    def least_of_place(self, layout: Layout, place: int) -> int:
+        """The same of a place of a card."""
+        key = (layout, place)
+        found = self._least.get(key)
+        if found is None:
+            usable = self.cuts.table(layout)
+            found = self._least[key] = min(
+                [
+                    usable[at] - usable[then[place]]
+                    for at, then in enumerate(layout.states.after)
+                    if place in then
+                ],
+                default=0,
+            )
+        return found
+
+    def least_of_slice(self, devices: NodeDevices, wanted: Slice) -> int:
+        """The same of any place that serves the slice."""
+        return min(
+            [
+                self.least_of_place(layout, place)
+                for layout in set(devices.kind.layouts)
+                if layout is not None
+                for place in positions(layout.places_of(wanted.profiles))
+            ],
+            default=0,
         )
 
-    def _costs(self, fixed: _Fixed, cpu: Ints, memory: Ints | None, *, before: Ints | int) -> Keys:
-        """Keys of pairs of state and class, element by element; no `memory` where there is plenty."""
-        short = self.cores.many(fixed.left, fixed.divisor, cpu)
-        refused = cpu < 0
-        refused |= fixed.refused
-        if memory is not None:
-            refused |= memory < 0
-            if ((memory < fixed.memory) > refused).any():
-                np.maximum(short, self.memory.many(fixed.left, fixed.divisor, memory), out=short)
-        short *= LACKING
-        short += fixed.cost
-        short -= before
-        if fixed.blocks is not None:
-            short += BLOCKS * self.blocks.many(fixed.blocks, cpu)
-        short //= _UNIT
-        short <<= KEY_BITS
-        short |= fixed.left_on_gpu
-        short[refused] = INFEASIBLE
-        return short
+    def least_cost(self, lost: int) -> int:
+        """Of so much usable GPU that is gone: whatever lacked its NIC there does so no more."""
+        return (HOLES - PACKING) * lost - (LONE * max(lost, 0) + LONE if self.nics else 0)
+
+
+class WasteOnNode:
+    """What the devices of one node are worth to the cluster, and how a choice changes that (`score.ClusterCost`)."""
+
+    def __init__(self, waste: ExpectedWaste, state: NodeState) -> None:
+        self._waste, self._state = waste, state
+        self._devices = devices_of_pools(tuple(state.pools))
+        self._before = self._devices.state(0, state.taken, {})
+        self._parts = list(state.parts)
+
+    def __call__(self, search: PartialChoice) -> DeviceWaste:
+        chosen = dict.fromkeys([one.device for one in search.placed if not one.wanted.spec.admin_access])
+        return self._waste.between(self._devices, self._before, self._after(chosen))
+
+    def _after(self, chosen: Iterable[int]) -> State:
+        gpus, nics, cuts = list(self._before.gpus), list(self._before.nics), list(self._before.cuts)
+        for device in chosen:
+            place = self._devices.places[device]
+            if place is None:
+                continue
+            if place.cut >= 0:
+                cuts[place.card] |= 1 << place.cut
+            else:
+                free = gpus if place.is_gpu else nics
+                free[place.card] = max(0, free[place.card] - self._taken(device, place.most))
+        return self._before._replace(gpus=tuple(gpus), nics=tuple(nics), cuts=tuple(cuts))
+
+    def _taken(self, device: int, most: int) -> int:
+        """What of the device was not taken before, `most` being all of it; rounded as what is free is."""
+        state = self._state
+        if not state.shared[device]:
+            return most
+        before = state.whole - self._parts[device]
+        return most * before // state.whole - most * (state.whole - state.parts[device]) // state.whole
+
+    def least(self, device: int, parts: int) -> int:
+        waste, place = self._waste, self._devices.places[device]
+        if place is None or not place.is_gpu:
+            return 0
+        if place.cut >= 0:
+            layout = self._devices.kind.layouts[place.card]
+            assert layout is not None
+            lost = waste.least_of_place(layout, place.cut)
+            return waste.least_cost(lost) - CARD * lost
+        taken = place.most * parts
+        few, many = taken // self._state.whole, -(-taken // self._state.whole)
+        return waste.least_cost(min(waste.least_of_share(few), waste.least_of_share(many)))
+
+
+def _less(free: tuple[int, ...], at: int, amount: int) -> tuple[int, ...]:
+    return (*free[:at], free[at] - amount, *free[at + 1 :])
+
+
+class StrandedCapacity:
+    """Usable GPU that will lack something else: cores, memory, or a NIC's bandwidth beside it.
+
+        lacking(U, C) = sum over demands j of part_j * max(0, U - C / q_j)
+
+    U is usable GPU, C what is free of the other resource, q_j how much of it demand j wants per GPU. With the demands in the order
+    of q, those that lack are the ones with U * q_j > C: the upper end. So with sums over upper ends, made once,
+
+        lacking(U, C) = U * A[k] - C * B[k],   k = number of demands with q_j <= C / U
+
+    All in whole numbers: U and the result in millionths of a GPU, C in the units of q_j.
+    """
+
+    def __init__(self, demands: Sequence[Demand]) -> None:
+        most = max((entry.per_gpu for entry in demands), default=0)
+        # Who wants a thousandth of what others want never lacks it first; and products stay far below 2^63.
+        ordered = sorted(entry for entry in demands if entry.per_gpu * 1000 > most and entry.part > 0)
+        gpu, other = [0], [0]
+        for entry in reversed(ordered):
+            gpu.append(gpu[-1] + entry.part)
+            other.append(other[-1] + entry.part * MILLION // entry.per_gpu)
+        self.per_gpu = [entry.per_gpu for entry in ordered]
+        self.gpu, self.other = gpu[::-1], other[::-1]
+
+    def __bool__(self) -> bool:
+        return bool(self.per_gpu)
+
+    def one(self, usable: int, free: int) -> int:
+        if usable <= 0 or not self.per_gpu:
+            return 0
+        enough = bisect_right(self.per_gpu, free * MILLION // usable)
+        return max(0, usable * self.gpu[enough] - free * self.other[enough]) // MILLION
+
+
+class MultiGpuFragmentation:
+    """FGD's fragmentation over classes of several GPUs: free GPU that is of no use to them.
+
+    A class j of k_j GPUs and c_j cores can use a node's free whole GPUs if there are k_j of them, the cores suffice and the model
+    is allowed; everything else that is free is lost to it. With p_j its part of the pods
+
+        B = sum_j p_j * (R - [fits] * 1000 * free) = (sum_j p_j) * R - 1000 * free * Q(free, C, model)
+
+    where Q sums p_j over the classes that fit.
+    """
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = tuple(blocks)
+        self.total = sum(block.part for block in blocks)
+
+    def __bool__(self) -> bool:
+        return bool(self.blocks)
+
+    @property
+    def value_of_one(self) -> int:
+        """What breaking into one more GPU can cost, in thousandths of a milli-GPU."""
+        return UNIT * self.total // MILLION
+
+    def one(self, rest: int, free: int, cpu: int, model: str) -> int:
+        fitting = sum(
+            [
+                one.part
+                for one in self.blocks
+                if one.gpus <= free and one.cpu <= cpu and (not one.models or model in one.models)
+            ]
+        )
+        return (self.total * rest - UNIT * free * fitting) // MILLION

@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.arrays import Ints
 from koordra.placement.columns.state import WHOLE
 
 STEP: Final = 10
@@ -72,12 +72,12 @@ class Table:
     slices: tuple[SliceDemand, ...] = ()
 
     @cached_property
-    def hole(self) -> Ints:
+    def hole(self) -> npt.NDArray[np.int64]:
         """Expected hole, in thousandths of a milli-GPU, by free milli: straight lines between the steps."""
         free = np.arange(WHOLE + 1, dtype=np.int64)
         known = np.array([*self.holes, self.holes[-1]], dtype=np.int64)
         below, rest = free // STEP, free % STEP
-        found: Ints = (known[below] * (STEP - rest) + known[below + 1] * rest) // STEP
+        found: npt.NDArray[np.int64] = (known[below] * (STEP - rest) + known[below + 1] * rest) // STEP
         return found
 
     def to_document(self) -> dict[str, Any]:

@@ -72,7 +72,9 @@ class Partial:
         wanted = cast(RequestAlternative, SimpleNamespace(claim=0, request=0, index=alternative))
         choice.placed = [Placed(wanted, device, Demand({}), shared=True) for device in (*gpus, *others)]
         tail = OpenRequests(of_gpus, of_others, brings_nic, nics, may_get or nics)
-        return self.cost.bound(choice, gpus, others, tail=tail, more_gpus=more[0], more_others=more[1])
+        return self.cost.bound(
+            choice, gpus, others, tail=tail, more_gpus=more[0], more_others=more[1]
+        ).written
 
 
 def shared(*devices: int, most: int, **fields: Any) -> DeviceTypeDemand:

@@ -126,10 +126,3 @@ def test_the_cheapest_set_is_among_those_that_may_be_taken() -> None:
     without = MACHINE.mask([0, 2, 3])
     assert table.least(takeable=without, untouched=0).tolist() == [MACHINE.mask([2])]
     assert table.least(takeable=MACHINE.mask([1, 4]), untouched=-1).tolist() == []
-
-
-@pytest.mark.parametrize("most", [5, 6])
-def test_so_many_sets_are_written_down(most: int) -> None:
-    """Three GPUs with two NICs that are not alike."""
-    sets = MACHINE.sets(1, 1, most=most)
-    assert (None if sets is None else len(sets)) == (6 if most == 6 else None)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koordra.allocator.score import WORTH
+from koordra.allocator.score import COMPACTNESS
+from koordra.allocator.search.solution import CostPair
 from koordra.api import objects
 from koordra.api.objects import Object
 from koordra.api.resource_class import CONFIG_MAPS
@@ -22,7 +23,6 @@ from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_table import Table
 from tests.fakes.joint_cluster import gpu_slice, node
 from tests.unit.controller.test_placer import Book, of_kind
-from tests.unit.placement import fleets
 
 GPU = 80
 """GiB of the cards in these tests."""
@@ -162,16 +162,18 @@ def test_a_claim_that_waits_is_counted_once() -> None:
 
 
 def test_what_the_claim_gets_comes_before_what_the_cluster_keeps() -> None:
-    """Nodes are ordered by the part of the cost that is about the claim, then by the learned key."""
+    """Nodes are ordered by the part of the cost that is about the claim, then by the expected waste."""
     book = two_cards(Learned(hole_of(100)))
     group_name = "asked"
     book.add(group_name, memory=f"{GPU * 25 // 100}Gi")
     book.placer.sync(book.seen())
     engine = book.placer.engine
     question = book.placer._resolved(book.group(group_name))
-    worse, better = WORTH, 0
-    assert engine._value(question, "n1", better) < engine._value(question, "n0", worse)
-    assert engine._value(question, "n0", better) < engine._value(question, "n1", better)
+    none, much = (0, 0, 0, 250, 0), (10**9, 0, 0, 250, 0)
+    assert engine._value(question, "n1", CostPair(0, much)) < engine._value(
+        question, "n0", CostPair(COMPACTNESS, none)
+    )
+    assert engine._value(question, "n0", CostPair(0, none)) < engine._value(question, "n1", CostPair(0, much))
 
 
 def test_nodes_that_come_go_and_change_are_followed() -> None:
@@ -188,15 +190,11 @@ def test_nodes_that_come_go_and_change_are_followed() -> None:
     fresh = Placer(learned=leftovers.learned)
     fresh.sync(book.seen())
     book.placer.sync(book.seen())
-    assert fleets.drifted(leftovers.columns) == []
     for name in book.placer.nodes:
-        mine, other = (
-            order.columns.nodes[order._rows[placer.nodes[name].state]]
-            for placer, order in ((book.placer, leftovers), (fresh, fresh.order))
-        )
+        mine, other = (placer.order.free(placer.nodes[name]) for placer in (book.placer, fresh))
         assert mine is not None
         assert other is not None
-        assert mine._replace(kind=0) == other._replace(kind=0)
+        assert (mine[0].kind, mine[1]) == (other[0].kind, other[1])
 
 
 class Api:
@@ -324,7 +322,7 @@ def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: p
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    for part, method in (("columns", "key_on"), ("online", "observe"), ("_models", "models")):
+    for part, method in (("waste", "least"), ("online", "observe"), ("_models", "models")):
         book = Learning(nodes=2, learned=Learned(hole_of(190)))
         with monkeypatch.context() as patch:
             patch.setattr(getattr(book.placer.order, part), method, broken)
@@ -333,19 +331,6 @@ def test_a_defect_of_the_ranking_keeps_no_claim_from_being_placed(monkeypatch: p
             group = book.group("asked")
             book.placer.learn([group])
             assert book.placer.place(group, {}).node == "n0"
-
-
-def test_nodes_that_went_when_the_list_of_changes_was_begun_anew_are_forgotten() -> None:
-    book = Learning(nodes=3, learned=Learned(hole_of(100)))
-    book.place("first", memory="20Gi")
-    book.nodes.pop()
-    index, _ = book.placer.engine.index, book.seen()
-    index.settle()
-    index.base += len(index.changes)
-    index.changes.clear()
-    book.placer.sync(book.seen())
-    assert book.placer.order._rows.keys() == {info.state for info in book.placer.nodes.values()}
-    assert len([one for one in book.placer.order.columns.nodes if one is not None]) == 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from koordra.allocator.devices.inventory import Inventory, Usage
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import read_inventory
-from koordra.placement.columns.fleet import Fleet
-from koordra.placement.columns.node_devices import NodeDevices, node_devices
+from koordra.placement.columns.node_devices import node_devices
 from koordra.placement.columns.state import Kind, Request, State
 from koordra.placement.mig.layout import Layout
-from koordra.placement.policy.expected_waste import ExpectedWaste
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
+from koordra.simulation.fleet import Fleet
 from koordra.topology import presets
 from koordra.topology.presets.mig import mig_profiles
 
 
-def drifted(fleet: Fleet) -> list[tuple[Request, State]]:
-    """Classes and states whose kept key differs from one computed afresh; empty unless there is a bug."""
-    found: list[tuple[Request, State]] = []
-    for slot, state in enumerate(fleet.slots.states):
-        if state is None:
-            continue
-        kept = fleet._keys[: len(fleet.classes), slot]
-        stale = (fleet.policy.column(slot, 0) != kept).nonzero()[0]
-        found.extend((fleet.classes.requests[int(number)], state) for number in stale)
-    return found
-
-
-def replayed(
-    nodes: Iterable[Mapping[str, Any]], inventory: Inventory, table: Table
-) -> tuple[list[NodeDevices], Fleet]:
-    """Published nodes as a replay has them: empty, numbered in the order of their names."""
-    by_name = {node["metadata"]["name"]: node for node in nodes}
-    devices = [node_devices(name, by_name[name], inventory) for name in sorted(by_name)]
-    kinds = list(dict.fromkeys(one.kind for one in devices))
-    states = [one.state(kinds.index(one.kind), Usage(), {}) for one in devices]
-    return devices, Fleet(kinds, states, ExpectedWaste(table))
+def drifted(fleet: Fleet) -> list[Request]:
+    """Requests whose kept keys differ from those computed afresh; empty unless there is a bug."""
+    fresh = Fleet(fleet.kinds, fleet.nodes, fleet.policy)
+    fresh.tags[:] = fleet.tags
+    return [request for request in list(fleet._rows) if (fresh.keys(request) != fleet.keys(request)).any()]
 
 
 def mig_layout(card: str) -> Layout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from koordra.cli.debug import leftover_table
 from koordra.errors import InvalidManifest
 from koordra.placement.columns.state import Request, Slice
 from koordra.placement.mig.layout import Layout, Place, layout_of
-from koordra.placement.mig.mig_placement import Card, GroupSpreadCost, MigCardValues
+from koordra.placement.mig.mig_placement import MigCardValues
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import SliceDemand, Table
@@ -78,9 +77,6 @@ def test_states_are_what_the_counters_leave(layout: Layout) -> None:
         assert layout.states.possible[state] == possible
         assert layout.open_places(taken) == possible & ~taken
         assert layout.states.free[state] == most(taken)
-        stands = layout.stands_for(taken)
-        assert layout.state_of(stands) == state
-        assert layout.stands_for(stands) == stands
         blocked = taken | 1 << len(layout.places)
         assert layout.open_places(blocked) == possible & ~taken & ~1
 
@@ -144,51 +140,6 @@ def test_the_place_is_the_one_that_leaves_most_usable(layout: Layout, known: boo
                 assert found.place in fits
                 assert worth[taken | 1 << found.place] == pytest.approx(best, abs=0.002)
                 assert found.after == cuts.usable(layout, taken | 1 << found.place)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_several_slices_are_spread_as_well_as_can_be(seed: int) -> None:
-    """Over every choice of places on two or three cards: found where there is one, and none is nearer together."""
-    generator = np.random.default_rng(seed)
-    layouts = [
-        LAYOUTS[int(at)] for at in generator.integers(len(LAYOUTS), size=int(generator.integers(2, 4)))
-    ]
-    codes = [int(generator.choice(_reached(layout))) for layout in layouts]
-    groups = [int(1 << int(generator.integers(2)) | 4 << int(generator.integers(2))) for _ in layouts]
-    apart, levels = GroupSpreadCost([(1, 3), (2, 12)]), ((1, 3), (2, 12))
-    asked = sorted(
-        Slice((str(one),), 100) for one in generator.choice(list("abz"), size=int(generator.integers(2, 4)))
-    )
-    cards = [
-        Card(layout, code, -1, group) for layout, code, group in zip(layouts, codes, groups, strict=True)
-    ]
-    cuts = MigCardValues()
-    options = [(card, at) for card, layout in enumerate(layouts) for at in range(len(layout.places))]
-    best: int | None = None
-    for chosen in product(options, repeat=len(asked)):
-        now = list(codes)
-        for one, (card, at) in zip(asked, chosen, strict=True):
-            if layouts[card].places[at].profile not in one.profiles or at not in _possible(
-                layouts[card], now[card]
-            ):
-                break
-            now[card] |= 1 << at
-        else:
-            touched = 0
-            for card, _ in chosen:
-                touched |= groups[card]
-            steps = sum(weight * max(0, (touched & mask).bit_count() - 1) for weight, mask in levels)
-            best = steps if best is None else min(best, steps)
-    found = cuts.spread(cards, asked, apart)
-    assert (found is None) == (best is None)
-    if found is not None:
-        assert found.apart == best
-        for one, (card, at) in zip(asked, found.places, strict=True):
-            assert layouts[card].places[at].profile in one.profiles
-            assert not codes[card] >> at & 1
-            codes[card] |= 1 << at
-        for layout, code in zip(layouts, codes, strict=True):
-            assert min(_left(layout, code)) >= 0
 
 
 def test_a_table_keeps_the_mix_of_slices() -> None:

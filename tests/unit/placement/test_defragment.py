@@ -8,16 +8,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Choice, Kind, Request, State, after
-from koordra.placement.defragment.emptying import Pod, Shape
+from koordra.placement.defragment.emptying import Pod, Shape, without
 from koordra.placement.defragment.moves import Freed, defragment, shapes_free
-from koordra.simulation.baseline_policies import FirstFit
-from koordra.simulation.dlrm import nodes_of
 from koordra.topology import presets
 from koordra.topology.levels import Level
-from koordra.topology.machine_shape import shape_of_machine
-from tests.fakes.defragmented import carried_out
+from tests.fakes.defragmented import carried_out, empty, filled
+from tests.fakes.machine_shapes import shape_of_machine
 
 KINDS = (Kind("", 2), Kind("", 3))
 
@@ -136,30 +133,29 @@ def test_a_broken_device_frees_nothing() -> None:
 def test_a_cluster_at_90_percent_after_departures(machine: str, count: int) -> None:
     """Eight GPUs with eight NICs on one node; stated bound: at most one move more than no answer can be below."""
     shape = shape_of_machine(presets.load(machine).machine(serial="a"))
-    cluster = nodes_of(shape, count)
-    fleet = Fleet(cluster.kinds, cluster.nodes, FirstFit())
+    kinds, nodes = (Kind("", shape.gpus, shape),), [empty(shape)] * count
     generator = np.random.default_rng(count)
-    held, given, refused = [], 0, 0
+    pods: list[Pod] = []
+    given = refused = 0
     while refused < 30:
         milli = (1000, 1000, 500, 250)[int(generator.integers(4))]
         nics = int(generator.integers(2))
-        placed = fleet.place(Request(2000, 4096, 1, milli, (), nics, 50 * nics))
+        placed = filled(nodes, Request(2000, 4096, 1, milli, (), nics, 50 * nics), f"p{len(pods)}")
         refused += placed is None
         if placed is not None:
-            held.append((f"p{len(held)}", placed))
+            pods.append(placed)
             given += milli
-    while given > 0.9 * cluster.capacity:
-        _, placed = held.pop(int(generator.integers(len(held))))
-        fleet.release(placed)
+    while given > 900 * shape.gpus * count:
+        placed = pods.pop(int(generator.integers(len(pods))))
+        nodes[placed.node] = without(nodes[placed.node], placed)
         given -= placed.request.share
-    pods = [Pod(name, one.node, one.request, one.gpus, one.nics) for name, one in held]
     wanted = Shape(gpus=8, nics=8, scope=Level.SYS)
-    found = defragment(cluster.kinds, fleet.nodes, pods, wanted)
+    found = defragment(kinds, nodes, pods, wanted)
     assert found is not None
     assert found.at_least <= len(found.moves) <= found.at_least + 1
-    _check([state for state in fleet.nodes if state is not None], found, wanted)
-    now = carried_out(fleet.nodes, found)
-    assert shapes_free(cluster.kinds, fleet.nodes, wanted) == 0
+    _check(nodes, found, wanted)
+    now = carried_out(nodes, found)
+    assert shapes_free(kinds, nodes, wanted) == 0
     assert sum(len([free for free in state.gpus if free < 0]) for state in now if state is not None) == 0
 
 

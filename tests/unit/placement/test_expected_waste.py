@@ -7,14 +7,13 @@ from fractions import Fraction
 import pytest
 
 from koordra.errors import InvalidManifest
-from koordra.placement.columns.arrays import INFEASIBLE
-from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Choice, Request, State, after
-from koordra.placement.policy.expected_waste import ExpectedWaste
-from koordra.placement.policy.stranded_capacity import StrandedCapacity
+from koordra.placement.policy.expected_waste import StrandedCapacity
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import Online, expected
 from koordra.placement.policy.workload_table import Demand, Table
+from koordra.simulation.expected_waste import ExpectedWaste
+from koordra.simulation.fleet import INFEASIBLE, Fleet
 from tests.unit.placement import fleets
 
 
@@ -61,12 +60,12 @@ def test_the_key_is_the_formula() -> None:
     assert table.cores
     assert table.memory
     assert table.reserved
-    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(table))
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.KINDS, table))
     compared = 0
     for request in requests:
         for node, state in enumerate(fleet.nodes):
             found = fleet.find_on(node, request)
-            if found is None or state is None:
+            if found is None:
                 continue
             then = after(state, request, Choice(found.gpus))
             before, _ = _worth(table, state)
@@ -83,12 +82,12 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
     holes[19], holes[35] = 190_000, 30_000
     table = Table(holes=tuple(holes))
     state = State(0, 24_000, 128_000, (1000, 840))
-    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(table))
+    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(fleets.KINDS, table))
     placement = fleet.find(Request(1000, 0, 1, 650))
     assert placement is not None
     assert placement.gpus == (0,)
     holes[19], holes[35] = 0, 300_000
-    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(Table(holes=tuple(holes))))
+    fleet = Fleet(fleets.KINDS, [state], ExpectedWaste(fleets.KINDS, Table(holes=tuple(holes))))
     placement = fleet.find(Request(1000, 0, 1, 650))
     assert placement is not None
     assert placement.gpus == (1,)
@@ -96,7 +95,7 @@ def test_the_gpu_that_leaves_least_is_taken() -> None:
 
 def test_before_it_learned_it_is_best_fit() -> None:
     states = [State(1, 96_000, 512_000, (1000,) * 8), State(1, 96_000, 512_000, (1000, 500) + (0,) * 6)]
-    fleet = Fleet(fleets.KINDS, states, ExpectedWaste())
+    fleet = Fleet(fleets.KINDS, states, ExpectedWaste(fleets.KINDS))
     placement = fleet.find(Request(1000, 1024, 1, 500))
     assert placement is not None
     assert (placement.node, placement.gpus) == (1, (1,))
@@ -104,13 +103,15 @@ def test_before_it_learned_it_is_best_fit() -> None:
 
 def test_it_learns_from_what_arrives() -> None:
     requests = fleets.stream(200)
-    policy = ExpectedWaste()
+    policy = ExpectedWaste(fleets.KINDS)
     fleet = Fleet(fleets.KINDS, fleets.nodes(60), policy)
-    online = Online(policy, {"T4": 40, "G2": 160, "V100": 80})
+    online = Online({"T4": 40, "G2": 160, "V100": 80})
     changes = 0
     for request in requests:
-        if online.observe(request):
-            fleet.tables_changed()
+        learned = online.observe(request)
+        if learned is not None:
+            policy.learn(learned)
+            fleet.policy_changed()
             changes += 1
         fleet.place(request)
         assert policy.table.pods == 0 or policy.table.pods >= 32
@@ -165,8 +166,8 @@ def test_lacking_is_its_sum() -> None:
 
 def test_infeasible_is_worse_than_any_cost() -> None:
     requests = fleets.stream(50)
-    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.table(requests)))
+    fleet = Fleet(fleets.KINDS, fleets.nodes(), ExpectedWaste(fleets.KINDS, fleets.table(requests)))
     for request in requests:
         fleet.place(request)
-    keys = fleet._keys[: len(fleet.classes), : fleet.slots.used]
-    assert int(keys[keys < INFEASIBLE].max()) < INFEASIBLE >> 2
+    keys = [key for request in requests for key in fleet.keys(request).tolist() if key < INFEASIBLE]
+    assert max(keys) < INFEASIBLE >> 2

@@ -1,8 +1,8 @@
-"""One policy, three ways to it: the fleet of a replay, `plan()`, and the controller choose the same node and the same devices.
+"""One policy, two ways to it: `plan()` and the controller choose the same node and the same devices.
 
 Claims come and go on a few nodes of one machine, or of two: shares, whole GPUs, several with NVLink between them, pairs of GPU and
-NIC, NICs alone. Each of the three goes its own way: the fleet counts in its own states, `plan()` reads allocations from claims, the
-controller its sites. The table is a learned one, under which best fit would often choose otherwise.
+NIC, NICs alone. Each goes its own way: `plan()` reads allocations from claims, the controller follows changes. The table is a learned
+one, under which best fit would often choose otherwise.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from koordra.allocator.predicates import unsuitable
 from koordra.allocator.request.classes import shipped_classes
-from koordra.api.claims import ResourceClaim
 from koordra.controller.cache.changes import Cluster
 from koordra.controller.cache.cluster_cache import ClusterCache
 from koordra.controller.placer import Placer
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
-from koordra.placement import engine_for, plan, read_inventory
-from koordra.placement.columns.arrays import INFEASIBLE
-from koordra.placement.columns.fleet import Placement
+from koordra.placement import engine_for, plan
 from koordra.placement.columns.state import Request
 from koordra.placement.order.learned_order import Learned
 from koordra.placement.order.learned_order import Learned as Known
 from koordra.placement.policy.workload import Workload
 from koordra.placement.policy.workload_learning import expected
 from koordra.placement.policy.workload_table import Table
-from koordra.placement.request.groups import Group
 from tests.fakes.groups import groups_of
 from tests.long import mostly_long
 from tests.machines import catalogue
-from tests.unit.placement import fleets
 
 Object = dict[str, Any]
 LEARNED = Workload(
@@ -69,7 +63,7 @@ JOINT = [
 
 
 class Clusters:
-    """The same cluster, three times."""
+    """The same cluster, twice."""
 
     def __init__(self, machines: list[str], table: Table) -> None:
         self.nodes: list[Object] = []
@@ -83,14 +77,11 @@ class Clusters:
         for entry in self.classes:
             entry["metadata"].setdefault("uid", entry["metadata"]["name"])
         self.kept = engine_for(learned=Known(table, LEARNED))
-        self.devices, self.fleet = fleets.replayed(self.nodes, read_inventory(self.slices), table)
         self.cache = ClusterCache()
         self.placer = Placer(learned=Learned(table, LEARNED))
         self.claims: dict[str, Object] = {}
         self.pods: dict[str, Object] = {}
-        self.placed: dict[str, Placement] = {}
-        self.models: dict[str, tuple[str, ...]] = {}
-        """Of claims that name models of GPUs."""
+        self.placed: set[str] = set()
 
     def node_of(self, number: int) -> Object:
         name = f"node-{number}"
@@ -145,28 +136,6 @@ class Clusters:
             },
         }
 
-    def by_fleet(self, name: str) -> set[tuple[str, str]]:
-        group = Group((ResourceClaim.from_dict(self.claims[name]),), (self.pods[name],))
-        request = self.kept.order.request(self.kept.resolve(group))
-        if request is None:
-            return set()  # no device would do
-        keys = self.fleet.keys_of_nodes(request)
-        by_name = {node["metadata"]["name"]: node for node in self.nodes}
-        for number, devices in enumerate(self.devices):
-            kept_off = self.models.get(name) and devices.kind.model not in self.models[name]
-            if kept_off or unsuitable(by_name[devices.name], self.pods[name], taken={}):
-                keys[number] = INFEASIBLE
-        found = self.fleet.find_on(int(keys.argmin()), request) if keys.min() < INFEASIBLE else None
-        if found is None:
-            return set()
-        self.fleet.take(found)
-        self.placed[name] = found
-        node = self.devices[found.node]
-        slices = {place: device for device, place in node.cuts.items()}
-        devices = [node.gpus[at] for at in found.gpus] + [node.nics[at] for at in found.nics]
-        devices += [slices[place] for place in found.cuts]
-        return {(one.pool, one.device) for one in devices}
-
     def by_plan(self, name: str) -> tuple[set[tuple[str, str]], Object | None]:
         held = [one for key, one in self.claims.items() if key != name]
         running = [one for key, one in self.pods.items() if key != name]
@@ -204,10 +173,11 @@ class Clusters:
         node = allocation["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
         spec = {**self.pods[name]["spec"], "nodeName": node}
         self.pods[name] = {**self.pods[name], "spec": spec}
+        self.placed.add(name)
 
     def end(self, name: str) -> None:
         del self.claims[name], self.pods[name]
-        self.fleet.release(self.placed.pop(name))
+        self.placed.remove(name)
 
 
 def _devices(allocation: Any) -> set[tuple[str, str]]:
@@ -228,7 +198,7 @@ MACHINES = ("pcie-a100x8-2nic", "two-switches-one-root", "dgx-a100", "hgx-h100",
 
 @pytest.mark.parametrize("machine", mostly_long([*MACHINES, "dgx-a100+pcie-a100x8-2nic"], fast=2))
 @pytest.mark.parametrize("case", CASES)
-def test_the_replay_the_plan_and_the_controller_take_the_same_devices(case: str, machine: str) -> None:
+def test_the_plan_and_the_controller_take_the_same_devices(case: str, machine: str) -> None:
     named = machine.split("+") * 2
     clusters = Clusters(named, expected(LEARNED, {"A100": 16}))
     draw = random.Random(f"{case} {machine}")
@@ -236,10 +206,7 @@ def test_the_replay_the_plan_and_the_controller_take_the_same_devices(case: str,
         name = f"c{number:02}"
         clusters.add(name, draw.choice(CASES[case]))
         planned, allocation = clusters.by_plan(name)
-        replayed, controlled = clusters.by_fleet(name), clusters.by_controller(name)
-        assert planned == replayed == controlled, (number, clusters.claims[name]["spec"])
+        assert planned == clusters.by_controller(name), (number, clusters.claims[name]["spec"])
         clusters.take(name, allocation)
         if clusters.placed and draw.random() < 0.3:
             clusters.end(draw.choice(sorted(clusters.placed)))
-    assert fleets.drifted(clusters.fleet) == []
-    assert fleets.drifted(clusters.kept.order.columns) == []

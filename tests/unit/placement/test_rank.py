@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 
 from koordra.allocator.request.classes import shipped_classes
+from koordra.allocator.search.solution import CostPair
 from koordra.api.claims import ResourceClaim
 from koordra.errors import PlanError
 from koordra.kubelet_plugin.publish.resource_slices import build_slices
 from koordra.placement import engine_for, plan
 from koordra.placement.candidates.cost_bound import CostBound
 from koordra.placement.candidates.result_cache import ResultCache
-from koordra.placement.columns.arrays import INFEASIBLE
 from koordra.placement.order.learned_order import Learned
-from koordra.placement.policy.workload_table import Table
+from koordra.placement.policy.workload_table import Demand, Table
 from koordra.placement.request.groups import Group
 from koordra.topology import presets
-from tests.unit.placement import fleets
 
 Object = dict[str, Any]
 COUNT = 70
@@ -143,41 +142,36 @@ def test_a_bound_hides_no_node(cluster: list[Object], monkeypatch: pytest.Monkey
         for entry in _claim(number, gpus=8 if number % 3 else 1, nics=number % 2)
     ]
     bounded = plan([*cluster, *asked])
-    monkeypatch.setattr(CostBound, "least", lambda *_: 0)
+    monkeypatch.setattr(CostBound, "least", lambda *_: CostPair())
     assert plan([*cluster, *asked]) == bounded
 
 
-def test_columns_have_a_row_for_every_state_that_nodes_are_in(cluster: list[Object]) -> None:
-    """Seventy empty nodes are two states, of two kinds; a node that fills and one that goes move or leave."""
-    engine = engine_for(learned=Learned(Table(pods=1)))
+def test_what_a_node_would_waste_follows_its_state(cluster: list[Object]) -> None:
+    """Nodes in one state cost the same; one whose cores are gone costs less to take GPUs of; a node that goes changes no other."""
+    stranded = Table(pods=1, cores=(Demand(8000, 1_000_000),))
+    engine = engine_for(learned=Learned(stranded))
     pod = {
         "kind": "Pod",
         "metadata": {"name": "full", "namespace": "d"},
         "spec": {
             "nodeName": "node-000",
-            "containers": [{"name": "c", "resources": {"requests": {"cpu": "64"}}}],
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "62"}}}],
         },
     }
     asked = _claim(0)
 
-    def key_on(name: str, *others: Object, without: str = "") -> int:
+    def least_on(name: str, *others: Object, without: str = "") -> int:
         shown = [entry for entry in cluster if entry["metadata"]["name"] != without]
         plan([*shown, *others], engine=engine)
         engine.settle()
-        assert not fleets.drifted(engine.order.columns)
-        states = {info.state for info in engine.index.nodes.values()}
-        assert len(engine.order.columns.kinds) == 2
-        assert len(states) == sum(state is not None for state in engine.order.columns.nodes)
         group = Group((ResourceClaim.from_dict(asked[0]),), (asked[1],))
-        key = engine.order.key(engine.resolve(group), engine.index.nodes[name].state)
-        assert key is not None
-        return key
+        return engine.order.least(engine.resolve(group), engine.index.nodes[name])
 
-    assert key_on("node-000") == key_on("node-001") < INFEASIBLE
-    assert key_on("node-000", pod) == INFEASIBLE
-    assert key_on("node-001", pod) < INFEASIBLE
-    assert key_on("node-002", without="node-001") < INFEASIBLE
-    assert len(engine.order.columns.nodes) == 3
+    usual = least_on("node-000")
+    assert least_on("node-001") == usual
+    assert least_on("node-000", pod) < usual
+    assert least_on("node-001", pod) == usual
+    assert least_on("node-002", without="node-001") == usual
 
 
 @pytest.mark.long

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks._plain_fgd import PlainFgd
-from koordra.placement.columns.arrays import INFEASIBLE
-from koordra.placement.columns.fleet import Fleet
 from koordra.placement.columns.state import Request, State
 from koordra.placement.policy.workload import Workload
-from koordra.placement.policy.workload_learning import capacity_of, expected
+from koordra.placement.policy.workload_learning import expected
+from koordra.simulation.fleet import INFEASIBLE, Fleet
+from koordra.simulation.learning import capacity_of
 from koordra.simulation.openb import read_nodes, read_pods
 from koordra.simulation.policies import policy_named
 from koordra.simulation.replay import Experiment, cluster_of
@@ -25,7 +25,7 @@ def test_fgd_decides_as_the_plain_one_does() -> None:
     requests = fleets.stream(250, seed=5)
     workload = Workload.of(requests)
     states = fleets.nodes(24)
-    fleet = Fleet(fleets.KINDS, states, policy_named("fgd", workload))
+    fleet = Fleet(fleets.KINDS, states, policy_named("fgd", fleets.KINDS, workload))
     plain = PlainFgd(
         [(one.cpu, one.memory, len(one.gpus), fleets.KINDS[one.kind].model) for one in states],
         [
@@ -41,27 +41,28 @@ def test_fgd_decides_as_the_plain_one_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "state", "request_", "score"),
+    ("name", "state", "tags", "request_", "score"),
     [
         # 100 - 50 * 60/128 - 50 * 1.5/8
-        ("best-fit", State(0, 64_000, 1 << 20, (1000, 1000)), Request(4000, 0, 1, 500), 67),
+        ("best-fit", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 67),
         # 100 - 50 * (64/128 * 4/128 + 2/8 * 0.5/8)
-        ("dot-product", State(0, 64_000, 1 << 20, (1000, 1000)), Request(4000, 0, 1, 500), 98),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (1000, 1000)), Request(4000, 0, 0, 0), 0),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (1000, 1000)), Request(4000, 0, 1, 500), 31),
-        ("gpu-packing", State(1, 64_000, 1 << 20, (1000,) * 7 + (0,)), Request(4000, 0, 4, 1000), 46),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (600, 1000)), Request(4000, 0, 1, 500), 94),
-        ("gpu-packing", State(0, 64_000, 1 << 20, (400, 1000)), Request(4000, 0, 1, 500), 49),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000), (), 1), Request(4000, 0, 1, 500), 95),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000), (), 3), Request(4000, 0, 1, 500), 70),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000), (), 2), Request(4000, 0, 1, 500), 20),
-        ("gpu-clustering", State(0, 64_000, 1 << 20, (1000, 1000)), Request(4000, 0, 1, 1000), 43),
-        ("random", State(0, 64_000, 1 << 20, (1000, 1000)), Request(4000, 0, 1, 500), 0),
+        ("dot-product", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 98),
+        ("gpu-packing", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 0, 0), 0),
+        ("gpu-packing", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 31),
+        ("gpu-packing", State(1, 64_000, 1 << 20, (1000,) * 7 + (0,)), 0, Request(4000, 0, 4, 1000), 46),
+        ("gpu-packing", State(0, 64_000, 1 << 20, (600, 1000)), 0, Request(4000, 0, 1, 500), 94),
+        ("gpu-packing", State(0, 64_000, 1 << 20, (400, 1000)), 0, Request(4000, 0, 1, 500), 49),
+        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000)), 1, Request(4000, 0, 1, 500), 95),
+        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000)), 3, Request(4000, 0, 1, 500), 70),
+        ("gpu-clustering", State(0, 64_000, 1 << 20, (600, 1000)), 2, Request(4000, 0, 1, 500), 20),
+        ("gpu-clustering", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 1000), 43),
+        ("random", State(0, 64_000, 1 << 20, (1000, 1000)), 0, Request(4000, 0, 1, 500), 0),
     ],
 )
-def test_scores_are_the_formulas(name: str, state: State, request_: Request, score: int) -> None:
-    fleet = Fleet(fleets.KINDS, [state], policy_named(name, Workload.of([request_])))
-    keys = fleet.keys_of_nodes(request_)
+def test_scores_are_the_formulas(name: str, state: State, tags: int, request_: Request, score: int) -> None:
+    fleet = Fleet(fleets.KINDS, [state], policy_named(name, fleets.KINDS, Workload.of([request_])))
+    fleet.tags[0] = tags
+    keys = fleet.keys(request_)
     assert keys[0] < INFEASIBLE
     assert -int(keys[0]) == score
 

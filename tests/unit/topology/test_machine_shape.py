@@ -12,7 +12,8 @@ from koordra.kubelet_plugin.publish.resource_slices import build_devices
 from koordra.topology import Level
 from koordra.topology.fabrics import published_links
 from koordra.topology.machine import pcie_level
-from koordra.topology.machine_shape import pair_level, shape_of_devices, shape_of_machine
+from koordra.topology.machine_shape import pair_level, shape_of_devices
+from tests.fakes.machine_shapes import shape_of_machine
 from tests.machines import catalogue
 
 

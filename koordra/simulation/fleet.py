@@ -1,0 +1,150 @@
+"""The nodes of a trace as columns of numbers, for policies that are compared by replaying it: thousands of placements per second.
+
+    request ─▶ row of keys over nodes, those that changed since it was asked for last made anew ─▶ least key ─▶ GPUs of that node
+
+A key is a whole number that the policy computes; smaller is better, INFEASIBLE means no. Ties: the node that is first in the fixed
+order of nodes. Which GPU of the node is the policy's rule (`choose`).
+
+Nodes have cores, memory and GPUs that are alike; what else the engine knows (NICs, slices, the machine's shape) no trace of this kind
+has. Rows take at most 64 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from koordra.placement.columns.state import WHOLE, Choice, Kind, Request, State, after
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+INFEASIBLE: Final = 1 << 62
+"""The key of a node that cannot take the request; every real key is smaller."""
+
+SHARE, ONE, SEVERAL = 1, 2, 4
+_KEPT_BYTES: Final = 64 << 20
+
+
+def tag(request: Request) -> int:
+    """The sort of a pod, as GPU Clustering tells them apart."""
+    if request.gpus == 1:
+        return SHARE if request.milli < WHOLE else ONE
+    return SEVERAL if request.gpus else 0
+
+
+class Policy(Protocol):
+    """How nodes are compared."""
+
+    name: str
+
+    def keys(self, fleet: Fleet, at: Ints, request: Request) -> Ints:
+        """Of these nodes, whether the request fits or not."""
+        ...
+
+    def choose(self, fleet: Fleet, node: int, request: Request) -> tuple[int, ...]:
+        """Positions of the GPUs, for a request that fits."""
+        ...
+
+
+class Placement(NamedTuple):
+    """Where a request went: the node's number, its GPUs by position, the key."""
+
+    node: int
+    request: Request
+    gpus: tuple[int, ...]
+    key: int
+
+
+@dataclass(slots=True)
+class _Row:
+    """Keys by node; `read`: how many moves are in them."""
+
+    keys: Ints
+    read: int = 0
+
+
+class Fleet:
+    """Nodes by number, in the order that breaks ties. `gpus` is padded with -1."""
+
+    def __init__(self, kinds: Sequence[Kind], nodes: Sequence[State], policy: Policy) -> None:
+        self.kinds, self.policy, self.nodes = tuple(kinds), policy, list(nodes)
+        self.cpu = np.array([state.cpu for state in nodes], dtype=np.int64)
+        self.memory = np.array([state.memory for state in nodes], dtype=np.int64)
+        self.kind = np.array([state.kind for state in nodes], dtype=np.int64)
+        self.tags = np.zeros(len(nodes), dtype=np.int64)
+        width = max([len(state.gpus) for state in nodes] + [1])
+        self.gpus = np.array([[*s.gpus, *[-1] * (width - len(s.gpus))] for s in nodes], dtype=np.int64)
+        self._rows: dict[Request, _Row] = {}
+        self._moved: list[int] = []
+
+    def place(self, request: Request) -> Placement | None:
+        """The best place for the request, taken; None where no node can serve it."""
+        found = self.find(request)
+        if found is not None:
+            self.take(found)
+        return found
+
+    def find(self, request: Request) -> Placement | None:
+        """The best place for the request, not taken."""
+        return self.find_on(int(self.keys(request).argmin()), request)
+
+    def find_on(self, node: int, request: Request) -> Placement | None:
+        """The request's place on one node, not taken."""
+        key = int(self.keys(request)[node])
+        if key >= INFEASIBLE:
+            return None
+        return Placement(node, request, self.policy.choose(self, node, request), key)
+
+    def keys(self, request: Request) -> Ints:
+        """The request's key on every node, by number."""
+        row = self._rows.get(request)
+        if row is None:
+            row = _Row(np.empty(len(self.nodes), dtype=np.int64))
+            if (len(self._rows) + 1) * row.keys.nbytes > _KEPT_BYTES:
+                self._rows.clear()
+            self._rows[request] = row
+            at = np.arange(len(self.nodes))
+        else:
+            at = np.array(list(set(self._moved[row.read :])), dtype=np.int64)
+        if len(at):
+            row.keys[at] = np.where(self.fits(at, request), self.policy.keys(self, at, request), INFEASIBLE)
+        row.read = len(self._moved)
+        return row.keys
+
+    def fits(self, at: Ints, request: Request) -> Bools:
+        """Whether these nodes may serve the request, and have enough of everything."""
+        found: Bools = (self.cpu[at] >= request.cpu) & (self.memory[at] >= request.memory)
+        found &= (self.gpus[at] >= request.milli).sum(axis=1) >= request.gpus
+        if request.models:
+            found &= np.array([kind.model in request.models for kind in self.kinds])[self.kind[at]]
+        return found
+
+    def take(self, placement: Placement) -> None:
+        """The request is placed there."""
+        node, request = placement.node, placement.request
+        self._set(node, after(self.nodes[node], request, Choice(placement.gpus)))
+        self.tags[node] |= tag(request)
+
+    def release(self, placement: Placement) -> None:
+        """The request is there no more."""
+        request = placement.request
+        negative = request._replace(cpu=-request.cpu, memory=-request.memory, milli=-request.milli)
+        self._set(placement.node, after(self.nodes[placement.node], negative, Choice(placement.gpus)))
+
+    def policy_changed(self) -> None:
+        """Every key is to be made again."""
+        self._rows.clear()
+
+    def _set(self, node: int, state: State) -> None:
+        self.nodes[node] = state
+        self.cpu[node], self.memory[node] = state.cpu, state.memory
+        self.gpus[node, : len(state.gpus)] = state.gpus
+        self._moved.append(node)
+        if len(self._moved) > 16 * len(self.nodes) + 4096:
+            self._moved.clear()
+            self._rows.clear()
