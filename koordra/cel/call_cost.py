@@ -73,17 +73,18 @@ def item_of(value: Value) -> Value:
     if value.item is not None:
         return value.item
     kind = value.type.split(":", 1)[1] if value.type.startswith("list:") else "dyn"
-    if value.type.startswith("map:"):
-        kind = value.type.split(":", 2)[2]
-    return scalar(kind) if kind in SCALARS else Value(kind, 0, value.weight, value.weight)
+    return _inside(value, value.type.split(":", 2)[2] if value.type.startswith("map:") else kind)
 
 
 def key_of(value: Value) -> Value:
     """What a comprehension of one variable walks over: keys of a map, elements of a list."""
     if value.type.startswith("map:"):
-        kind = value.type.split(":", 2)[1]
-        return value.key or (scalar(kind) if kind in SCALARS else Value(kind, 0, value.weight, value.weight))
+        return value.key or _inside(value, value.type.split(":", 2)[1])
     return item_of(value)
+
+
+def _inside(value: Value, kind: str) -> Value:
+    return scalar(kind) if kind in SCALARS else Value(kind, 0, value.weight, value.weight)
 
 
 def union(values: Sequence[Value]) -> Value | None:
@@ -123,17 +124,10 @@ def called(name: str, cost: int, values: Sequence[Value], nodes: Sequence[Node])
         return Estimate(cost + own, first._replace(low=0))
     if name == "lists.range":
         literal = nodes and nodes[0].of == "int" and nodes[0].text.lstrip("-").isdigit()
-        count = int(nodes[0].text) if literal else LIMIT
-        return Estimate(
-            cost + LIST + 1 + max(count, 0),
-            Value("list:int", 0, max(count, 0), max(count, 0), None, scalar("int")),
-        )
+        count = max(int(nodes[0].text), 0) if literal else LIMIT
+        return Estimate(cost + LIST + 1 + count, Value("list:int", 0, count, count, None, scalar("int")))
     size = _SIZES[name](*values) if name in _SIZES and len(values) >= _LEAST.get(name, 1) else 64 + weight
-    item = (
-        scalar("string")._replace(low=0, high=first.high, weight=first.weight)
-        if kind == "list:string"
-        else None
-    )
+    item = Value("string", 0, first.high, first.weight) if kind == "list:string" else None
     return Estimate(cost + own, Value(kind, 0, size, max(size, 1), None, item))
 
 
@@ -142,9 +136,8 @@ def _result(name: str, first: str) -> str:
     if name in _RESULTS:
         return _RESULTS[name]
     declared = METHODS.get(RENAMED.get(name, name), ()) + FUNCTIONS.get(name, ())
-    kinds = {result for arguments, result, _ in declared if arguments[:1] == (first,)} or {
-        each[1] for each in declared
-    }
+    kinds = {result for arguments, result, _ in declared if arguments[:1] == (first,)}
+    kinds = kinds or {result for _, result, _ in declared}
     return kinds.pop() if len(kinds) == 1 else "dyn"
 
 
@@ -180,9 +173,7 @@ def _joined(items: Value, *separator: Value) -> int:
 _RESULTS: Final = {
     **dict.fromkeys(("contains", "startsWith", "endsWith", "matches", "hasValue", "bool"), "bool"),
     **dict.fromkeys(("sets.contains", "sets.equivalent", "sets.intersects"), "bool"),
-    **dict.fromkeys(
-        ("size", "int", "indexOf", "lastIndexOf", "getFullYear", "getMonth", "getDate", "getHours"), "int"
-    ),
+    **dict.fromkeys(("size", "int", "getFullYear", "getMonth", "getDate", "getHours"), "int"),
     **dict.fromkeys(("getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getMinutes", "getSeconds"), "int"),
     **dict.fromkeys(
         ("string", "charAt", "lowerAscii", "upperAscii", "substring", "trim", "replace", "join"), "string"

@@ -50,8 +50,15 @@ def is_too_complex(expression: Node) -> bool:
     return walk(coster.cost(expression)).cost > LIMIT or coster.heaviest > LIMIT
 
 
-def _as_optional(value: Value, *, optional: bool) -> Value:
-    return value._replace(type=OPTIONAL) if optional else value
+def _part(value: Value, node: Node) -> Value:
+    """What a field or an index gives."""
+    item = item_of(value)
+    return item._replace(type=OPTIONAL) if node.optional or value.type == OPTIONAL else item
+
+
+def _weight(values: Iterable[Value]) -> int:
+    """Of what holds these."""
+    return 1 + sum(value.weight for value in values)
 
 
 def _refuse_optional(values: Iterable[Value]) -> None:
@@ -67,8 +74,7 @@ class _Coster:
 
     def cost(self, node: Node) -> Steps[Estimate]:
         found: Estimate = yield getattr(self, f"_{node.kind}")(node)
-        value = found.value
-        self.heaviest = max(self.heaviest, value.weight)
+        self.heaviest = max(self.heaviest, found.value.weight)
         return found
 
     def _each(self, nodes: Sequence[Node]) -> Steps[list[Estimate]]:
@@ -108,37 +114,30 @@ class _Coster:
         cost, value = yield self.cost(node.parts[0])
         if value.type == "device":
             return Estimate(cost + 1, DEVICE.get(node.text, scalar()))
-        found = _as_optional(item_of(value), optional=bool(node.optional) or value.type == OPTIONAL)
-        return Estimate(cost + (value.type.startswith("map:") or bool(node.optional)), found)
+        return Estimate(cost + (value.type.startswith("map:") or bool(node.optional)), _part(value, node))
 
     def _index(self, node: Node) -> Steps[Estimate]:
         cost, (value, _index) = yield self._all(node.parts)
-        return Estimate(
-            cost + 1, _as_optional(item_of(value), optional=bool(node.optional) or value.type == OPTIONAL)
-        )
+        return Estimate(cost + 1, _part(value, node))
 
     def _list(self, node: Node) -> Steps[Estimate]:
         cost, values = yield self._all(node.parts)
         _refuse_optional(value for n, value in enumerate(values) if n not in node.optional)
-        item = union(values)
-        size = len(values)
-        weight = 1 + sum(value.weight for value in values)
-        return Estimate(
-            cost + LIST,
-            Value(f"list:{item.type if item else 'dyn'}", size, size, weight, scalar("int"), item),
-        )
+        item, size = union(values), len(values)
+        kind = f"list:{item.type if item else 'dyn'}"
+        return Estimate(cost + LIST, Value(kind, size, size, _weight(values), scalar("int"), item))
 
     def _map(self, node: Node) -> Steps[Estimate]:
         cost, values = yield self._all(node.parts)
         _refuse_optional(value for n, value in enumerate(values) if n - 1 not in node.optional)
         key, item = union(values[::2]), union(values[1::2])
         kind = f"map:{key.type}:{item.type}" if key and item and ":" not in key.type else "map:dyn:dyn"
-        weight = 1 + sum(value.weight for value in values)
-        return Estimate(cost + MAP, Value(kind, len(values) // 2, len(values) // 2, weight, key, item))
+        size = len(values) // 2
+        return Estimate(cost + MAP, Value(kind, size, size, _weight(values), key, item))
 
     def _message(self, node: Node) -> Steps[Estimate]:
         cost, values = yield self._all(node.parts)
-        return Estimate(cost + MESSAGE, Value("dyn", 1, 1, 1 + sum(value.weight for value in values)))
+        return Estimate(cost + MESSAGE, Value("dyn", 1, 1, _weight(values)))
 
     def _ternary(self, node: Node) -> Steps[Estimate]:
         condition, then, other = yield self._each(node.parts)
@@ -215,7 +214,7 @@ class _Coster:
         total = cost + once + count * (each + sum(found.cost for found in bodies))
         if name.startswith("opt"):
             # The expansion has the receiver twice: is there a value, and which.
-            return Estimate(2 * cost + once + bodies[0].cost, _as_optional(body, optional=True))
+            return Estimate(2 * cost + once + bodies[0].cost, body._replace(type=OPTIONAL))
         _refuse_optional(found.value for found in bodies)
         if each < 5 and not name.startswith("transform"):
             return Estimate(total, scalar("bool"))

@@ -52,8 +52,14 @@ def matches(expression: str, device: DeviceFacts) -> bool:
 
     Raises SelectorError when the expression does not compile, fails on this device, or is not a truth value.
     """
-    program = _compiled(expression)
-    return _answer(program, _outcome(program, _values_read(program, device)))
+    program = _program(expression)
+    if isinstance(program, str):
+        detail = f"CEL compile error in {_shown(expression)}: {program}"
+        raise SelectorError(detail, remedy="correct the expression")
+    outcome = _outcome(program, _values_read(program, device))
+    if isinstance(outcome, str):
+        raise SelectorError(f"CEL runtime error in {_shown(expression)}: {outcome}")
+    return outcome
 
 
 def compile_error(
@@ -64,11 +70,9 @@ def compile_error(
     return program if isinstance(program, str) else None
 
 
-def admission_error(
-    expression: str, *, consumable_capacity: bool = True, list_attributes: bool = True
-) -> str | None:
+def admission_error(expression: str, *, list_attributes: bool = True) -> str | None:
     """Why the API server would not store the expression: it does not compile, or may cost too much."""
-    program = _program(expression, consumable_capacity, list_attributes)
+    program = _program(expression, True, list_attributes)
     if isinstance(program, str):
         return program
     return "too complex, exceeds cost limit" if program.evaluate is None else None
@@ -84,7 +88,6 @@ def names_read_by(expression: str) -> frozenset[str] | None:
 class _Program:
     """`evaluate` is None where the expression is too complex to be evaluated. Itself the key of its results: there is one of each."""
 
-    expression: str
     evaluate: Evaluation | None
     names: frozenset[str] | None
 
@@ -92,21 +95,6 @@ class _Program:
 def _shown(expression: str) -> str:
     text = expression.strip()
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
-
-
-def _compiled(expression: str) -> _Program:
-    program = _program(expression)
-    if isinstance(program, str):
-        raise SelectorError(
-            f"CEL compile error in {_shown(expression)}: {program}", remedy="correct the expression"
-        )
-    return program
-
-
-def _answer(program: _Program, outcome: bool | str) -> bool:
-    if isinstance(outcome, str):
-        raise SelectorError(f"CEL runtime error in {_shown(program.expression)}: {outcome}")
-    return outcome
 
 
 @lru_cache(maxsize=4096)
@@ -118,10 +106,9 @@ def _program(
     try:
         tree = parse(expression)
         if is_too_complex(tree):
-            return _Program(expression, None, names_read(tree))
-        parts = translated(tree)
+            return _Program(None, names_read(tree))
         evaluate, kind = compiled(
-            parts, consumable_capacity=consumable_capacity, list_attributes=list_attributes
+            translated(tree), consumable_capacity=consumable_capacity, list_attributes=list_attributes
         )
     except SyntaxRefused as refused:
         return str(refused)
@@ -129,7 +116,7 @@ def _program(
         return first_line(error)
     if kind.lower() not in ("bool", "dyn"):
         return f"must evaluate to bool or the unknown type, not {kind.lower()}"
-    return _Program(expression, evaluate, names_read(tree))
+    return _Program(evaluate, names_read(tree))
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -149,18 +136,17 @@ def _values_read(program: _Program, device: DeviceFacts) -> _Values:
     names = program.names
     attributes = []
     unsupported = ""
-    for qualified in sorted(device.attributes):
+    for qualified, attribute in sorted(device.attributes.items()):
         domain, _, name = qualified.rpartition("/")
-        attribute = device.attributes[qualified]
         if not attribute.kind:
             unsupported = unsupported or f"attribute {name}: unsupported attribute value"
         elif names is None or name in names:
             attributes.append((domain, name, attribute.kind, attribute.value))
     capacity = []
-    for qualified in sorted(device.capacity):
+    for qualified, entry in sorted(device.capacity.items()):
         domain, _, name = qualified.rpartition("/")
         if names is None or name in names:
-            capacity.append((domain, name, device.capacity[qualified].value))
+            capacity.append((domain, name, entry.value))
     return _Values(
         device.driver, device.allow_multiple_allocations, tuple(attributes), tuple(capacity), unsupported
     )

@@ -20,9 +20,9 @@ from typing import Any, Final, TypeVar
 MAX_LENGTH: Final = 10 * 1024
 MAX_DEPTH: Final = 250
 
-_SPACE: Final = re.compile(r"(?:[\t \r\n\f]+|//[^\n]*)*")
 _TOKEN: Final = re.compile(
-    r"(?P<text>[bB]?(?:[rR](?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\n\r]*'|\"[^\"\n\r]*\")"
+    r"(?P<space>[\t \r\n\f]+|//[^\n]*)"
+    r"|(?P<text>[bB]?(?:[rR](?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\n\r]*'|\"[^\"\n\r]*\")"
     r"|'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n\r])*'|\"(?:\\.|[^\"\\\n\r])*\"))"
     r"|(?P<double>(?:[0-9]+\.[0-9]+|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<int>0x[0-9a-fA-F]+|[0-9]+)(?P<uint>[uU])?"
@@ -35,6 +35,7 @@ _PRECEDENCE: Final[dict[str, dict[str, int]]] = {
     "calc": {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2},
 }
 _WORDS: Final = {"true": "bool", "false": "bool", "null": "null"}
+_LITERALS: Final = frozenset({"int", "uint", "double", "string", "bytes"})
 
 
 class SyntaxRefused(ValueError):
@@ -104,23 +105,18 @@ def _syntax_error(expression: str, at: int, why: str) -> SyntaxRefused:
 def _tokens(expression: str) -> list[tuple[str, str, int]]:
     """Kinds, spellings and where they are; the last one is empty."""
     found: list[tuple[str, str, int]] = []
-    at = _after_space(expression, 0)
+    at = 0
     while at < len(expression):
         token = _TOKEN.match(expression, at)
-        end = token.end() if token else at
+        text = token.group() if token else ""
         # An empty string before another quote is the beginning of a long string without an end.
-        if token is None or (
-            token.group()[-2:] in ("''", '""') and expression[end - 1 : end + 1] in ("''", '""')
-        ):
+        endless = text[-2:] in ("''", '""') and expression.startswith(text[-1:], at + len(text))
+        if token is None or endless:
             raise _syntax_error(expression, at, f"token recognition error at: {expression[at : at + 20]!r}")
-        found.append((token.lastgroup or "", token.group(), at))
-        at = _after_space(expression, end)
+        if token.lastgroup != "space":
+            found.append((token.lastgroup or "", text, at))
+        at += len(text)
     return [*found, ("end", "", at)]
-
-
-def _after_space(expression: str, at: int) -> int:
-    found = _SPACE.match(expression, at)
-    return found.end() if found else at
 
 
 class _Parser:
@@ -140,8 +136,8 @@ class _Parser:
 
     def _mismatch(self, place: int, wanted: str = "") -> SyntaxRefused:
         _kind, text, at = self._tokens[place]
-        why = f"mismatched input {text or '<EOF>'!r}{f' expecting {wanted}' if wanted else ''}"
-        return _syntax_error(self._expression, at, why)
+        expected = f" expecting {wanted}" if wanted else ""
+        return _syntax_error(self._expression, at, f"mismatched input {text or '<EOF>'!r}{expected}")
 
     def _accept(self, text: str) -> bool:
         taken = self._text == text
@@ -190,8 +186,7 @@ class _Parser:
         while (precedence := _PRECEDENCE[rule].get(self._text, 0)) >= least:
             entered += 1
             self._enter(rule)
-            operator = self._take()[1]
-            found = _node(rule, operator, (found, (yield self._operation(rule, precedence + 1))))
+            found = _node(rule, self._take()[1], (found, (yield self._operation(rule, precedence + 1))))
         self._depth[rule] -= entered
         return found
 
@@ -231,12 +226,10 @@ class _Parser:
         kind, text = self._take()
         if text == "-":
             kind, text = self._tokens[self._at][0], f"-{self._take()[1]}"
-        if kind in ("int", "uint", "double"):
-            return Node("literal", text, of=kind)
         if kind == "text":
-            return Node("literal", text, of="bytes" if text[0] in "bB" else "string")
-        if text in _WORDS:
-            return Node("literal", text, of=_WORDS[text])
+            kind = "bytes" if text[0] in "bB" else "string"
+        if kind in _LITERALS or text in _WORDS:
+            return Node("literal", text, of=_WORDS.get(text, kind))
         if text == "(":
             found: Node = yield self.expr()
             self.expect(")")
@@ -304,11 +297,11 @@ def path(node: Node) -> str:
     return ".".join((node.text, *reversed(names))) if node.kind == "name" else ""
 
 
+_TESTS: Final = ("all", "exists", "exists_one", "existsOne")
 _VARIABLES: Final = {
-    **{(name, 2): 1 for name in ("all", "exists", "exists_one", "existsOne", "map", "filter", "sortBy")},
-    **{(name, 2): 1 for name in ("optMap", "optFlatMap")},
+    **{(name, 2): 1 for name in (*_TESTS, "map", "filter", "sortBy", "optMap", "optFlatMap")},
     ("map", 3): 1,
-    **{(name, 3): 2 for name in ("all", "exists", "exists_one", "existsOne")},
+    **{(name, 3): 2 for name in _TESTS},
     **{(name, n): 2 for name in ("transformList", "transformMap", "transformMapEntry") for n in (3, 4)},
 }
 
@@ -324,5 +317,7 @@ def variables_of(node: Node) -> tuple[str, ...]:
 
 def is_bind(node: Node) -> bool:
     """`cel.bind(name, value, expression)`"""
-    bind = node.kind == "method" and node.text == "bind" and len(node.parts) == 4
-    return bind and (node.parts[0].kind, node.parts[0].text) == ("name", "cel")
+    return (node.kind, node.text, len(node.parts)) == ("method", "bind", 4) and (
+        node.parts[0].kind,
+        node.parts[0].text,
+    ) == ("name", "cel")

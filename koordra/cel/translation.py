@@ -32,19 +32,8 @@ from koordra.cel.syntax import Node, Steps, SyntaxRefused, is_bind, variables_of
 OWN: Final = "koordra"
 PART: Final = "koordraPart"
 _DEPTH: Final = 22
-_LEVELS: Final = {
-    "?:": 0,
-    "||": 1,
-    "&&": 2,
-    "relation": 3,
-    "+": 4,
-    "-": 4,
-    "*": 5,
-    "/": 5,
-    "%": 5,
-    "unary": 6,
-}
-_PRIMARY: Final = 7
+_LEVELS: Final = {"||": 1, "&&": 2, "relation": 3, "+": 4, "-": 4, "*": 5, "/": 5, "%": 5}
+_UNARY, _PRIMARY = 6, 7
 _OPTIONAL: Final = frozenset({"optional", "first", "last", "validate", "named"})
 
 
@@ -153,7 +142,7 @@ class _Writer:
             case "name":
                 return _variable(node.text) if self._scope[node.text] else Written(node.text)
             case "literal":
-                return Written(node.text, level=6 if node.text.startswith("-") else _PRIMARY)
+                return Written(node.text, level=_UNARY if node.text.startswith("-") else _PRIMARY)
             case "list":
                 return _around("[", [_marked(node, n, part.text) for n, part in enumerate(parts)], "]", parts)
             case "map":
@@ -181,7 +170,7 @@ class _Writer:
                 condition, then, other = (_at_least(part, 1 - n // 2) for n, part in enumerate(parts))
                 return _operator(0, (condition, "?", then, ":", other))
             case "unary":
-                return _operator(6, (node.text, _at_least(parts[0], _PRIMARY)))
+                return _operator(_UNARY, (node.text, _at_least(parts[0], _PRIMARY)))
             case "logical":
                 level = _LEVELS[node.text]
                 words = [word for part in parts for word in (node.text, _at_least(part, level + 1))]
@@ -280,20 +269,20 @@ def _bind(name: str, value: Written, body: Written) -> Written:
 
 
 def _refuse_names(node: Node) -> None:
-    own = node.text.startswith(OWN) and node.kind in ("name", "call", "method")
-    if own or (node.kind == "select" and node.text == EXACT_FIELD):
+    if (
+        (node.kind in ("name", "call", "method") and node.text.startswith(OWN))
+        or (node.kind == "select" and node.text == EXACT_FIELD)
+        or (node.kind == "message" and node.text.rpartition(".")[2] in ("IP", "CIDR"))
+    ):
         raise SyntaxRefused(f"undeclared reference to '{node.text}'")
     if node.kind == "select" and _is_name(node.parts[0], "kubernetes"):
         raise SyntaxRefused("undeclared reference to 'kubernetes'")
-    if node.kind == "message" and node.text.rpartition(".")[2] in ("IP", "CIDR"):
-        raise SyntaxRefused(f"undeclared reference to '{node.text}'")
 
 
 def _refuse_mixed(node: Node) -> None:
     """Kubernetes wants one type in the elements of a literal; here only those that are literals themselves are compared."""
     columns = {"list": (node.parts,), "map": (node.parts[::2], node.parts[1::2])}.get(node.kind, ())
     for column in columns:
-        kinds = [node.of for node in column if node.of]
-        for kind in kinds:
-            if kind != kinds[0]:
-                raise SyntaxRefused(f"expected type '{kinds[0]}' but found '{kind}'")
+        kinds = list(dict.fromkeys(node.of for node in column if node.of))
+        if len(kinds) > 1:
+            raise SyntaxRefused(f"expected type '{kinds[0]}' but found '{kinds[1]}'")

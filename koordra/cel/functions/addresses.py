@@ -57,14 +57,10 @@ def is_link_local_multicast(address: Address) -> bool:
 
 def is_global_unicast(address: Address) -> bool:
     """Private addresses count; broadcast, multicast and what does not leave the link do not."""
-    broadcast = address.version == 4 and int(address) == 2**32 - 1
-    other = address.is_unspecified or address.is_loopback or address.is_multicast or address.is_link_local
-    return not (broadcast or other)
-
-
-def contains_ip(network: Network, address: Address) -> bool:
-    return address in network.network
-
-
-def contains_cidr(network: Network, other: Network) -> bool:
-    return network.network.prefixlen <= other.network.prefixlen and other.ip in network.network
+    return not (
+        (address.version == 4 and int(address) == 2**32 - 1)
+        or address.is_unspecified
+        or address.is_loopback
+        or address.is_multicast
+        or address.is_link_local
+    )

@@ -125,6 +125,7 @@ def _is_datetime(text: str) -> bool:
 
 
 _BASE64: Final = "[A-Za-z0-9+/]"
+_HEX: Final = "[0-9A-Fa-f]"
 
 FORMATS: Final[dict[str, Callable[[str], list[str]]]] = {
     "dns1123Label": _dns_label,
@@ -138,7 +139,7 @@ FORMATS: Final[dict[str, Callable[[str], list[str]]]] = {
     "uri": _simple("invalid URI", is_url),
     "uuid": _simple(
         "does not match the UUID format",
-        lambda text: _matches("(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}", text),
+        lambda text: _matches(f"{_HEX}{{8}}(-?{_HEX}{{4}}){{3}}-?{_HEX}{{12}}", text),
     ),
     "byte": _simple(
         "invalid base64",

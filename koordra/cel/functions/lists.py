@@ -7,7 +7,7 @@ error in Kubernetes. Source: k8s.io/apiserver/pkg/cel/library/lists.go, cel-go's
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -144,14 +144,10 @@ def text_last_index_of(text: str, wanted: str, offset: int | None = None) -> int
 def merged(maps: Any) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for entries in plain(maps):
-        for name, value in _entries(entries):
+        if not isinstance(entries, Mapping):
+            raise ValueError("no such overload: an entry is a map")
+        for name, value in entries.items():
             if name in found:
                 raise ValueError(f"insert failed: key {name} already exists")
             found[name] = value
     return found
-
-
-def _entries(entries: Any) -> Iterable[tuple[Any, Any]]:
-    if not isinstance(entries, Mapping):
-        raise ValueError("no such overload: an entry is a map")
-    return entries.items()

@@ -27,8 +27,7 @@ class Semver(NamedTuple):
     @classmethod
     def parse(cls, text: str, *, normalize: bool = False) -> Semver:
         """`normalize` strips a leading v and leading zeros and fills up missing numbers. Raises ValueError."""
-        spelled = _normalized(text) if normalize else text
-        found = _STRICT.fullmatch(spelled)
+        found = _STRICT.fullmatch(_normalized(text) if normalize else text)
         if found is None:
             raise ValueError(f"{text!r} is not a semantic version")
         major, minor, patch, prerelease, _build = found.groups()

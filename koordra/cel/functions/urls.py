@@ -10,8 +10,9 @@ Source: k8s.io/apiserver/pkg/cel/library/urls.go, Go's net/url.
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -24,8 +25,6 @@ _IN_USER: Final = re.compile(rf"[{_UNRESERVED}$&+,;=]")
 _IN_FRAGMENT: Final = re.compile(rf"[{_UNRESERVED}$&+,/:;=?@!()*]")
 _KEPT_IN_FRAGMENT: Final = re.compile(rf"(?:[{_UNRESERVED}!$&'()*+,;=:@\[\]/?]|%)*")
 _USERINFO: Final = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
-_BETWEEN: Final = "\x1f"
-"""A control character; URLs have none."""
 _PORT: Final = re.compile(r"(?::[0-9]*)?", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+\-.]*:", re.ASCII)
 
@@ -82,31 +81,17 @@ def read_url(text: str) -> Url:
     except ValueError as error:
         raise ValueError(f"URL parse error during conversion from string: {text!r}: {error}") from error
     kept = _KEPT_IN_FRAGMENT.fullmatch(fragment)
-    shown = fragment if kept else _escaped(_unescaped(fragment), _IN_FRAGMENT)
-    return Url(**{name: getattr(url, name) for name in Url.__slots__} | {"fragment": shown})
+    return replace(url, fragment=fragment if kept else _escaped(_unescaped(fragment), _IN_FRAGMENT))
 
 
 def url_exactly(url: Url) -> str:
     """The URL as one text from which all its parts come back: its own form would not always be read the same again."""
-    return _BETWEEN.join(
-        (
-            url.scheme,
-            url.opaque,
-            url.user,
-            url.host,
-            "1"[: url.omit_host],
-            url.path,
-            url.query,
-            "1"[: url.force_query],
-            url.fragment,
-        )
-    )
+    return json.dumps(astuple(url))
 
 
 def url_from(text: str) -> Url:
     """What `url_exactly` wrote."""
-    scheme, opaque, user, host, omit, path, query, force, fragment = text.split(_BETWEEN)
-    return Url(scheme, opaque, user, host, bool(omit), path, query, bool(force), fragment)
+    return Url(*json.loads(text))
 
 
 def is_url(text: str) -> bool:
@@ -159,8 +144,7 @@ def _authority(authority: str, scheme: str) -> tuple[str, str]:
         host = _bracketed(host)
     else:
         if ":" in host:
-            first = scheme in ("http", "https")
-            port = host[host.index(":") if first else host.rindex(":") :]
+            port = host[host.index(":") if scheme in ("http", "https") else host.rindex(":") :]
             if not _PORT.fullmatch(port):
                 raise ValueError(f"invalid port {port!r} after host")
         host = _unescaped_host(host)
@@ -199,8 +183,7 @@ def _unescaped_host(host: str) -> str:
         int(code, 16) < 0x80 and code != "25" for code in re.findall(r"%(..)", host)
     ):
         raise ValueError("invalid URL escape")
-    plain = re.sub(r"%..", "", host)
-    if any(ord(each) < 0x80 and not _IN_HOST.fullmatch(each) for each in plain):
+    if any(ord(each) < 0x80 and not _IN_HOST.fullmatch(each) for each in re.sub(r"%..", "", host)):
         raise ValueError("invalid character in host name")
     return _unescaped(host)
 

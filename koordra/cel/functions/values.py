@@ -41,8 +41,7 @@ def _message_classes() -> tuple[Any, dict[str, Any]]:
             name=f"koordra/{package}.proto", package=package, syntax="proto3"
         )
         for name in types:
-            message = file.message_type.add(name=name)
-            message.field.add(
+            file.message_type.add(name=name).field.add(
                 name=EXACT_FIELD,
                 number=1,
                 type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
@@ -135,23 +134,22 @@ def includes(value: Any, wanted: Any) -> bool:
     return any(lists.equal(item, wanted) for item in lists.plain(value))
 
 
-def is_integer(message: Any) -> bool:
-    _require_small(Decimal(message.koordra_exact))
-    return is_valid(lambda: to_int(message))
-
-
-def _require_small(value: Decimal) -> None:
+def _certain(message: Any) -> Decimal:
     """From 19 digits on Kubernetes' answer depends on how the quantity was spelled, which is not kept."""
+    value = Decimal(message.koordra_exact)
     if abs(value) >= 10**18:
         raise ValueError(f"{value} is too large for its answer to be certain")
+    return value
+
+
+def is_integer(message: Any) -> bool:
+    return _certain(message) % 1 == 0
 
 
 def to_int(message: Any) -> int:
-    value = Decimal(message.koordra_exact)
-    _require_small(value)
-    if value != value.to_integral_value() or not -(2**63) <= value < 2**63:
+    if not is_integer(message):
         raise ValueError("cannot convert value to integer")
-    return int(value)
+    return int(Decimal(message.koordra_exact))
 
 
 def version_part(number: int) -> Callable[[Any], int]:
@@ -159,7 +157,7 @@ def version_part(number: int) -> Callable[[Any], int]:
 
 
 def add(left: Any, right: Any, sign: int = 1) -> Any:
-    other = Decimal(right) if isinstance(right, int) else Decimal(right.koordra_exact)
+    other = Decimal(right if isinstance(right, int) else right.koordra_exact)
     return quantity_message(Decimal(left.koordra_exact) + sign * other)
 
 
@@ -195,13 +193,14 @@ def about_url(ask: Callable[[urls.Url], Any]) -> Callable[[Any], Any]:
 
 
 def contains_ip(network: Any, address: Any) -> bool:
-    text = address if isinstance(address, str) else _of(_Ip, address)
-    return addresses.contains_ip(addresses.read_cidr(_of(_Cidr, network)), addresses.read_ip(text))
+    inner = addresses.read_ip(address if isinstance(address, str) else _of(_Ip, address))
+    return inner in addresses.read_cidr(_of(_Cidr, network)).network
 
 
 def contains_cidr(network: Any, other: Any) -> bool:
-    text = other if isinstance(other, str) else _of(_Cidr, other)
-    return addresses.contains_cidr(addresses.read_cidr(_of(_Cidr, network)), addresses.read_cidr(text))
+    inner = addresses.read_cidr(other if isinstance(other, str) else _of(_Cidr, other))
+    outer = addresses.read_cidr(_of(_Cidr, network)).network
+    return outer.prefixlen <= inner.network.prefixlen and inner.ip in outer
 
 
 def validate(format: Any, text: str) -> list[list[str]]:
