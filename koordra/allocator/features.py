@@ -64,13 +64,12 @@ class Features:
         """
         if features is None:
             return cls()
-        given: object = [features] if isinstance(features, str) else features
-        names = list(given) if isinstance(given, Iterable) else [given]
+        names = [features] if isinstance(features, str) or not isinstance(features, Iterable) else [*features]
         if any(not isinstance(name, str) for name in names):
             raise PlanError(
                 f"features {features!r} are no names of feature gates; write names like {CONSUMABLE_CAPACITY}, joined by +"
             )
-        on = {part.strip() for name in names for part in str(name).split("+") if part.strip()}
+        on = {part.strip() for name in names for part in name.split("+") if part.strip()}
         for name in sorted(on.difference(KNOWN)):
             alike = difflib.get_close_matches(name, KNOWN, n=1, cutoff=_ALIKE)
             if alike or not name.startswith(_FAMILY) or not name.isalnum():

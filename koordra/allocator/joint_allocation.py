@@ -30,7 +30,7 @@ from typing import Final
 from koordra.allocator.devices.inventory import GPU, NIC, PublishedDevice
 from koordra.allocator.request.requests import ResolvedClaim
 from koordra.api.opaque.parameters import Enforcement, JointAllocation, Pairing, Scope
-from koordra.topology.scopes import scope_key
+from koordra.topology.levels import scope_key
 
 _SCOPES: Final = tuple(Scope)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import reduce
 from typing import Any, Final
 
 from koordra.allocator.reasons import figure
@@ -43,11 +44,8 @@ def _term_matches(term: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
     expressions, fields = _mappings(term.get("matchExpressions")), _mappings(term.get("matchFields"))
     if expressions is None or fields is None or not (expressions or fields):
         return False
-    labels = objects.labels_of(node)
-    own = {"metadata.name": objects.name(node)}
-    return all(requirement_matches(entry, labels) for entry in expressions) and all(
-        requirement_matches(entry, own) for entry in fields
-    )
+    known = ((expressions, objects.labels_of(node)), (fields, {"metadata.name": objects.name(node)}))
+    return all(requirement_matches(entry, values) for entries, values in known for entry in entries)
 
 
 def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
@@ -66,41 +64,31 @@ def requirement_matches(requirement: Mapping[str, Any], labels: Mapping[str, str
             return value is None
         case "Gt" | "Lt" as operator:
             try:
-                have, limit = int(value or ""), int(values[0])
+                more = int(value or "") - int(values[0])
             except (ValueError, IndexError, TypeError):
                 return False
-            return have > limit if operator == "Gt" else have < limit
-        case _:
-            return False
+            return more > 0 if operator == "Gt" else more < 0
+    return False
 
 
 def requests_of(pod: Mapping[str, Any]) -> dict[str, Decimal]:
     """What the pod takes of a node: containers plus sidecars, or the largest init container, plus overhead, plus itself."""
     spec = objects.spec_of(pod)
-    running: dict[str, Decimal] = {}
     starting: dict[str, Decimal] = {}
-    for container in spec.get("containers") or ():
-        running = _sum(running, _requests(container))
     sidecars: dict[str, Decimal] = {}
     for container in spec.get("initContainers") or ():
+        asked = _sum(sidecars, _requests(container))
+        starting = _larger(starting, asked)
         if container.get("restartPolicy") == "Always":
-            sidecars = _sum(sidecars, _requests(container))
-            starting = _larger(starting, sidecars)
-        else:
-            starting = _larger(starting, _sum(sidecars, _requests(container)))
-    total = _larger(_sum(running, sidecars), starting)
-    total.update(_requests(spec))
-    total = _sum(total, _amounts(spec.get("overhead")))
-    total["pods"] = Decimal(1)
-    return total
+            sidecars = asked
+    running = reduce(_sum, map(_requests, spec.get("containers") or ()), sidecars)
+    total = _larger(running, starting) | _requests(spec)
+    return _sum(total, _amounts(spec.get("overhead"))) | {"pods": Decimal(1)}
 
 
 def _requests(holder: Mapping[str, Any]) -> dict[str, Decimal]:
     resources = holder.get("resources") or {}
-    asked = _amounts(resources.get("requests"))
-    for name, limit in _amounts(resources.get("limits")).items():
-        asked.setdefault(name, limit)
-    return asked
+    return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
 
 
 def _amounts(raw: Mapping[str, Any] | None) -> dict[str, Decimal]:
@@ -164,11 +152,9 @@ def _lacking(node: Mapping[str, Any], pod: Mapping[str, Any], taken: Mapping[str
     if not allocatable:
         return
     for name, asked in sorted(requests_of(pod).items()):
-        if asked == 0:
-            continue
         total = allocatable.get(name, Decimal(0))
         free = total - taken.get(name, Decimal(0))
-        if asked > free:
+        if asked and asked > free:
             yield f"{name}: requested {figure(asked)}, free {figure(max(free, Decimal(0)))} of {figure(total)}"
 
 
@@ -188,11 +174,11 @@ def tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]
 
 
 def _terms_text(selector: Mapping[str, Any]) -> str:
-    terms = []
-    for term in selector.get("nodeSelectorTerms") or ():
-        parts = [
+    terms = [
+        " and ".join(
             f"{entry.get('key')} {entry.get('operator')} {','.join(map(str, entry.get('values') or ()))}".strip()
             for entry in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
-        ]
-        terms.append(" and ".join(parts))
+        )
+        for term in selector.get("nodeSelectorTerms") or ()
+    ]
     return " or ".join(f"({term})" for term in terms) or "(nothing)"

@@ -19,7 +19,7 @@ Two words are about claims that several pods share:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Final
@@ -62,13 +62,7 @@ class Reason:
     detail: str
 
     def to_dict(self) -> dict[str, str | None]:
-        return {
-            "node": self.node,
-            "device": self.device,
-            "request": self.request,
-            "reason": self.reason,
-            "detail": self.detail,
-        }
+        return asdict(self)
 
     def __str__(self) -> str:
         where = "/".join(part for part in (self.node, self.device) if part) or "everywhere"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Final
 
 from koordra.allocator import features as gates
 from koordra.allocator.devices.capacity import Demand, Unmet, demand_of
@@ -22,8 +21,6 @@ from koordra.api.devices import NO_EXECUTE, NO_SCHEDULE, Taint
 from koordra.api.opaque.isolation import published_policy
 from koordra.cel.selectors import DeviceFacts, matches
 from koordra.errors import SelectorError
-
-_UNHEALTHY_DOMAINS: Final = (names.UNHEALTHY_TAINT,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,15 +72,18 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
             cause=Cause.FOREIGN_DRIVER,
             detail=f"driver {offered.id.driver}: the claim asks for {names.DRIVER} devices and cannot be mixed",
         )
-    amounts = demand_of(
-        wanted.spec,
-        offered.device,
-        driver=offered.id.driver,
-        fractional=gates.FRACTIONAL_RANGE in features,
-        percent=wanted.percent,
-        whole=wanted.whole,
+    demand = (
+        Demand({})
+        if gates.CONSUMABLE_CAPACITY not in features
+        else demand_of(
+            wanted.spec,
+            offered.device,
+            driver=offered.id.driver,
+            fractional=gates.FRACTIONAL_RANGE in features,
+            percent=wanted.percent,
+            whole=wanted.whole,
+        )
     )
-    demand = Demand({}) if gates.CONSUMABLE_CAPACITY not in features else amounts
     if isinstance(demand, Unmet):
         return Verdict(cause=Cause.INSUFFICIENT_CAPACITY, detail=demand.detail, short_of=demand.short_of)
     if offered.device.consumes_counters and gates.PARTITIONABLE_DEVICES not in features:
@@ -98,7 +98,9 @@ def admitted(wanted: RequestAlternative, offered: PublishedDevice, *, features: 
     if gates.DEVICE_TAINTS in features:
         for taint in offered.taints:
             if taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not _tolerated(taint, wanted):
-                return Verdict(demand, cause=_taint_cause(taint), detail=_taint_text(taint))
+                unhealthy = taint.key.startswith(names.UNHEALTHY_TAINT)
+                cause = Cause.DEVICE_UNHEALTHY if unhealthy else Cause.TAINTED
+                return Verdict(demand, cause=cause, detail=_taint_text(taint))
     return Verdict(demand)
 
 
@@ -109,13 +111,12 @@ def _isolation(wanted: RequestAlternative, offered: PublishedDevice, demand: Dem
     policy = published_policy(offered.plain)
     if policy is None:
         return None
-    capacity = offered.device.capacity
-    share = all(
-        demand.amounts[name] < capacity[name].value
+    share = bool(demand.amounts) and all(
+        demand.amounts[name] < offered.device.capacity[name].value
         for name in (names.CAPACITY_MEMORY, names.CAPACITY_SLOTS)
         if name in demand.amounts
     )
-    return wanted.isolation.refusal(policy, share=share and bool(demand.amounts))
+    return wanted.isolation.refusal(policy, share=share)
 
 
 def _selector(expression: str, facts: DeviceFacts, *, owner: str, index: int) -> Verdict | None:
@@ -146,10 +147,6 @@ def _tolerated(taint: Taint, wanted: RequestAlternative) -> bool:
     return taint.key != names.HELD_TAINT and any(
         toleration.tolerates(taint) for toleration in wanted.spec.tolerations
     )
-
-
-def _taint_cause(taint: Taint) -> Cause:
-    return Cause.DEVICE_UNHEALTHY if taint.key.startswith(_UNHEALTHY_DOMAINS) else Cause.TAINTED
 
 
 def _taint_text(taint: Taint) -> str:

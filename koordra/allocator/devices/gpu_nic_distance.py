@@ -47,8 +47,7 @@ def worst_pair(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, An
     levels = [[level_between(gpu, nic) for nic in nics] for gpu in gpus]
     for bound in sorted({level for row in levels for level in row}):
         blocked = [[0 if level <= bound else 1 for level in row] for row in levels]
-        columns = _assignment(blocked, room)
-        if all(blocked[row][column // room] == 0 for row, column in enumerate(columns)):
+        if all(blocked[row][column // room] == 0 for row, column in enumerate(_assignment(blocked, room))):
             return bound
     return None
 

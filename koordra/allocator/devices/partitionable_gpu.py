@@ -143,7 +143,6 @@ def _parts_of(pool: Pool) -> dict[str, dict[int, _Part]]:
         if offered.kind == GPU and len(consumes) == 1 and not offered.device.allow_multiple_allocations:
             ((name, takes),) = consumes.items()
             amounts = {counter: nano(amount) for counter, amount in takes.items()}
-            size = size_of(offered.device, takes, has.get(name, {}))
-            found.setdefault(name, {})[at] = _Part(amounts, size)
+            found.setdefault(name, {})[at] = _Part(amounts, size_of(offered.device, takes, has.get(name, {})))
     pool.read[_READ] = found
     return found

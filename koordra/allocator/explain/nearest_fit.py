@@ -180,8 +180,7 @@ class Together:
         return ""
 
     def _violated(self, left: Left, nearest: str) -> Iterator[ClaimReason]:
-        every = sorted(left.without)
-        at_fault, end = every, nearest or "it would fit without the constraints of the claims"
+        at_fault, end = sorted(left.without), nearest or "it would fit without the constraints of the claims"
         if not nearest:
             at_fault, end = self._constraints_at_fault(left) or (at_fault, end)
         for position, claim in enumerate(self.claims):

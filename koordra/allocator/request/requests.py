@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -45,6 +45,7 @@ from koordra.cel.selectors import compile_error
 from koordra.errors import InvalidInput, InvalidManifest
 
 KOORDRA_CLASSES: Final = frozenset({names.CLASS_GPU, names.CLASS_MIG, names.CLASS_NIC, names.CLASS_VF})
+NO_POLICY: Final = PlacementPolicy()
 _DRIVER_TEST: Final = re.compile(r"""device\.driver\s*==\s*["']([^"']+)["']""")
 
 
@@ -94,7 +95,7 @@ class ResolvedClaim:
     constraints: tuple[Constraint, ...]
     joints: tuple[JointAllocation, ...] = ()
     joint_requests: tuple[frozenset[int], ...] = ()
-    placement: PlacementPolicy = field(default_factory=PlacementPolicy)
+    placement: PlacementPolicy = NO_POLICY
     demands_partition: bool = False
 
     @property
@@ -121,8 +122,10 @@ def resolve(
     )
     for index, constraint in enumerate(claim.constraints):
         if not (constraint.match_attribute or constraint.distinct_attribute):
-            detail = f"constraint #{index}: empty constraint (unsupported constraint type?)"
-            raise resolver.refusal(Cause.CONSTRAINT_VIOLATED, detail)
+            raise resolver.refusal(
+                Cause.CONSTRAINT_VIOLATED,
+                f"constraint #{index}: empty constraint (unsupported constraint type?)",
+            )
     refuse_misnamed(claim, own=own)
     if own:
         resolver.refuse_foreign_driver(resolved.alternatives)
@@ -197,8 +200,7 @@ class _Resolver:
 
     def _require(self, gate: str, what: str, label: str) -> None:
         if gate not in self.features:
-            detail = f"{what}, but the {gate} feature is disabled"
-            raise self.refusal(Cause.FEATURE_DISABLED, detail, label)
+            raise self.refusal(Cause.FEATURE_DISABLED, f"{what}, but the {gate} feature is disabled", label)
 
     def _checked(self, spec: Alternative, label: str) -> DeviceClass:
         """The class of what is asked for. Raises ClaimRefused for what no device could satisfy, or upstream does not take."""
@@ -208,13 +210,19 @@ class _Resolver:
             self._require(gates.ADMIN_ACCESS, "admin access is requested", label)
         self._refuse_empty(spec.selectors, label, owner="")
         if not spec.device_class:
-            detail = "missing device class name (unsupported request type?); set deviceClassName"
-            raise self.refusal(Cause.SELECTOR_MISMATCH, detail, label)
+            raise self.refusal(
+                Cause.SELECTOR_MISMATCH,
+                "missing device class name (unsupported request type?); set deviceClassName",
+                label,
+            )
         device_class = self.classes.get(spec.device_class)
         if device_class is None:
             known = ", ".join(sorted(self.classes)) or "none"
-            detail = f"DeviceClass {spec.device_class} does not exist; create it or use one of: {known}"
-            raise self.refusal(Cause.SELECTOR_MISMATCH, detail, label)
+            raise self.refusal(
+                Cause.SELECTOR_MISMATCH,
+                f"DeviceClass {spec.device_class} does not exist; create it or use one of: {known}",
+                label,
+            )
         if isinstance(device_class, InvalidManifest):
             raise self.refusal(Cause.SELECTOR_ERROR, str(device_class), label)
         self._refuse_empty(device_class.selectors, label, owner=f"class {device_class.name}, ")
@@ -222,36 +230,48 @@ class _Resolver:
             raise self.refusal(Cause.FEATURE_DISABLED, f"unsupported count mode {spec.mode}", label)
         for name, amount in sorted((spec.capacity or {}).items()):
             if amount < 0:
-                detail = f"{name}: requested {amount}, an amount cannot be negative"
-                raise self.refusal(Cause.INSUFFICIENT_CAPACITY, detail, label)
+                raise self.refusal(
+                    Cause.INSUFFICIENT_CAPACITY,
+                    f"{name}: requested {amount}, an amount cannot be negative",
+                    label,
+                )
             if amount == 0 and _is_koordra(device_class) and name.rpartition("/")[2] == names.CAPACITY_MEMORY:
-                detail = f"{name}: requested 0, at least 1Mi; leave memory out for the whole card"
-                raise self.refusal(Cause.INSUFFICIENT_CAPACITY, detail, label)
+                raise self.refusal(
+                    Cause.INSUFFICIENT_CAPACITY,
+                    f"{name}: requested 0, at least 1Mi; leave memory out for the whole card",
+                    label,
+                )
         return device_class
 
     def _refuse_empty(self, selectors: Sequence[str], label: str, *, owner: str) -> None:
         if "" in selectors:
             place = f"{owner}selector #{selectors.index('')}"
-            detail = f"{place}: CEL expression empty (unsupported selector type?)"
-            raise self.refusal(Cause.SELECTOR_ERROR, detail, label)
+            raise self.refusal(
+                Cause.SELECTOR_ERROR, f"{place}: CEL expression empty (unsupported selector type?)", label
+            )
 
     def refuse_foreign_driver(self, alternatives: Sequence[RequestAlternative]) -> None:
         """Raises ClaimRefused where a class names a driver other than koordra's."""
         for wanted in alternatives:
             foreign = sorted(_drivers_named(wanted.device_class) - {names.DRIVER})
             if foreign and not _is_koordra(wanted.device_class):
-                detail = f"the claim mixes requests for {names.DRIVER} and for {foreign[0]}; put the latter into a claim of its own"
-                raise self.refusal(Cause.FOREIGN_DRIVER, detail, wanted.label)
+                raise self.refusal(
+                    Cause.FOREIGN_DRIVER,
+                    f"the claim mixes requests for {names.DRIVER} and for {foreign[0]};"
+                    " put the latter into a claim of its own",
+                    wanted.label,
+                )
 
     def _parameters_of(
         self, device_class: DeviceClass, request: str, label: str
     ) -> tuple[list[Parameters], list[Parameters]]:
         """koordra's parameters for one request: the class's, and the claim's (which win but for isolation)."""
-        own = [
-            entry for entry in self.claim.config if not entry.requests or {request, label} & {*entry.requests}
-        ]
         of_class = [self._decoded(entry, device_class) for entry in device_class.config]
-        of_claim = [self._decoded(entry) for entry in own]
+        of_claim = [
+            self._decoded(entry)
+            for entry in self.claim.config
+            if not entry.requests or {request, label} & {*entry.requests}
+        ]
         return [one for one in of_class if one is not None], [one for one in of_claim if one is not None]
 
     def _decoded(self, entry: Configuration, device_class: DeviceClass | None = None) -> Parameters | None:
@@ -271,7 +291,7 @@ class _Resolver:
     def with_claim_parameters(self, resolved: ResolvedClaim) -> ResolvedClaim:
         """With JointAllocations and the requests each covers, and the placement policy (the last one said wins)."""
         joints: list[tuple[JointAllocation, frozenset[int]]] = []
-        placement = PlacementPolicy()
+        placement = NO_POLICY
         everything = frozenset(range(len(resolved.requests)))
         for entry in self.claim.config:
             parameters = self._decoded(entry)
@@ -289,10 +309,8 @@ class _Resolver:
                     joints.append((parameters, everything))
                 elif isinstance(parameters, PlacementPolicy):
                     placement = _merged(placement, parameters)
-        return ResolvedClaim(
-            self.claim,
-            resolved.requests,
-            resolved.constraints,
+        return replace(
+            resolved,
             joints=tuple(joint for joint, _ in joints),
             joint_requests=tuple(covered for _, covered in joints),
             placement=placement,
