@@ -1,6 +1,6 @@
 """The machine: what hangs where, how near devices are to each other, and pictures of it.
 
-``levels``, ``scopes``   how near two devices are, from published attributes alone: what the allocator imports
+``levels``               how near two devices are, from published attributes alone: what the allocator imports
 ``machine``              the facts of one node as frozen values; ``partitions`` MIG instances and sub-functions of a device
 ``published``            a machine from ResourceSlices; ``overlay`` adds what sysfs does not show
 ``fabrics``              NVLink domains and rails, and how NVLink is published
@@ -13,8 +13,19 @@
 """
 
 from koordra.api.opaque.parameters import Scope
-from koordra.topology.levels import Level, level_between, level_label, level_on_paths, parse_level
-from koordra.topology.scopes import SCOPES, parse_scope, scope_key, scopes_from, together, worst_level
+from koordra.topology.levels import (
+    SCOPES,
+    Level,
+    level_between,
+    level_label,
+    level_on_paths,
+    parse_level,
+    parse_scope,
+    scope_key,
+    scopes_from,
+    together,
+    worst_level,
+)
 
 __all__ = [
     "SCOPES",

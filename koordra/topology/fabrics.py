@@ -33,12 +33,8 @@ def nvlink_domains(machine: Machine) -> dict[str, str]:
         if nvlinks_between(one, other):
             together = joined[one.location.bus_id] | joined[other.location.bus_id]
             joined |= dict.fromkeys(together, together)
-    firsts = [
-        bus_id
-        for bus_id, members in joined.items()
-        if len(members) > 1 and bus_id == min(members, key=bus_order)
-    ]
-    return {member: f"nvlink-{number}" for number, first in enumerate(firsts) for member in joined[first]}
+    domains = dict.fromkeys(frozenset(members) for members in joined.values() if len(members) > 1)
+    return {member: f"nvlink-{number}" for number, members in enumerate(domains) for member in members}
 
 
 def rails(machine: Machine) -> dict[str, int]:
@@ -51,23 +47,16 @@ def rails(machine: Machine) -> dict[str, int]:
     """
     if machine.published_fabrics is not None:
         return dict(machine.published_fabrics.rails)
-    nics, gpus = machine.nics, machine.gpus
-    with_gpu = {gpu.location.switches[0] for gpu in gpus if gpu.location.switches}
-    cards: dict[str, list[str]] = {}
-    for nic in nics:
-        if nic.location.switches and nic.location.switches[0] in with_gpu:
-            group = cards.setdefault(nic.location.switches[0], [])
-            if nic.location.card not in group:
-                group.append(nic.location.card)
+    with_gpu = {gpu.location.switches[0] for gpu in machine.gpus if gpu.location.switches}
+    cards: dict[str, set[str]] = {}
+    for location in (nic.location for nic in machine.nics):
+        if location.switches and location.switches[0] in with_gpu:
+            cards.setdefault(location.switches[0], set()).add(location.card)
     if len({len(group) for group in cards.values()}) != 1:
         return {}
-    number = {
-        card: index
-        for index, card in enumerate(
-            sorted((card for group in cards.values() for card in group), key=bus_order)
-        )
-    }
-    return {nic.location.bus_id: number[nic.location.card] for nic in nics if nic.location.card in number}
+    numbers = {card: index for index, card in enumerate(sorted(set().union(*cards.values()), key=bus_order))}
+    places = [nic.location for nic in machine.nics if nic.location.card in numbers]
+    return {location.bus_id: numbers[location.card] for location in places}
 
 
 def inferred_parts(machine: Machine) -> frozenset[str]:
@@ -81,11 +70,6 @@ def inferred_parts(machine: Machine) -> frozenset[str]:
     return frozenset(parts)
 
 
-def published_links(gpus: Sequence[Gpu]) -> dict[str, dict[str, int | str]]:
-    """GPU bus id -> attributes ``nvlinks`` and ``nvlinkPeers``; empty for a GPU without NVLink."""
-    return {gpu.location.bus_id: _links(gpu, gpus) for gpu in gpus}
-
-
 def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
     """NVLinks between two GPUs of one node, from their attributes; 1 where only the common domain is published."""
     domain = attribute(a, names.ATTR_NVLINK_DOMAIN)
@@ -95,23 +79,18 @@ def links_between_published(a: Mapping[str, Any], b: Mapping[str, Any]) -> int:
     if isinstance(peers, str) and isinstance(minor, int):
         widths = peers.split(",")
         return int(widths[minor]) if minor < len(widths) and widths[minor].isdecimal() else 0
-    widths_here = [attribute(gpu, names.ATTR_NVLINKS) for gpu in (a, b)]
-    return min((width for width in widths_here if isinstance(width, int)), default=1)
+    numbers = (attribute(gpu, names.ATTR_NVLINKS) for gpu in (a, b))
+    return min((number for number in numbers if isinstance(number, int)), default=1)
 
 
-def _links(gpu: Gpu, gpus: Sequence[Gpu]) -> dict[str, int | str]:
-    active = sum(link.links for link in gpu.nvlinks)
-    if not active:
-        return {}
-    found: dict[str, int | str] = {names.ATTR_NVLINKS: active}
-    direct = any(not link.to_switch for link in gpu.nvlinks)
-    widths = {
-        other.minor: nvlinks_between(gpu, other) if other is not gpu else 0
-        for other in gpus
-        if other.minor is not None
-    }
-    if direct and widths:
-        found[names.ATTR_NVLINK_PEERS] = ",".join(
-            str(widths.get(minor, 0)) for minor in range(max(widths) + 1)
-        )
+def published_links(gpus: Sequence[Gpu]) -> dict[str, dict[str, int | str]]:
+    """GPU bus id -> attributes ``nvlinks`` and ``nvlinkPeers``; empty for a GPU without NVLink."""
+    most = max((gpu.minor for gpu in gpus if gpu.minor is not None), default=-1)
+    found: dict[str, dict[str, int | str]] = {gpu.location.bus_id: {} for gpu in gpus}
+    for gpu in (gpu for gpu in gpus if any(link.links for link in gpu.nvlinks)):
+        own = found[gpu.location.bus_id]
+        own[names.ATTR_NVLINKS] = sum(link.links for link in gpu.nvlinks)
+        if most >= 0 and not all(link.to_switch for link in gpu.nvlinks):
+            widths = {other.minor: nvlinks_between(gpu, other) for other in gpus if other is not gpu}
+            own[names.ATTR_NVLINK_PEERS] = ",".join(str(widths.get(minor, 0)) for minor in range(most + 1))
     return found

@@ -18,10 +18,10 @@ networkx is imported when a graph is built, never before: allocation reads table
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import TYPE_CHECKING
 
-from koordra.topology.machine import ROOT_ID, Gpu, Machine, nvlinks_between
+from koordra.topology.machine import Gpu, Machine, nvlinks_between
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -43,24 +43,22 @@ def build(machine: Machine) -> nx.Graph[str]:
             graph.add_edge(MACHINE, parent, kind="fabric")
         graph.add_node(f"numa-{node.id}", kind="numa", cpus=node.cpus)
         graph.add_edge(parent, f"numa-{node.id}", kind="fabric")
-    kinds: dict[str, str] = {bridge.bus_id: bridge.kind.value for bridge in machine.bridges}
+    kinds = {bridge.bus_id: bridge.kind.value for bridge in machine.bridges}
     below: dict[str, set[int | None]] = {}
     for device in machine.devices():
-        path = device.location.path
-        below.setdefault(path[0], set()).add(device.location.numa)
-        for upper, lower in pairwise(path):
-            for part in (upper, lower):
-                kind = "root" if ROOT_ID.fullmatch(part) else kinds.get(part, "bridge")
-                graph.add_node(part, kind=graph.nodes.get(part, {}).get("kind", kind))
-            graph.add_edge(upper, lower, kind="pcie")
+        location = device.location
+        below.setdefault(location.root, set()).add(location.numa)
+        nx.add_path(graph, location.path, kind="pcie")
+        graph.add_node(location.root, kind="root")
+        graph.add_nodes_from((part, {"kind": kinds.get(part, "bridge")}) for part in location.path[1:-1])
+    for device in machine.devices():
         kind = "gpu" if isinstance(device, Gpu) else "vf" if device.parent else "nic"
         graph.add_node(device.location.bus_id, kind=kind, name=device.name)
     for root, numbers in sorted(below.items()):
         numa = f"numa-{next(iter(numbers))}" if len(numbers) == 1 else MACHINE
         graph.add_edge(numa if numa in graph else MACHINE, root, kind="fabric")
     for one, other in combinations(machine.gpus, 2):
-        links = nvlinks_between(one, other)
-        if links:
+        if links := nvlinks_between(one, other):
             graph.add_edge(one.location.bus_id, other.location.bus_id, kind="nvlink", links=links)
     return graph
 

@@ -20,17 +20,25 @@ Two ways lead to a level, and a test holds that they agree:
   ResourceSlices, never sysfs. A device publishes the upstream port of its topmost switch
   (``pcieSwitch``) and, where switches are nested, the whole chain of upstream ports (``pciePath``).
 
+A *scope* is that within which devices must lie together, narrow to wide ``PCIeSwitch < PCIeRoot < NUMANode < Socket < Node``:
+a question about *one* device ("under which switch is it?"), answered by :func:`scope_key` from what the node has
+published; devices are together in a scope when their keys are equal. A device that does not have
+the answer (``None``: no switch above it, NUMA node unknown) shares the scope with no other device, because
+a guess would be a promise. ``Node`` has one key for all. Every scope allows levels up to a worst one; that is how a Required
+scope is explained to people ("PCIeRoot is required, the nearest pair is NODE"). ``PCIeRoot`` is what Koordinator calls SamePCIe.
+
 Nothing here imports networkx: the hot path stays light.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from koordra.api import names
+from koordra.api.opaque.parameters import Scope
 
 _ROOT = re.compile(r"^pci([0-9a-f]{4,8}):([0-9a-f]{2})$")
 
@@ -117,8 +125,7 @@ def level_on_paths(a: Sequence[str], b: Sequence[str], *, same_numa: bool) -> Le
         return Level.PHB
     # Below a switch's upstream port: its downstream port, then the device. Below one port's
     # secondary bus (the functions of one card): the device alone.
-    below = max(len(a), len(b)) - shared
-    return Level.PIX if below <= 2 else Level.PXB
+    return Level.PIX if max(len(a), len(b)) - shared <= 2 else Level.PXB
 
 
 def _share(a: Mapping[str, Any], b: Mapping[str, Any], name: str) -> bool:
@@ -136,3 +143,51 @@ def _same_secondary_bus(root: str, bus_a: Any, bus_b: Any) -> bool:
     on_a, on_b = bus_a.rpartition(":")[0], bus_b.rpartition(":")[0]
     parsed = _ROOT.match(root)
     return bool(on_a) and on_a == on_b and not (parsed and on_a == ":".join(parsed.groups()))
+
+
+SCOPES: Final = tuple(Scope)
+"""All scopes, narrow to wide."""
+
+_WORST: Final = dict(zip(SCOPES, (Level.PXB, Level.PHB, Level.NODE, Level.SYS, Level.SYS), strict=True))
+_SCOPE_ATTRIBUTES: Final = {
+    Scope.PCIE_SWITCH: names.ATTR_PCIE_SWITCH,
+    Scope.PCIE_ROOT: names.STANDARD_PCIE_ROOT,
+    Scope.NUMA_NODE: names.ATTR_NUMA_NODE,
+    Scope.SOCKET: names.ATTR_SOCKET,
+}
+
+
+def parse_scope(text: str) -> Scope:
+    """``"PCIeRoot"`` -> Scope; ValueError names the scopes there are."""
+    try:
+        return Scope(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no scope; the scopes are {', '.join(SCOPES)}") from None
+
+
+def scopes_from(scope: Scope | str) -> tuple[Scope, ...]:
+    """The scope itself and every wider one: the relaxation levels of a Preferred scope."""
+    return SCOPES[SCOPES.index(parse_scope(scope)) :]
+
+
+def worst_level(scope: Scope | str) -> Level:
+    """The farthest that two devices together in this scope can be."""
+    return _WORST[parse_scope(scope)]
+
+
+def scope_key(attributes: Mapping[str, Any], scope: Scope | str) -> str | None:
+    """The name of the switch, root, NUMA node or socket that this device is under; None if not known.
+
+    ``attributes`` maps published attribute names to plain values. Keys compare within one node only.
+    """
+    wanted = parse_scope(scope)
+    if wanted is Scope.NODE:
+        return "node"
+    value = attribute(attributes, _SCOPE_ATTRIBUTES[wanted])
+    return None if value is None else str(value)
+
+
+def together(devices: Iterable[Mapping[str, Any]], scope: Scope | str) -> bool:
+    """Whether all these devices (their published attributes) lie within one instance of the scope."""
+    keys = {scope_key(attributes, scope) for attributes in devices}
+    return len(keys) <= 1 and None not in keys

@@ -13,7 +13,7 @@ domain only where the domain needs them. A device's ``path`` runs from the host 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -216,8 +216,8 @@ class Nic:
     def publishable(self) -> bool:
         """Certain enough to be offered: identity, a port and the verbs node are known and nothing contradicts them; of
         a virtual function also its number."""
-        numbered = self.parent is None or self.vf_index is not None
-        return bool(self.guid and self.ports and self.verbs and numbered and not self.disputed)
+        known = self.guid and self.ports and self.verbs and not self.disputed
+        return bool(known and (self.parent is None or self.vf_index is not None))
 
 
 Device = Gpu | Nic
@@ -258,9 +258,7 @@ class Machine:
 
     def devices(self) -> Iterator[Device]:
         """GPUs, then NICs, then virtual functions."""
-        yield from self.gpus
-        yield from self.nics
-        yield from self.vfs
+        return iter((*self.gpus, *self.nics, *self.vfs))
 
     def device(self, name: str) -> Device | None:
         """The device published under this name (``gpu-0000-0f-00-0``)."""
@@ -271,11 +269,11 @@ class Machine:
 
     def distance(self, one: int, other: int) -> int | None:
         """The SLIT distance between two NUMA nodes."""
-        place = next((index for index, node in enumerate(self.numa_nodes) if node.id == other), None)
         node = self.numa(one)
-        if node is None or place is None or len(node.distances) != len(self.numa_nodes):
+        if node is None or len(node.distances) != len(self.numa_nodes):
             return None
-        return node.distances[place]
+        row = zip(self.numa_nodes, node.distances, strict=True)
+        return next((distance for column, distance in row if column.id == other), None)
 
     def memory_only(self) -> tuple[NumaNode, ...]:
         """NUMA nodes with neither CPUs nor devices: the memory of Grace's GPUs (up to 32 nodes of a board), of CXL cards."""
@@ -286,6 +284,16 @@ class Machine:
         """The CPU list of the device's NUMA node ("0-55,112-167"), None where unknown."""
         node = self.numa(device.location.numa)
         return node.cpus if node and node.cpus else None
+
+
+def with_switches(known: Iterable[Bridge], devices: Iterable[Device]) -> tuple[Bridge, ...]:
+    """The known bridges and the switches above the devices, in bus order."""
+    found = {bridge.bus_id: bridge for bridge in known}
+    for location in (device.location for device in devices):
+        for depth, part in enumerate(location.path):
+            if part in location.switches and part not in found:
+                found[part] = Bridge(part, location.path[: depth + 1], BridgeKind.UPSTREAM)
+    return tuple(found[bus_id] for bus_id in sorted(found, key=bus_order))
 
 
 def pcie_level(a: Device, b: Device) -> Level:
@@ -305,8 +313,7 @@ def _published_place(location: Location) -> dict[str, str | int | None]:
 
 def level_is_inferred(a: Device, b: Device) -> bool:
     """Whether the PCIe level between two devices rests on something that was inferred or laid over, not read."""
-    field = _DECIDED_BY.get(pcie_level(a, b))
-    return field is not None and (field in a.inferred or field in b.inferred)
+    return _DECIDED_BY.get(pcie_level(a, b)) in a.inferred | b.inferred
 
 
 _DECIDED_BY = {
@@ -338,8 +345,7 @@ def nvlinks_between(a: Gpu, b: Gpu) -> int:
 
 def level(a: Device, b: Device) -> tuple[Level, int]:
     """The level as people see it, and the number of NVLinks behind it (0 unless the level is NV)."""
+    links = 0
     if isinstance(a, Gpu) and isinstance(b, Gpu) and a.location.bus_id != b.location.bus_id:
         links = nvlinks_between(a, b)
-        if links:
-            return Level.NV, links
-    return pcie_level(a, b), 0
+    return (Level.NV, links) if links else (pcie_level(a, b), 0)

@@ -11,7 +11,7 @@ In a tree that is the same thing; where facts contradict each other (one root on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -59,18 +59,10 @@ class MachineShape:
 def shape_of_devices(gpus: Sequence[Mapping[str, Any]], nics: Sequence[Mapping[str, Any]]) -> MachineShape:
     """The shape of published devices, each given as its attributes ``{"koordra.io/numaNode": 0, ...}``."""
     devices = [*gpus, *nics]
-    links = [[0 if a is b else links_between_published(a, b) for b in gpus] for a in gpus]
-    return MachineShape(
-        gpus=len(gpus),
-        nics=len(nics),
-        classes=_classes(len(gpus), len(devices), lambda a, b: level_between(devices[a], devices[b])),
-        nvlinks=tuple(map(tuple, links)),
-        partitions=_partitions(
-            links,
-            [attribute(gpu, names.ATTR_ARCHITECTURE) for gpu in gpus],
-            [attribute(gpu, names.ATTR_MINOR) for gpu in gpus],
-        ),
-    )
+    links = tuple(tuple(0 if a is b else links_between_published(a, b) for b in gpus) for a in gpus)
+    levels = [[level_between(a, b) for b in devices[:at]] for at, a in enumerate(devices)]
+    kinds = [(attribute(gpu, names.ATTR_ARCHITECTURE), attribute(gpu, names.ATTR_MINOR)) for gpu in gpus]
+    return MachineShape(len(gpus), len(nics), _classes(len(gpus), levels), links, _partitions(links, kinds))
 
 
 def pair_level(shape: MachineShape, gpus: int, nics: int) -> Level | None:
@@ -101,34 +93,31 @@ def _unpaired(group: Group, gpus: int, nics: int) -> int:
     return max(0, here - -(-k // j) * there) if j else 0
 
 
-def _classes(gpu_count: int, count: int, level: Callable[[int, int], Level]) -> tuple[tuple[Group, ...], ...]:
-    """For each of NEAR, the connected sets of devices that are at most so far apart, by their first device."""
-    pairs = [(level(a, b), a, b) for a in range(count) for b in range(a)]
+def _classes(gpu_count: int, levels: Sequence[Sequence[Level]]) -> tuple[tuple[Group, ...], ...]:
+    """For each of NEAR, the connected sets of devices that are at most so far apart, by their first device; `levels` are those
+    of each device to the ones before it."""
     found = []
     for within in NEAR:
-        leader = list(range(count))
-        for distance, a, b in pairs:
-            if distance <= within and leader[a] != leader[b]:
-                old, new = max(leader[a], leader[b]), min(leader[a], leader[b])
-                leader = [new if one == old else one for one in leader]
-        masks: dict[int, int] = {}
-        for device, first in enumerate(leader):
-            masks[first] = masks.get(first, 0) | 1 << device
+        # Device by device, the sets that it is near to become one.
+        masks: list[int] = []
+        for device, row in enumerate(levels):
+            near = sum(1 << other for other, distance in enumerate(row) if distance <= within)
+            joined = sum(mask for mask in masks if mask & near) | 1 << device
+            masks = [mask for mask in masks if not mask & near] + [joined]
+        masks.sort(key=lambda mask: mask & -mask)
         gpus = (1 << gpu_count) - 1
-        found.append(tuple(Group(mask & gpus, mask >> gpu_count) for _, mask in sorted(masks.items())))
+        found.append(tuple(Group(mask & gpus, mask >> gpu_count) for mask in masks))
     return tuple(found)
 
 
-def _partitions(
-    links: Sequence[Sequence[int]], architectures: Sequence[Any], minors: Sequence[Any]
-) -> tuple[int, ...]:
-    """The Hopper table in device order, for eight Hopper GPUs all of which NVLink joins alike."""
+def _partitions(links: Sequence[Sequence[int]], kinds: Sequence[tuple[Any, Any]]) -> tuple[int, ...]:
+    """The Hopper table in device order, for eight Hopper GPUs all of which NVLink joins alike; `kinds`: architecture and minor."""
     widths = {links[a][b] for a in range(len(links)) for b in range(a)}
-    if len(links) != 8 or len(widths) != 1 or 0 in widths or set(architectures) != {_HOPPER}:
+    if len(links) != 8 or len(widths) != 1 or 0 in widths or any(kind != _HOPPER for kind, _ in kinds):
         return ()
-    order = list(range(8))
-    if None not in minors and len(set(minors)) == 8:
-        order.sort(key=lambda device: int(minors[device]))
+    minors = {minor for _, minor in kinds}
+    numbered = None not in minors and len(minors) == 8
+    order = sorted(range(8), key=lambda device: int(kinds[device][1]) if numbered else device)
     return tuple(
         sum(1 << device for place, device in enumerate(order) if mask >> place & 1)
         for mask in _HOPPER_PARTITIONS

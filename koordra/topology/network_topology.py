@@ -126,10 +126,8 @@ class NetworkLevels:
         """Of a level by name or by one of its labels; `node` is the one past the last. None: there is no such level."""
         if level in (NODE, "kubernetes.io/hostname"):
             return len(self.levels)
-        for position, known in enumerate(self.levels):
-            if level == known.name or level in known.labels:
-                return position
-        return None
+        found = (at for at, known in enumerate(self.levels) if level in (known.name, *known.labels))
+        return next(found, None)
 
     def place(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """The node's domain on each level, wide to narrow; "" where no label says."""
@@ -140,7 +138,5 @@ class NetworkLevels:
 
 def trimmed(places: Mapping[str, tuple[str, ...]]) -> tuple[int, ...]:
     """Positions of the levels on which the nodes differ or which at least one node knows; the others say nothing."""
-    if not places:
-        return ()
-    width = len(next(iter(places.values())))
-    return tuple(at for at in range(width) if any(place[at] for place in places.values()))
+    columns = zip(*places.values(), strict=True)
+    return tuple(at for at, domains in enumerate(columns) if any(domains))

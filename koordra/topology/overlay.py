@@ -25,7 +25,7 @@ Either is marked "pcieRoot".
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,14 +33,13 @@ from typing import Any, TypeVar
 from koordra.errors import InvalidManifest
 from koordra.topology.machine import (
     BUS_ID,
-    Bridge,
-    BridgeKind,
     Device,
     Gpu,
     Location,
     Machine,
     Nic,
     bus_order,
+    with_switches,
 )
 
 SCHEMA = "koordra.io/overlay/v1"
@@ -90,23 +89,20 @@ def apply(machine: Machine, places: Mapping[str, Place]) -> tuple[Machine, tuple
     roots = _roots(machine, places)
 
     def placed(device: _DeviceT) -> _DeviceT:
-        place = places.get(device.location.bus_id)
-        if place is None:
+        bus_id = device.location.bus_id
+        if bus_id not in places:
             return device
-        contradictions.extend(_contradictions(machine, device, place))
-        location, inferred = _located(machine, device.location, place, roots[device.location.bus_id])
+        contradictions.extend(_contradictions(machine, device, places[bus_id]))
+        location, inferred = _located(machine, device.location, places[bus_id], roots[bus_id])
         return replace(device, location=location, inferred=device.inferred | inferred)
 
-    gpus = tuple(placed(gpu) for gpu in machine.gpus)
-    nics, vfs = tuple(placed(nic) for nic in machine.nics), tuple(placed(nic) for nic in machine.vfs)
-    bridges = {bridge.bus_id: bridge for bridge in machine.bridges}
-    everything: tuple[Device, ...] = (*gpus, *nics, *vfs)
-    for device in everything:
-        path = device.location.path
-        for depth, part in enumerate(path[1:-1], start=1):
-            if part in device.location.switches and part not in bridges:
-                bridges[part] = Bridge(part, path[: depth + 1], BridgeKind.UPSTREAM)
-    overlaid = replace(machine, gpus=gpus, nics=nics, vfs=vfs, bridges=tuple(bridges.values()))
+    gpus, nics, vfs = (
+        tuple(map(placed, machine.gpus)),
+        tuple(map(placed, machine.nics)),
+        tuple(map(placed, machine.vfs)),
+    )
+    bridges = with_switches(machine.bridges, (*gpus, *nics, *vfs))
+    overlaid = replace(machine, gpus=gpus, nics=nics, vfs=vfs, bridges=bridges)
     return overlaid, tuple(sorted(contradictions))
 
 
@@ -120,19 +116,15 @@ def _of_xml(text: str, subject: str) -> dict[str, Place]:
     places: dict[str, Place] = {}
 
     def visit(node: ET.Element, numa: int | None, switches: tuple[str, ...]) -> None:
-        inner = [child for child in node if child.tag == "pci"]
-        bus_id = _bus_id(node.get("busid"), subject)
-        if not inner:
-            places[bus_id] = Place(numa, switches)
-        for child in inner:
+        for child in node.iterfind("pci"):
+            bus_id = _bus_id(child.get("busid"), subject)
+            if child.find("pci") is None:
+                places[bus_id] = Place(numa, switches)
             visit(child, numa, (*switches, bus_id))
 
     for cpu in system.iter("cpu"):
         number = cpu.get("numaid", "")
-        numa = int(number) if number.isdecimal() else None
-        for child in cpu:
-            if child.tag == "pci":
-                visit(child, numa, ())
+        visit(cpu, int(number) if number.isdecimal() else None, ())
     return places
 
 
@@ -151,18 +143,13 @@ def _of_yaml(text: str, subject: str) -> dict[str, Place]:
     groups = document.get("groups")
     for group in groups if isinstance(groups, list) else [None]:
         if not isinstance(group, dict) or not isinstance(group.get("devices"), list):
-            raise InvalidManifest(
-                "needs a list of {numa, switch, devices}",
-                object=subject,
-                field="groups",
-                remedy="see the example",
-            )
+            needed = "needs a list of {numa, switch, devices}"
+            raise InvalidManifest(needed, object=subject, field="groups", remedy="see the example")
         numa, switch = group.get("numa"), group.get("switch")
         if numa is not None and (not isinstance(numa, int) or isinstance(numa, bool)):
             raise InvalidManifest(f"{numa!r} is no NUMA node", object=subject, field="groups.numa")
-        switches = () if switch is None else (_bus_id(switch, subject),)
-        for device in group["devices"]:
-            places[_bus_id(device, subject)] = Place(numa, switches)
+        place = Place(numa, () if switch is None else (_bus_id(switch, subject),))
+        places |= {_bus_id(device, subject): place for device in group["devices"]}
     return places
 
 
@@ -189,8 +176,9 @@ def _roots(machine: Machine, places: Mapping[str, Place]) -> dict[str, str]:
     roots: dict[str, str] = {}
     of_switch: dict[str, str] = {}
     for seen, place in placed:
-        split_bus = place.numa is not None and seen.numa is None and len(numbers[seen.root]) > 1
-        root = f"{_INVENTED_ROOT}{place.numa:02x}" if split_bus else seen.root
+        root = seen.root
+        if place.numa is not None and seen.numa is None and len(numbers[root]) > 1:
+            root = f"{_INVENTED_ROOT}{place.numa:02x}"
         if place.switches and not seen.switches:
             root = of_switch.setdefault(place.switches[0], root)
         roots[seen.bus_id] = root
@@ -219,12 +207,8 @@ def _contradictions(machine: Machine, device: Device, place: Place) -> Iterator[
         yield Contradiction(device.name, "numaNode", str(seen.numa), str(place.numa))
     if place.numa is not None and machine.numa(place.numa) is None:
         yield Contradiction(device.name, "numaNode", "there is no such node", str(place.numa))
-    if place.switches and seen.switches and not _same_grouping(machine, device, place):
-        yield Contradiction(device.name, "pcieSwitch", seen.switches[0], place.switches[0])
-
-
-def _same_grouping(machine: Machine, device: Device, place: Place) -> bool:
-    """Switch ids need not agree (NCCL names the secondary side); it is enough that the file names no other switch of
-    the machine."""
-    known: Iterable[str] = {bridge.bus_id for bridge in machine.bridges}
-    return place.switches[0] not in known or place.switches[0] in device.location.path
+    if place.switches and seen.switches:
+        # Ids need not agree (NCCL names the secondary side); it is enough that the file names no other switch of the machine.
+        others = {bridge.bus_id for bridge in machine.bridges}.difference(seen.path)
+        if place.switches[0] in others:
+            yield Contradiction(device.name, "pcieSwitch", seen.switches[0], place.switches[0])

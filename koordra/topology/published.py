@@ -7,6 +7,7 @@ offered. A path is then host bridge, upstream ports of switches, device.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,8 +17,6 @@ from koordra.api.slices import ResourceSlice
 from koordra.topology.fabrics import links_between_published
 from koordra.topology.levels import attribute
 from koordra.topology.machine import (
-    Bridge,
-    BridgeKind,
     Gpu,
     Location,
     Machine,
@@ -27,11 +26,11 @@ from koordra.topology.machine import (
     PublishedFabrics,
     RdmaPort,
     bus_order,
+    with_switches,
 )
 from koordra.topology.partitions import MigInstance, MigProfile
 
 Attributes = Mapping[str, Any]
-_UNKNOWN_PLACE = "pci0000:00"
 
 
 def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, frozenset[str]]:
@@ -40,31 +39,33 @@ def machine_of_slices(slices: Iterable[Mapping[str, Any]]) -> tuple[Machine, fro
     Of each pool only the newest generation counts. Raises InvalidManifest for a malformed slice.
     """
     read = [one for one in map(ResourceSlice.from_dict, slices) if one.driver == names.DRIVER]
-    newest = {
-        pool: max(one.generation for one in read if one.pool == pool) for pool in {one.pool for one in read}
-    }
+    newest: defaultdict[str, int] = defaultdict(int)
+    for one in read:
+        newest[one.pool] = max(newest[one.pool], one.generation)
     devices = [device for one in read if one.generation == newest[one.pool] for device in one.devices]
-    values = {device.name: _plain(device) for device in devices}
-    of_type: dict[str, list[PublishedDevice]] = {}
+    values = {
+        device.name: {name: value.value for name, value in device.attributes.items()} for device in devices
+    }
+    of_type: defaultdict[str, list[PublishedDevice]] = defaultdict(list)
     for device in devices:
-        of_type.setdefault(str(attribute(values[device.name], names.ATTR_TYPE)), []).append(device)
-    gpus = [_gpu(device, values[device.name], values) for device in of_type.get(names.TYPE_GPU, ())]
-    gpus += _partitioned(of_type.get(names.TYPE_MIG, ()), values)
-    nics = [_nic(values[device.name]) for device in of_type.get(names.TYPE_NIC, ())]
-    vfs = [_vf(device.name, values) for device in of_type.get(names.TYPE_VF, ())]
-    first = next(iter(values.values()), {})
-    fabrics = PublishedFabrics(
-        nvlink_domains=_by_bus_id(values.values(), names.ATTR_NVLINK_DOMAIN),
-        rails=_by_bus_id(values.values(), names.ATTR_RAIL),
-    )
+        of_type[str(attribute(values[device.name], names.ATTR_TYPE))].append(device)
+    gpus = [_gpu(device, values[device.name], values) for device in of_type[names.TYPE_GPU]]
+    gpus += _partitioned(of_type[names.TYPE_MIG], values)
+    gpus.sort(key=lambda gpu: bus_order(gpu.location.bus_id))
+    nics = [_nic(values[device.name]) for device in of_type[names.TYPE_NIC]]
+    nics += [_vf(device.name, values) for device in of_type[names.TYPE_VF]]
+    nics.sort(key=lambda nic: bus_order(nic.location.bus_id))
     machine = Machine(
         numa_nodes=_numa_nodes(values.values()),
-        bridges=_bridges([*gpus, *nics, *vfs]),
-        gpus=tuple(sorted(gpus, key=lambda gpu: bus_order(gpu.location.bus_id))),
-        nics=tuple(sorted(nics, key=lambda nic: bus_order(nic.location.bus_id))),
-        vfs=tuple(sorted(vfs, key=lambda nic: bus_order(nic.location.bus_id))),
-        driver_version=attribute(first, names.ATTR_DRIVER_VERSION_TEXT),
-        published_fabrics=fabrics,
+        bridges=with_switches((), [*gpus, *nics]),
+        gpus=tuple(gpus),
+        nics=tuple(nic for nic in nics if nic.parent is None),
+        vfs=tuple(nic for nic in nics if nic.parent is not None),
+        driver_version=attribute(next(iter(values.values()), {}), names.ATTR_DRIVER_VERSION_TEXT),
+        published_fabrics=PublishedFabrics(
+            nvlink_domains=_by_bus_id(values.values(), names.ATTR_NVLINK_DOMAIN),
+            rails=_by_bus_id(values.values(), names.ATTR_RAIL),
+        ),
     )
     return machine, frozenset(values)
 
@@ -78,10 +79,6 @@ def _by_bus_id(devices: Iterable[Attributes], name: str) -> tuple[tuple[str, Any
     )
 
 
-def _plain(device: PublishedDevice) -> Attributes:
-    return {name: value.value for name, value in device.attributes.items()}
-
-
 def _location(values: Attributes) -> Location:
     switch, path = attribute(values, names.ATTR_PCIE_SWITCH), attribute(values, names.ATTR_PCIE_PATH)
     switches = tuple(str(path).split("/")) if path else (str(switch),) if switch else ()
@@ -89,10 +86,9 @@ def _location(values: Attributes) -> Location:
         # Of a chain that was too long to publish, the upper end is missing.
         switches = (str(switch), *switches)
     bus_id = str(values.get(names.STANDARD_PCI_BUS_ID, "0000:00:00.0"))
-    root = str(values.get(names.STANDARD_PCIE_ROOT, _UNKNOWN_PLACE))
     return Location(
         bus_id=bus_id,
-        path=(root, *switches, bus_id),
+        path=(str(values.get(names.STANDARD_PCIE_ROOT, "pci0000:00")), *switches, bus_id),
         switches=switches,
         numa=attribute(values, names.ATTR_NUMA_NODE),
         socket=attribute(values, names.ATTR_SOCKET),
@@ -100,8 +96,7 @@ def _location(values: Attributes) -> Location:
 
 
 def _inferred(values: Attributes) -> frozenset[str]:
-    fields = str(attribute(values, names.ATTR_INFERRED) or "").split(",")
-    return frozenset(filter(None, fields))
+    return frozenset(filter(None, str(attribute(values, names.ATTR_INFERRED) or "").split(",")))
 
 
 def _gpu(device: PublishedDevice, values: Attributes, others: Mapping[str, Attributes]) -> Gpu:
@@ -140,24 +135,26 @@ def _nvlinks(values: Attributes, others: Mapping[str, Attributes]) -> tuple[NvLi
     domain, width = attribute(values, names.ATTR_NVLINK_DOMAIN), attribute(values, names.ATTR_NVLINKS) or 1
     if domain is None:
         return ()
-    gpus = [other for other in others.values() if attribute(other, names.ATTR_NVLINK_DOMAIN) is not None]
-    peers = attribute(values, names.ATTR_NVLINK_PEERS)
-    if not peers and {attribute(other, names.ATTR_NVLINK_DOMAIN) for other in gpus} == {domain}:
+    domains = {attribute(other, names.ATTR_NVLINK_DOMAIN) for other in others.values()} - {None}
+    if not attribute(values, names.ATTR_NVLINK_PEERS) and domains == {domain}:
         return (NvLink(peer=str(domain), links=width, to_switch=True),)
-    widths = {other[names.STANDARD_PCI_BUS_ID]: links_between_published(values, other) for other in gpus}
-    own = values.get(names.STANDARD_PCI_BUS_ID)
+    widths = {
+        other.get(names.STANDARD_PCI_BUS_ID): links_between_published(values, other)
+        for other in others.values()
+        if attribute(other, names.ATTR_NVLINK_DOMAIN) is not None
+    }
     return tuple(
-        NvLink(peer=bus_id, links=links, to_switch=False)
+        NvLink(peer=str(bus_id), links=links, to_switch=False)
         for bus_id, links in widths.items()
-        if links and bus_id != own
+        if links and bus_id != values.get(names.STANDARD_PCI_BUS_ID)
     )
 
 
 def _partitioned(parts: Iterable[PublishedDevice], values: Mapping[str, Attributes]) -> list[Gpu]:
     """Cards that are seen through their MIG instances only."""
-    cards: dict[str, list[PublishedDevice]] = {}
+    cards: defaultdict[str, list[PublishedDevice]] = defaultdict(list)
     for part in parts:
-        cards.setdefault(str(values[part.name].get(names.STANDARD_PCI_BUS_ID)), []).append(part)
+        cards[str(values[part.name].get(names.STANDARD_PCI_BUS_ID))].append(part)
     found = []
     for devices in cards.values():
         instances = [values[part.name] for part in devices]
@@ -189,13 +186,13 @@ def _partitioned(parts: Iterable[PublishedDevice], values: Mapping[str, Attribut
 
 def _nic(values: Attributes, *, parent: str | None = None, vf_index: int | None = None) -> Nic:
     rate = attribute(values, names.ATTR_RATE_GBPS)
-    port = RdmaPort(1, attribute(values, names.ATTR_LINK_LAYER), active=rate is not None, rate_gbps=rate)
+    layer = attribute(values, names.ATTR_LINK_LAYER)
     return Nic(
         location=_location(values),
         ib_device=str(attribute(values, names.ATTR_IB_DEVICE) or "?"),
         guid=attribute(values, names.ATTR_UUID),
         netdev=attribute(values, names.ATTR_NETDEV),
-        ports=(port,),
+        ports=(RdmaPort(1, layer, active=rate is not None, rate_gbps=rate),),
         parent=parent,
         inferred=_inferred(values),
         vf_index=vf_index,
@@ -204,7 +201,7 @@ def _nic(values: Attributes, *, parent: str | None = None, vf_index: int | None 
 
 def _vf(name: str, values: Mapping[str, Attributes]) -> Nic:
     here = values[name]
-    above = values.get(str(attribute(here, names.ATTR_PARENT)), {})
+    above = values.get(str(attribute(here, names.ATTR_PARENT)), here)
     number = name.rpartition("-vf-")[2]
     return _nic(
         here,
@@ -220,12 +217,3 @@ def _numa_nodes(devices: Iterable[Attributes]) -> tuple[NumaNode, ...]:
         if number is not None:
             sockets.setdefault(number, attribute(values, names.ATTR_SOCKET))
     return tuple(NumaNode(id=number, cpus="", socket=sockets[number]) for number in sorted(sockets))
-
-
-def _bridges(devices: Iterable[Gpu | Nic]) -> tuple[Bridge, ...]:
-    found: dict[str, Bridge] = {}
-    for device in devices:
-        path = device.location.path
-        for depth, part in enumerate(path[1:-1], start=1):
-            found.setdefault(part, Bridge(part, path[: depth + 1], BridgeKind.UPSTREAM))
-    return tuple(found[bus_id] for bus_id in sorted(found, key=bus_order))

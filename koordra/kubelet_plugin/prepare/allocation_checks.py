@@ -39,7 +39,7 @@ from koordra.kubelet_plugin.claims.claim_record import ClaimRecord, DeviceRecord
 from koordra.kubelet_plugin.claims.configuration import Configuration
 from koordra.kubelet_plugin.publish.inventory import Inventory
 from koordra.quantity import canonical, parse
-from koordra.topology.scopes import scope_key, together
+from koordra.topology.levels import scope_key, together
 
 _PARTS: Final = {names.TYPE_MIG: "-mig-", names.TYPE_VF: "-vf-"}
 """What joins the name of a part to that of its card (topology: `mig_name`, `Nic.name`)."""

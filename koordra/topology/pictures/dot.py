@@ -6,6 +6,7 @@ laid over has dashed outlines.
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from koordra.topology.fabrics import inferred_parts
@@ -40,22 +41,21 @@ def dot(machine: Machine, usage: Usage = NOBODY) -> str:
         attributes = _attributes(node, kind, devices.get(node), short, usage)
         if node in inferred:
             attributes = f"label={json.dumps(f'{kind} {node} *')} shape=box style=dashed"
-        text = f"  {json.dumps(node)} [{attributes}];"
-        clustered.setdefault(above[0] if above else "", []).append(text)
+        clustered.setdefault(above[0] if above else "", []).append(f"  {json.dumps(node)} [{attributes}];")
     memory = machine.memory_only()
     for numa in (node for node in machine.numa_nodes if node not in memory):
-        inside = clustered.pop(f"numa-{numa.id}", [])
         label = f"NUMA {numa.id}" + (f", socket {numa.socket}" if numa.socket is not None else "")
         lines += [f"  subgraph cluster_numa_{numa.id} {{", f"    label={json.dumps(label)};"]
-        lines += [*(f"  {line}" for line in inside), "  }"]
-    lines += [line for rest in clustered.values() for line in rest]
+        lines += [*(f"  {line}" for line in clustered.pop(f"numa-{numa.id}", [])), "  }"]
+    lines += itertools.chain(*clustered.values())
     for a, b, data in graph.edges(data=True):
-        if data["kind"] == "pcie":
-            lines.append(f"  {json.dumps(a)} -- {json.dumps(b)};")
-        elif data["kind"] == "nvlink":
+        style = ""
+        if data["kind"] == "nvlink":
             links = data["links"]
-            style = f'color="#5f8d1f" penwidth={min(4, 1 + links / 6):.1f} constraint=false label="NV{links}"'
-            lines.append(f"  {json.dumps(a)} -- {json.dumps(b)} [{style}];")
+            width = min(4, 1 + links / 6)
+            style = f' [color="#5f8d1f" penwidth={width:.1f} constraint=false label="NV{links}"]'
+        if data["kind"] != "fabric":
+            lines.append(f"  {json.dumps(a)} -- {json.dumps(b)}{style};")
     return "\n".join([*lines, "}"]) + "\n"
 
 

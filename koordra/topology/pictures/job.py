@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -60,10 +61,7 @@ class Job:
 
     def domains(self, level: str) -> int:
         at = self.levels.index(level) + 1
-        paths = {
-            tuple(member.place.domains.get(one, "") for one in self.levels[:at]) for member in self.members
-        }
-        return len(paths)
+        return len({_path(self, member)[:at] for member in self.members})
 
     @property
     def same_rails(self) -> bool:
@@ -76,8 +74,8 @@ def jobs_of(claims: Iterable[Object]) -> list[Job]:
     found: dict[tuple[str, str], dict[int, list[tuple[Object, GangMember, Allocation]]]] = {}
     for claim in claims:
         allocation = Allocation.of_claim(claim)
-        place = None if allocation is None else member_of(allocation, claim=objects.key(claim))
-        if allocation is not None and place is not None:
+        place = allocation and member_of(allocation, claim=objects.key(claim))
+        if allocation and place:
             of_job = found.setdefault((objects.namespace(claim), place.gang), {})
             of_job.setdefault(place.rank, []).append((claim, place, allocation))
     return [
@@ -101,12 +99,8 @@ def member_of(allocation: Allocation, *, claim: str) -> GangMember | None:
 def _member(claims: list[tuple[Object, GangMember, Allocation]]) -> JobMember:
     claims.sort(key=lambda entry: objects.key(entry[0]))
     first, place, _ = claims[0]
-    results = [
-        result
-        for _, _, allocation in claims
-        for result in allocation.results
-        if result.device.driver == names.DRIVER
-    ]
+    every = [result.device for _, _, allocation in claims for result in allocation.results]
+    held = [device for device in every if device.driver == names.DRIVER]
     pods = [
         str(entry.get("name"))
         for entry in objects.status_of(first).get("reservedFor") or ()
@@ -115,9 +109,9 @@ def _member(claims: list[tuple[Object, GangMember, Allocation]]) -> JobMember:
     owners = [str(entry.get("name")) for entry in objects.metadata(first).get("ownerReferences") or ()]
     return JobMember(
         pod=", ".join(pods or owners) or objects.name(first),
-        node=results[0].device.pool if results else "",
+        node=held[0].pool if held else "",
         place=place,
-        devices=tuple(dict.fromkeys(result.device.device for result in results)),
+        devices=tuple(dict.fromkeys(device.device for device in held)),
     )
 
 
@@ -148,12 +142,9 @@ def text_tree(job: Job) -> str:
     shown: list[tuple[str, str]] = []
     for member in _by_place(job):
         path = [*zip(job.levels, _path(job, member), strict=True), ("node", member.node)]
-        same = 0
-        while same < len(path) and shown[same : same + 1] == [path[same]]:
-            same += 1
-        for depth in range(same, len(path)):
-            level, name = path[depth]
-            lines.append(f"{'  ' * (depth + 1)}{level} {name or '(not named)'}")
+        for depth, (level, name) in enumerate(path, start=1):
+            if shown[:depth] != path[:depth]:
+                lines.append(f"{'  ' * depth}{level} {name or '(not named)'}")
         shown = path
         lines.append(f"{'  ' * (len(path) + 1)}{_words(member)}")
     return "\n".join(lines) + "\n"
@@ -184,25 +175,22 @@ def document(job: Job) -> dict[str, Any]:
 def svg(jobs: Sequence[Job]) -> str:
     """The jobs below each other, one box per narrowest domain, in it its nodes and their members."""
     pen = Pen()
-    parts: list[tuple[Job, list[tuple[tuple[str, ...], list[JobMember]]]]] = [
-        (job, [(path, list(own)) for path, own in groupby(_by_place(job), key=lambda one: _path(job, one))])
-        for job in jobs
-    ]
-    heights = [_height(boxes) for _, boxes in parts]
-    width = _COLUMNS * (_BOX_WIDTH + _PAD) + _PAD
-    pen.rect(0, 0, width, sum(heights) + _PAD, fill=PAPER)
-    top = _PAD
-    for (job, boxes), height in zip(parts, heights, strict=True):
+    width, top = _COLUMNS * (_BOX_WIDTH + _PAD) + _PAD, _PAD
+    for job in jobs:
         pen.text(_PAD, top + 16, f"{job.namespace}/{job.name}", size=16, bold=True)
         pen.text(_PAD, top + 36, summary(job), size=12)
-        y = top + 50
+        top += 50
+        boxes = [(path, list(own)) for path, own in groupby(_by_place(job), key=partial(_path, job))]
         for start in range(0, len(boxes), _COLUMNS):
             row = boxes[start : start + _COLUMNS]
             for column, (path, members) in enumerate(row):
-                _box(pen, (_PAD + column * (_BOX_WIDTH + _PAD), y), path, members, job)
-            y += max(_box_height(members) for _, members in row) + _PAD
-        top += height
-    return pen.document(width, sum(heights) + _PAD, title="jobs")
+                _box(pen, (_PAD + column * (_BOX_WIDTH + _PAD), top), path, members, job)
+            top += max(_box_height(members) for _, members in row) + _PAD
+        top += _PAD
+    # The paper lies below everything, and how long it is is known now.
+    pen.rect(0, 0, width, top, fill=PAPER)
+    pen.elements.insert(0, pen.elements.pop())
+    return pen.document(width, top, title="jobs")
 
 
 def _box(
@@ -233,17 +221,10 @@ def _box_height(members: Sequence[JobMember]) -> float:
     return _LINE * (len(members) + len({member.node for member in members}) + 1) + _PAD
 
 
-def _height(boxes: Sequence[tuple[tuple[str, ...], list[JobMember]]]) -> float:
-    rows = [boxes[start : start + _COLUMNS] for start in range(0, len(boxes), _COLUMNS)]
-    return 50 + sum(max(_box_height(members) for _, members in row) + _PAD for row in rows) + _PAD
-
-
 def _words(member: JobMember) -> str:
+    devices = f"{_counted(member.gpus, 'GPU')}, {_counted(member.nics, 'NIC')}"
     rails = f", rails {','.join(member.place.rails)}" if member.place.rails else ""
-    return (
-        f"rank {member.place.rank}  {member.pod}  "
-        f"{_counted(member.gpus, 'GPU')}, {_counted(member.nics, 'NIC')}{rails}"
-    )
+    return f"rank {member.place.rank}  {member.pod}  {devices}{rails}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -6,6 +6,7 @@ the RDMA device. The tree has sockets, NUMA nodes, host bridges, bridges, device
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from koordra.topology.fabrics import inferred_parts, rails
@@ -31,6 +32,8 @@ PXB  = several PCIe bridges, without the host bridge
 PHB  = the same PCIe host bridge
 NODE = different host bridges of one NUMA node
 SYS  = different NUMA nodes"""
+
+INFERRED = "* inferred or laid over, not read from the machine"
 
 
 def labels(machine: Machine) -> dict[str, str]:
@@ -64,10 +67,9 @@ def matrix(machine: Machine, usage: Usage = NOBODY) -> str:
                 numa + "*" * ("numaNode" in device.inferred),
             ]
         )
-    listed = _device_lines(machine, usage)
-    marked = "*" in listed + "".join(cell for row in table for cell in row)
-    note = "\n  * inferred or laid over, not read from the machine\n" if marked else ""
-    return f"{aligned(table)}\nLegend:\n\n{_indented(_LEGEND)}\n\nDevices:\n\n{_indented(listed)}\n{note}"
+    levels, listed = aligned(table), _device_lines(machine, usage)
+    note = f"\n  {INFERRED}\n" if "*" in levels + listed else ""
+    return f"{levels}\nLegend:\n\n{_indented(_LEGEND)}\n\nDevices:\n\n{_indented(listed)}\n{note}"
 
 
 def level_rests_on_guess(a: Device, b: Device) -> bool:
@@ -77,12 +79,9 @@ def level_rests_on_guess(a: Device, b: Device) -> bool:
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
     """Rows as lines with columns of equal width, without blanks at line ends."""
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    )
-    return "\n".join(lines) + "\n"
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in table)
+    return "".join(f"{'  '.join(row).rstrip()}\n" for row in padded)
 
 
 def number_ranges(numbers: Iterable[int]) -> str:
@@ -98,36 +97,28 @@ def number_ranges(numbers: Iterable[int]) -> str:
 
 def device_state(device: Device, usage: Usage) -> str:
     """``not offered``, ``unhealthy: GpuLost``, ``held by ns/claim``; empty for a device that waits for work."""
-    faults = device.faults if isinstance(device, Gpu) else ()
-    holders = usage.holders_of(device)
-    parts = [
-        *(["not offered"] if not usage.is_offered(device) else []),
-        *([f"unhealthy: {', '.join(faults)}"] if faults else []),
-        *([f"held by {', '.join(holders)}"] if holders else []),
-    ]
-    return "; ".join(parts)
+    faults = ", ".join(device.faults) if isinstance(device, Gpu) else ""
+    holders = ", ".join(usage.holders_of(device))
+    parts = (
+        "" if usage.is_offered(device) else "not offered",
+        faults and f"unhealthy: {faults}",
+        holders and f"held by {holders}",
+    )
+    return "; ".join(filter(None, parts))
 
 
 def _device_lines(machine: Machine, usage: Usage) -> str:
     short, rail_numbers = labels(machine), rails(machine)
     rows = []
-    for gpu in machine.gpus:
-        what = gpu.product_name or "unknown"
-        rows.append([short[gpu.name], gpu.name, what, mig_summary(gpu), "", device_state(gpu, usage)])
-    for nic in (*machine.nics, *machine.vfs):
-        rail = rail_numbers.get(nic.parent or nic.location.bus_id)
-        rows.append(
-            [
-                short.get(nic.name, "VF"),
-                nic.name,
-                nic.ib_device,
-                port_text(nic),
-                "" if rail is None else f"rail {rail}*",
-                device_state(nic, usage),
-            ]
-        )
-    kept = [column for column in range(6) if any(row[column] for row in rows)]
-    return aligned([[row[column] for column in kept] for row in rows])
+    for device in machine.devices():
+        if isinstance(device, Gpu):
+            own = [device.product_name or "unknown", mig_summary(device), ""]
+        else:
+            rail = rail_numbers.get(device.parent or device.location.bus_id)
+            own = [device.ib_device, port_text(device), "" if rail is None else f"rail {rail}*"]
+        rows.append([short.get(device.name, "VF"), device.name, *own, device_state(device, usage)])
+    kept = [column for column in zip(*rows, strict=True) if any(column)]
+    return aligned([*zip(*kept, strict=True)])
 
 
 def port_text(nic: Nic) -> str:
@@ -139,7 +130,7 @@ def port_text(nic: Nic) -> str:
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.rstrip("\n").split("\n"))
+    return textwrap.indent(text.rstrip("\n"), "  ")
 
 
 def text_tree(machine: Machine, usage: Usage = NOBODY) -> str:
@@ -151,28 +142,24 @@ def text_tree(machine: Machine, usage: Usage = NOBODY) -> str:
     inferred = inferred_parts(machine)
     lines: list[str] = []
 
-    def visit(node: str, parent: str | None, prefix: str, joint: str) -> None:
+    def visit(node: str, parent: str, prefix: str, joint: str) -> None:
         data = graph.nodes[node]
-        device = devices.get(node)
-        text = (
-            _device_text(device, short, usage)
-            if device
-            else _text(node, str(data["kind"]), str(data.get("cpus", ""))) + "  *" * (node in inferred)
-        )
+        if node in devices:
+            text = _device_text(devices[node], short, usage)
+        else:
+            text = _text(node, str(data["kind"]), str(data.get("cpus", ""))) + "  *" * (node in inferred)
         lines.append(f"{prefix}{joint}{text}")
-        children = sorted(
-            (child for child in graph.neighbors(node) if child not in memory | {parent}), key=_order
-        )
+        children = sorted({*graph.neighbors(node)} - memory - {parent}, key=_order)
         inside = prefix + {"": "", "├─ ": "│  ", "└─ ": "   "}[joint]
         for child in children:
             visit(child, node, inside, "└─ " if child == children[-1] else "├─ ")
 
-    visit(MACHINE, None, "", "")
+    visit(MACHINE, "", "", "")
     if memory:
         numbers = number_ranges(node.id for node in machine.memory_only())
         lines.append(f"memory only: NUMA node{'s' if len(memory) > 1 else ''} {numbers}")
     if any(device.inferred for device in devices.values()):
-        lines.append("* inferred or laid over, not read from the machine")
+        lines.append(INFERRED)
     return "\n".join(lines) + "\n"
 
 
@@ -185,30 +172,29 @@ def _order(node: str) -> tuple[int, tuple[int, ...], str]:
     return 0, (int(node.rpartition("-")[2]),), node
 
 
+_WORDS = {
+    "root": "host bridge",
+    "root-port": "root port",
+    "upstream": "upstream port",
+    "downstream": "downstream port",
+    "bridge": "bridge",
+}
+
+
 def _text(node: str, kind: str, cpus: str) -> str:
-    match kind:
-        case "machine":
-            return "machine"
-        case "socket" | "numa":
-            label = f"{'NUMA node' if kind == 'numa' else 'socket'} {node.rpartition('-')[2]}"
-            return f"{label} (CPUs {cpus})" if cpus else label
-        case "root":
-            return f"{node} host bridge"
-        case _:
-            return f"{node} {kind}{' port' if kind in {'upstream', 'downstream'} else ''}".replace(
-                "root-port", "root port"
-            )
+    if kind == "machine":
+        return kind
+    if kind in _WORDS:
+        return f"{node} {_WORDS[kind]}"
+    number = node.rpartition("-")[2]
+    return f"{'NUMA node' if kind == 'numa' else 'socket'} {number}" + (f" (CPUs {cpus})" if cpus else "")
 
 
 def _device_text(device: Device, short: dict[str, str], usage: Usage) -> str:
-    label = short.get(device.name, "VF")
     if isinstance(device, Gpu):
-        cut = mig_summary(device)
-        what = (device.product_name or "GPU of unknown model") + (f", {cut}" if cut else "")
+        what = [device.product_name or "GPU of unknown model", mig_summary(device)]
     else:
-        what = f"{device.ib_device}, {port_text(device)}"
-    state = device_state(device, usage)
-    notes = (f"  [{state}]" if state else "") + f"  * {', '.join(sorted(device.inferred))}" * bool(
-        device.inferred
-    )
-    return f"{label} {device.name}  {what}{notes}"
+        what = [device.ib_device, port_text(device)]
+    text = f"{short.get(device.name, 'VF')} {device.name}  {', '.join(filter(None, what))}"
+    state, inferred = device_state(device, usage), ", ".join(sorted(device.inferred))
+    return text + (f"  [{state}]" if state else "") + (f"  * {inferred}" if inferred else "")

@@ -6,6 +6,7 @@ records say it; from anywhere else, the claims of the API do.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +27,9 @@ class Usage:
     def is_offered(self, device: Device) -> bool:
         """Whether the device, or a part of it, can be allocated."""
         if isinstance(device, Gpu) and device.mig_enabled:
-            return (
-                device.certain and bool(device.mig_instances)
-                if self.offered is None
-                else self._has_parts(device)
-            )
+            if self.offered is None:
+                return device.certain and bool(device.mig_instances)
+            return any(name.startswith(f"{device.name}-mig-") for name in self.offered)
         return device.publishable if self.offered is None else device.name in self.offered
 
     def holders_of(self, device: Device) -> tuple[str, ...]:
@@ -39,23 +38,18 @@ class Usage:
         found = [claim for name in (device.name, *parts) for claim in self.holders.get(name, ())]
         return tuple(dict.fromkeys(found))
 
-    def _has_parts(self, device: Device) -> bool:
-        return any(name.startswith(f"{device.name}-mig-") for name in self.offered or ())
-
 
 NOBODY = Usage()
 
 
 def holders_of_claims(claims: Iterable[Mapping[str, Any]], *, pool: str) -> dict[str, tuple[str, ...]]:
     """Device name -> the claims that hold it, of one pool of this driver. Raises InvalidManifest for a malformed claim."""
-    held: dict[str, list[str]] = {}
+    held: dict[str, set[str]] = {}
     for claim in claims:
         allocation = Allocation.of_claim(claim)
-        for result in allocation.results if allocation else ():
-            if (result.device.driver, result.device.pool) == (names.DRIVER, pool):
-                holder, known = objects.key(claim), held.setdefault(result.device.device, [])
-                if holder not in known:
-                    known.append(holder)
+        for device in (result.device for result in (allocation.results if allocation else ())):
+            if (device.driver, device.pool) == (names.DRIVER, pool):
+                held.setdefault(device.device, set()).add(objects.key(claim))
     return {device: tuple(sorted(known)) for device, known in sorted(held.items())}
 
 
@@ -64,9 +58,6 @@ def mig_summary(gpu: Gpu) -> str:
     if not gpu.mig_enabled:
         return ""
     profiles = {profile.id: profile.name for profile in gpu.mig_profiles}
-    counts: dict[str, int] = {}
-    for instance in gpu.mig_instances:
-        name = profiles.get(instance.profile_id, "?")
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(profiles.get(instance.profile_id, "?") for instance in gpu.mig_instances)
     cut = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
     return f"MIG: {cut or 'no instance'}"

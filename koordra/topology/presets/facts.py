@@ -82,6 +82,15 @@ class Majors:
         nvidia, uvm, infiniband, more, misc = range(first, first + 5)
         return cls(nvidia, uvm, infiniband, more, misc, capabilities=more)
 
+    @property
+    def gpu_control(self) -> tuple[DeviceNode, ...]:
+        return (
+            DeviceNode("/dev/nvidiactl", self.nvidia, 255),
+            DeviceNode("/dev/nvidia-uvm", self.uvm, 0),
+            DeviceNode("/dev/nvidia-uvm-tools", self.uvm, 1),
+            DeviceNode("/dev/nvidia-modeset", self.nvidia, 254),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -121,7 +130,7 @@ class Preset:
             vfs=tuple(nic for nic in nics if nic.parent is not None),
             driver_version=driver.get("version") if gpus else None,
             cuda_version=driver.get("cuda") if gpus else None,
-            gpu_control=_gpu_control(numbers) if gpus else (),
+            gpu_control=numbers.gpu_control if gpus else (),
             rdma_control=(DeviceNode("/dev/infiniband/rdma_cm", numbers.misc, 57),) if nics else (),
             boot_id=str(uuid.uuid5(_IDENTITIES, f"{serial}/boot")),
         )
@@ -201,10 +210,11 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
             NvLink(peer=peer, links=count, to_switch=True)
             for peer, count in zip(switch_ids, switches.get("links", ()), strict=True)
         ]
-        for left, right, count in document.get("nvlinks", ()):
-            if minor in (left, right):
-                peer = paths[right if minor == left else left][-1]
-                links.append(NvLink(peer=peer, links=count, to_switch=False))
+        links += [
+            NvLink(peer=paths[right if minor == left else left][-1], links=count, to_switch=False)
+            for left, right, count in document.get("nvlinks", ())
+            if minor in (left, right)
+        ]
         location, inferred = _location(entry, path, numa_nodes)
         seen = Gpu(
             location=location,
@@ -236,11 +246,12 @@ def _gpus(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
 
 
 def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majors: Majors) -> list[Nic]:
-    nics = []
-    for number, listed in enumerate(preset.document["nics"]):
-        entry = {**preset.document.get("nic", {}), **listed}
+    nics, listed = [], preset.document["nics"]
+    for number, own in enumerate(listed):
+        entry = {**preset.document.get("nic", {}), **own}
         path = _path(entry["path"], preset.name)
-        guid = _guid(f"{serial}/{path[-1]}")
+        digest = hashlib.sha256(f"{serial}/{path[-1]}".encode()).hexdigest()
+        guid = f"b83f:d203:{digest[:4]}:{digest[4:8]}"
         active = entry.get("active", True)
         ports = tuple(
             RdmaPort(
@@ -252,6 +263,8 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
             )
             for port in range(1, entry.get("ports", 1) + 1)
         )
+        # The first 32 uverbs share InfiniBand's major with the other nodes; the kernel gives the rest one of their own.
+        verbs = (majors.infiniband, 192 + number) if number < 32 else (majors.infiniband_more, number - 32)
         location, inferred = _location(entry, path, numa_nodes)
         parent = entry.get("parent")
         nics.append(
@@ -263,7 +276,7 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 guid=guid,
                 netdev=entry.get("netdev"),
                 ports=ports,
-                verbs=_verbs(number, majors),
+                verbs=DeviceNode(f"/dev/infiniband/uverbs{number}", *verbs),
                 management_nodes=(
                     DeviceNode(f"/dev/infiniband/issm{number}", majors.infiniband, 64 + number),
                     DeviceNode(f"/dev/infiniband/umad{number}", majors.infiniband, number),
@@ -271,20 +284,13 @@ def _nics(preset: Preset, numa_nodes: tuple[NumaNode, ...], *, serial: str, majo
                 if number < 64 and entry.get("mad", True)
                 else (),
                 sriov_total=entry.get("vfs", 0),
-                sriov_active=sum(
-                    1 for other in preset.document["nics"] if other.get("parent") == listed["path"]
-                ),
+                sriov_active=sum(other.get("parent") == own["path"] for other in listed),
                 parent=_path(parent, preset.name)[-1] if parent else None,
                 inferred=inferred,
-                vf_index=_vf_index(preset.document["nics"], number) if parent else None,
+                vf_index=sum(one.get("parent") == parent for one in listed[:number]) if parent else None,
             )
         )
     return sorted(nics, key=lambda nic: (bus_order(nic.location.bus_id), nic.ib_device))
-
-
-def _vf_index(nics: list[Mapping[str, Any]], number: int) -> int:
-    """A virtual function's number is its place among those of the same parent."""
-    return sum(1 for other in nics[:number] if other.get("parent") == nics[number]["parent"])
 
 
 def _location(
@@ -307,29 +313,6 @@ def _bridges(paths: list[tuple[str, ...]]) -> tuple[Bridge, ...]:
     found = {}
     for path in paths:
         for depth, bus_id in enumerate(path[1:-1]):
-            kind = (
-                BridgeKind.UPSTREAM if depth % 2 else BridgeKind.DOWNSTREAM if depth else BridgeKind.ROOT_PORT
-            )
-            found[bus_id] = Bridge(bus_id=bus_id, path=path[: depth + 2], kind=kind)
+            below = BridgeKind.UPSTREAM if depth % 2 else BridgeKind.DOWNSTREAM
+            found[bus_id] = Bridge(bus_id, path[: depth + 2], below if depth else BridgeKind.ROOT_PORT)
     return tuple(found[bus_id] for bus_id in sorted(found, key=bus_order))
-
-
-def _verbs(number: int, majors: Majors) -> DeviceNode:
-    """The first 32 uverbs share InfiniBand's major with the other nodes; the kernel gives the rest one of their own."""
-    if number < 32:
-        return DeviceNode(f"/dev/infiniband/uverbs{number}", majors.infiniband, 192 + number)
-    return DeviceNode(f"/dev/infiniband/uverbs{number}", majors.infiniband_more, number - 32)
-
-
-def _gpu_control(majors: Majors) -> tuple[DeviceNode, ...]:
-    return (
-        DeviceNode("/dev/nvidiactl", majors.nvidia, 255),
-        DeviceNode("/dev/nvidia-uvm", majors.uvm, 0),
-        DeviceNode("/dev/nvidia-uvm-tools", majors.uvm, 1),
-        DeviceNode("/dev/nvidia-modeset", majors.nvidia, 254),
-    )
-
-
-def _guid(identity: str) -> str:
-    digest = hashlib.sha256(identity.encode()).hexdigest()
-    return ":".join(("b83f", "d203", digest[:4], digest[4:8]))

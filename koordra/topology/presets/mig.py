@@ -64,7 +64,7 @@ def mig_instances(
     found = []
     for number, (name, start) in enumerate(entry.get("mig_instances", ()), start=1):
         place = (
-            next((place for place in profiles[name].placements if place[0] == start), None)
+            next((one for one in profiles[name].placements if one[0] == start), None)
             if name in profiles
             else None
         )

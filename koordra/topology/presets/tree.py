@@ -89,10 +89,9 @@ class MachineWriter:
     ) -> str:
         directory = _directory(path)
         self._file(f"{directory}/class", f"{class_code:#08x}")
-        if vendor:
-            self._file(f"{directory}/vendor", f"0x{vendor}")
-        if device:
-            self._file(f"{directory}/device", f"0x{device}")
+        for name, number in (("vendor", vendor), ("device", device)):
+            if number:
+                self._file(f"{directory}/{name}", f"0x{number}")
         self._file(f"{directory}/numa_node", str(-1 if numa is None else numa))
         self._link(f"sys/bus/pci/devices/{path[-1]}", f"../../../{directory.removeprefix('sys/')}")
         return directory
@@ -151,15 +150,10 @@ class MachineWriter:
                 f"sys/class/net/{nic.netdev}", f"../../{directory.removeprefix('sys/')}/net/{nic.netdev}"
             )
         self._link(f"sys/class/infiniband/{nic.ib_device}", f"../../{base.removeprefix('sys/')}")
-        classes = [
-            ("infiniband_verbs", nic.verbs),
-            *(("infiniband_mad", node) for node in nic.management_nodes),
-        ]
-        for class_name, node in classes:
-            if node is not None:
-                at = f"sys/class/{class_name}/{Path(node.path).name}"
-                self._file(f"{at}/ibdev", nic.ib_device)
-                self._file(f"{at}/dev", f"{node.major}:{node.minor}")
+        for node in filter(None, (nic.verbs, *nic.management_nodes)):
+            at = f"sys/class/infiniband_{'verbs' if node is nic.verbs else 'mad'}/{Path(node.path).name}"
+            self._file(f"{at}/ibdev", nic.ib_device)
+            self._file(f"{at}/dev", f"{node.major}:{node.minor}")
 
     def _driver(self, machine: Machine) -> None:
         majors = {
@@ -174,11 +168,10 @@ class MachineWriter:
             self._file("proc/driver/nvidia-caps/mig-minors", f"config 1\nmonitor 2\n{lines}")
         listed = "".join(f"{major:3} {name}\n" for major, name in sorted(majors))
         self._file("proc/devices", f"Character devices:\n{listed}\nBlock devices:\n")
-        if not machine.gpus:
-            return
-        version = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {machine.driver_version}  Release Build"
-        self._file("proc/driver/nvidia/version", version)
-        self._file("nvml.json", json.dumps(_nvml(machine), indent=1))
+        if machine.gpus:
+            version = f"NVIDIA UNIX x86_64 Kernel Module  {machine.driver_version}  Release Build"
+            self._file("proc/driver/nvidia/version", f"NVRM version: {version}")
+            self._file("nvml.json", json.dumps(_nvml(machine), indent=1))
 
     def _device_node(self, node: DeviceNode) -> None:
         path = self.root / node.path.lstrip("/")
@@ -202,16 +195,10 @@ class MachineWriter:
 def nodes(machine: Machine) -> Iterator[DeviceNode]:
     """Every device node of the machine."""
     for gpu in machine.gpus:
-        if gpu.node:
-            yield gpu.node
-        for instance in gpu.mig_instances:
-            yield from instance.nodes
+        yield from filter(None, (gpu.node, *(node for one in gpu.mig_instances for node in one.nodes)))
     for nic in (*machine.nics, *machine.vfs):
-        if nic.verbs:
-            yield nic.verbs
-        yield from nic.management_nodes
-    yield from machine.gpu_control
-    yield from machine.rdma_control
+        yield from filter(None, (nic.verbs, *nic.management_nodes))
+    yield from (*machine.gpu_control, *machine.rdma_control)
 
 
 def _capabilities(machine: Machine) -> Iterator[tuple[str, DeviceNode]]:
@@ -219,7 +206,7 @@ def _capabilities(machine: Machine) -> Iterator[tuple[str, DeviceNode]]:
     for gpu in machine.gpus:
         for instance in gpu.mig_instances:
             here = f"gpu{gpu.minor}/gi{instance.gpu_instance}"
-            paths = (f"{here}/access", f"{here}/ci{instance.compute_instance}/access")
+            paths = f"{here}/access", f"{here}/ci{instance.compute_instance}/access"
             yield from zip(paths, instance.nodes, strict=False)
 
 
@@ -256,23 +243,20 @@ def _nvml(machine: Machine) -> dict[str, object]:
                 "computeCapability": gpu.compute_capability,
                 "migEnabled": gpu.mig_enabled,
                 "nvlinks": [_fields(link) for link in gpu.nvlinks],
-                **_nvml_partitions(gpu),
+                # What only some cards have.
+                **({"peers": list(gpu.peers)} if gpu.peers is not None else {}),
+                **({"fabric": _fields(gpu.fabric)} if gpu.fabric else {}),
+                **({"faults": list(gpu.faults)} if gpu.faults else {}),
+                **({"migProfiles": [_fields(one) for one in gpu.mig_profiles]} if gpu.mig_profiles else {}),
+                **(
+                    {"migInstances": [_fields(one, leave_out="nodes") for one in gpu.mig_instances]}
+                    if gpu.mig_instances
+                    else {}
+                ),
             }
             for gpu in machine.gpus
         ],
     }
-
-
-def _nvml_partitions(gpu: Gpu) -> dict[str, object]:
-    """What only some cards have."""
-    written = {
-        "peers": gpu.peers and list(gpu.peers),
-        "fabric": gpu.fabric and _fields(gpu.fabric),
-        "faults": list(gpu.faults) or None,
-        "migProfiles": [_fields(profile) for profile in gpu.mig_profiles] or None,
-        "migInstances": [_fields(instance, leave_out="nodes") for instance in gpu.mig_instances] or None,
-    }
-    return {name: value for name, value in written.items() if value is not None}
 
 
 def _fields(value: Any, *, leave_out: str = "") -> dict[str, Any]:

@@ -19,9 +19,8 @@ from koordra.topology.pictures.drawing.pen import (
     RAILS,
     SWITCH,
     Pen,
-    fitting,
 )
-from koordra.topology.pictures.drawing.plan import BAR, GPU_SIZE, NIC_SIZE, Bar, Rows, Tile
+from koordra.topology.pictures.drawing.plan import BAR, GPU_SIZE, NIC_ROW, NIC_SIZE, Bar, Plan, Tile
 from koordra.topology.pictures.text import labels, port_text
 from koordra.topology.pictures.usage import Usage, mig_summary
 
@@ -39,34 +38,32 @@ class DeviceArtist:
         for vf in machine.vfs:
             self._vfs.setdefault(vf.parent or "", []).append(vf)
 
-    def bar(self, bar: Bar, rows: Rows) -> None:
+    def bar(self, bar: Bar, plan: Plan) -> None:
         """A bar with everything on it."""
         inset = 0.0 if bar.switch else 7.0
-        self._lines(bar.nics, rows.nics + NIC_SIZE[1], rows.bars + inset)
-        self._lines(bar.gpus, rows.gpus, rows.bars + BAR - inset)
+        self._lines(bar.nics, NIC_ROW + NIC_SIZE[1], plan.bar_row + inset)
+        self._lines(bar.gpus, plan.gpu_row, plan.bar_row + BAR - inset)
         if bar.switch is None:
-            self._pen.rect(
-                bar.x, rows.bars + inset, bar.width, BAR - 2 * inset, fill=HOST_BRIDGE, radius=BAR / 2 - inset
-            )
+            top, height = plan.bar_row + inset, BAR - 2 * inset
+            self._pen.rect(bar.x, top, bar.width, height, fill=HOST_BRIDGE, radius=height / 2)
             self._pen.note("the host bridge: no switch between")
         else:
-            overlaid = any("pcieSwitch" in tile.device.inferred for tile in bar.gpus + bar.nics)
-            self._switch(bar, rows.bars, bar.switch, overlaid=overlaid)
+            self._switch(bar, plan.bar_row, bar.switch)
         for tile in bar.nics:
-            self._nic(tile, rows.nics)
+            self._nic(tile, NIC_ROW)
         for tile in bar.gpus:
-            self._gpu(tile, rows.gpus)
+            self._gpu(tile, plan.gpu_row)
 
-    def _switch(self, bar: Bar, y: float, switch: str, *, overlaid: bool) -> None:
-        fill, ink = (PAPER, SWITCH) if overlaid else (SWITCH, PAPER)
-        mark = "*" if overlaid else ""
+    def _switch(self, bar: Bar, y: float, switch: str) -> None:
+        overlaid = any("pcieSwitch" in tile.device.inferred for tile in bar.gpus + bar.nics)
+        fill, ink, mark = (PAPER, SWITCH, "*") if overlaid else (SWITCH, PAPER, "")
         self._pen.rect(
             bar.x, y, bar.width, BAR, fill=fill, stroke=SWITCH, radius=6, stroke_width=1.5, dashed=overlaid
         )
         short = short_bus_id(switch) + mark
         texts = (f"PCIe switch {switch}{mark}", f"switch {short}", short)
-        text = fitting(texts, bar.width - 8, 11, bold=True)
-        self._pen.text(bar.x + bar.width / 2, y + 16, text, size=11, fill=ink, bold=True, anchor="middle")
+        middle, room = bar.x + bar.width / 2, bar.width - 8
+        self._pen.text(middle, y + 16, *texts, size=11, fill=ink, bold=True, anchor="middle", room=room)
 
     def _lines(self, tiles: Sequence[Tile], edge: float, end: float) -> None:
         """From tiles to the bar; nested switches are pills on the way, one for the tiles that share it."""
@@ -102,7 +99,7 @@ class DeviceArtist:
         name = (gpu.product_name or "unknown model").removeprefix("NVIDIA ").removeprefix("Tesla ")
         words = name.replace("-", " ").split()
         shorter = [" ".join(words[:count]) for count in range(len(words), 0, -1)]
-        self._pen.text(x + 9, y + 40, fitting(shorter, width - 18, 11.5), size=11.5)
+        self._pen.text(x + 9, y + 40, *shorter, size=11.5, room=width - 18)
         memory = f"{gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else "memory unknown"
         self._pen.text(x + 9, y + 56, memory, size=11.5, fill=FAINT_INK)
         if gpu.mig_enabled:
@@ -126,7 +123,7 @@ class DeviceArtist:
             )
         cut = mig_summary(gpu)
         kinds = " ".join(part.partition(".")[0] for part in cut.removeprefix("MIG: ").split(", "))
-        self._pen.text(x, y + 26, fitting((cut, f"MIG: {kinds}"), width, 10), size=10, fill=INK)
+        self._pen.text(x, y + 26, cut, f"MIG: {kinds}", size=10, room=width)
 
     def _nic(self, tile: Tile, y: float) -> None:
         nic = tile.device
@@ -143,7 +140,7 @@ class DeviceArtist:
         if rail is not None:
             self._rail(rail, tile, y, half=half)
         detail = 9.0 if half else 10.4
-        self._pen.text(x, y + 34, fitting((nic.ib_device,), room, detail), size=detail)
+        self._pen.text(x, y + 34, nic.ib_device, size=detail, room=room)
         port = nic.port
         rate = f"{port.rate_gbps}G" if port and port.rate_gbps else "down"
         layer = {"InfiniBand": "IB", "Ethernet": "Eth"}.get(port.link_layer or "", "") if port else ""
@@ -155,9 +152,8 @@ class DeviceArtist:
             rate,
         )
         fill = FAULT if rate == "down" else FAINT_INK
-        self._pen.text(x, y + 48, fitting(texts, room, detail), size=detail, fill=fill)
-        vfs = self._vfs.get(nic.location.bus_id, [])
-        if vfs:
+        self._pen.text(x, y + 48, *texts, size=detail, fill=fill, room=room)
+        if vfs := self._vfs.get(nic.location.bus_id):
             self._virtual_functions(vfs, x, y + 55, room)
         else:
             self._bus_id(tile, y + 62, size=8.5 if half else 10)
@@ -166,7 +162,7 @@ class DeviceArtist:
     def _rail(self, rail: int, tile: Tile, y: float, *, half: bool) -> None:
         radius = 7.5 if half else 10.0
         x, middle = tile.x + tile.width - radius - (3 if half else 6), y + (13 if half else 15)
-        self._pen.circle(x, middle, radius, fill=RAILS[rail % len(RAILS)])
+        self._pen.add("circle", cx=x, cy=middle, r=radius, fill=RAILS[rail % len(RAILS)])
         self._pen.note(f"rail {rail}, inferred")
         size = 9.0 if half else 11.0
         self._pen.text(x, middle + size * 0.36, str(rail), size=size, fill=PAPER, bold=True, anchor="middle")
@@ -210,19 +206,22 @@ class DeviceArtist:
             fill, texts = OFF[1], ["not offered"]
         elif holders:
             names = [holder.partition("/")[2] for holder in holders]
-            more = f"{names[0]} +{len(names) - 1}" if len(names) > 1 else names[0]
-            fill, texts = HELD, [", ".join(holders), ", ".join(names), more]
+            more = f" +{len(names) - 1}" if len(names) > 1 else ""
+            fill, texts = HELD, [", ".join(holders), ", ".join(names), names[0] + more]
         else:
             return
         self._pen.rect(tile.x + 4, bottom - _RIBBON - 3, tile.width - 8, _RIBBON, fill=fill, radius=4)
         self._pen.note(", ".join(holders) or texts[0])
-        size = 9.0 if tile.width < NIC_SIZE[0] else 10.5
-        text = fitting(texts, tile.width - 24, size, bold=True)
-        white = fill != HELD
         self._pen.text(
-            tile.x + tile.width / 2, bottom - 9.5, text, size=size, fill=PAPER if white else INK, bold=True,
+            tile.middle,
+            bottom - 9.5,
+            *texts,
+            size=9.0 if tile.width < NIC_SIZE[0] else 10.5,
+            fill=INK if fill == HELD else PAPER,
+            bold=True,
             anchor="middle",
-        )  # fmt: skip
+            room=tile.width - 24,
+        )
 
 
 def short_bus_id(bus_id: str) -> str:

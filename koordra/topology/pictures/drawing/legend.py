@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
-from koordra.topology.machine import Device, Machine, NumaNode, nvlinks_between, pcie_level
+from koordra.topology.machine import Device, Machine, nvlinks_between, pcie_level
 from koordra.topology.pictures.drawing.pen import (
     FAINT_INK,
     FAULT,
@@ -24,7 +24,7 @@ from koordra.topology.pictures.drawing.pen import (
     SWITCH,
     Pen,
 )
-from koordra.topology.pictures.text import labels, level_rests_on_guess
+from koordra.topology.pictures.text import INFERRED, labels, level_rests_on_guess
 
 _NARROWEST: Final = 38.0
 _WIDEST: Final = 62.0
@@ -41,65 +41,71 @@ _MEANINGS: Final = {
 }
 _LEGEND_WIDTH: Final = 350.0
 _BETWEEN: Final = 56.0
+_TILE: Final = {"x": 0, "y": 0, "width": 26, "height": 16, "radius": 4, "stroke_width": 1.5}
+_BAR: Final = {"x": 0, "y": 2, "width": 26, "height": 12, "radius": 4}
+_SWATCHES: Final[dict[str, dict[str, Any]]] = {
+    "GPU": _TILE | {"fill": GPU[0], "stroke": GPU[1]},
+    "RDMA NIC": _TILE | {"fill": NIC[0], "stroke": NIC[1]},
+    "PCIe switch": _BAR | {"fill": SWITCH},
+    "host bridge": _BAR | {"y": 4, "height": 8, "fill": HOST_BRIDGE},
+    "one NVLink": _BAR | {"y": 6.8, "height": 2.4, "radius": 0, "fill": NVLINK},
+    "several NVLinks": _BAR | {"y": 5.5, "height": 5, "radius": 0, "fill": NVLINK_DARK},
+    "NVLink": _BAR | {"y": 5.5, "height": 5, "radius": 0, "fill": NVLINK_DARK},
+    "rail (a card each) *": {"x": 5, "y": 0, "width": 16, "height": 16, "radius": 8, "fill": RAILS[0]},
+    "held by a claim": _BAR | {"fill": HELD},
+    "unhealthy": _BAR | {"fill": FAULT},
+    "not offered": _TILE | {"fill": OFF[0], "stroke": OFF[1]},
+    "place inferred *": _TILE | {"fill": PAPER, "stroke": INK, "dashed": True},
+    "virtual function": {
+        "x": 8,
+        "y": 3,
+        "width": 9,
+        "height": 10,
+        "radius": 1,
+        "fill": PAPER,
+        "stroke": NIC[1],
+    },
+}
+"""What is explained, in this order, and its picture: a rectangle in a field of 26 by 16."""
 
 
 class Legend:
     """Measures, then draws. ``rails``, ``marks`` and ``held`` select the entries."""
 
     def __init__(self, machine: Machine, *, rails: int, marks: bool, held: bool) -> None:
-        self._machine, self._rails, self._marks, self._held = machine, rails, marks, held
+        self._machine, self._marks = machine, marks
         self._rows: Sequence[Device] = machine.gpus or machine.nics
         self._columns: Sequence[Device] = machine.nics if machine.gpus and machine.nics else self._rows
-        self._slit = self._with_distances(machine)
-
-    @staticmethod
-    def _with_distances(machine: Machine) -> list[NumaNode]:
-        """The NUMA nodes whose distances are shown: those with CPUs or devices, if all is known about them."""
+        # NUMA distances are shown of nodes with CPUs or devices, if all is known about them.
         memory = machine.memory_only()
-        shown = [node for node in machine.numa_nodes if node not in memory]
-        known = all(machine.distance(one.id, other.id) is not None for one in shown for other in shown)
-        return shown if known else []
-
-    @property
-    def width(self) -> float:
-        """The least width that everything fits into."""
-        return self._others() + _ROW_LABEL + _NARROWEST * len(self._columns)
-
-    @property
-    def height(self) -> float:
-        tallest = max(len(self._rows), len(self._slit))
-        return max(46 + _CELL_HEIGHT * tallest, self._key_height())
+        numa = [node.id for node in machine.numa_nodes if node not in memory]
+        known = all(machine.distance(one, other) is not None for one in numa for other in numa)
+        self._numa = numa if known else []
+        self._entries = _entries(machine, rails=rails, held=held)
+        self._numa_width = max(_ROW_LABEL + 10 + _SLIT_CELL * len(self._numa), 160.0) if self._numa else 0
+        self._key_height = 40 + 22 * (len(_MEANINGS) + (len(self._entries) + 1) // 2) + (20 if marks else 0)
+        # What stands beside the matrix, with the gaps.
+        self._others = _LEGEND_WIDTH + _BETWEEN + (self._numa_width + _BETWEEN if self._numa else 0)
+        self.width = self._others + _ROW_LABEL + _NARROWEST * len(self._columns)
+        self.height = max(46 + _CELL_HEIGHT * max(len(self._rows), len(self._numa)), self._key_height)
 
     def draw(self, pen: Pen, x: float, y: float, width: float) -> None:
         """Three columns across ``width``: the matrix, the distances, the legend at the right edge."""
-        cell = (width - self._others() - _ROW_LABEL) / max(1, len(self._columns))
+        cell = (width - self._others - _ROW_LABEL) / max(1, len(self._columns))
         cell = min(_WIDEST, max(_NARROWEST, cell))
         matrix = _ROW_LABEL + cell * len(self._columns) if self._rows else 0
         if self._rows:
             self._matrix(pen, x, y, cell)
-        if self._slit:
-            free = width - matrix - _LEGEND_WIDTH - self._slit_width()
+        if self._numa:
+            free = width - matrix - _LEGEND_WIDTH - self._numa_width
             self._distances(pen, x + matrix + free / 2, y)
         self._key(pen, x + width - _LEGEND_WIDTH, y)
-
-    def _others(self) -> float:
-        """What stands beside the matrix, with the gaps."""
-        return _LEGEND_WIDTH + _BETWEEN + (self._slit_width() + _BETWEEN if self._slit else 0)
-
-    def _key_height(self) -> float:
-        entries = (len(self._entries()) + 1) // 2
-        return 30 + 22 * (len(_MEANINGS) + entries) + 10 + (20 if self._marks else 0)
-
-    def _slit_width(self) -> float:
-        return max(_ROW_LABEL + 10 + _SLIT_CELL * len(self._slit), 160.0)
 
     def _matrix(self, pen: Pen, x: float, y: float, width: float) -> None:
         short = labels(self._machine)
         title = "PCIe level, GPU to NIC" if self._columns is not self._rows else "PCIe level"
-        rows, columns = ([short[device.name] for device in some] for some in (self._rows, self._columns))
-        for (row, column), at in _grid(
-            pen, x, y, title=title, rows=rows, columns=columns, left=_ROW_LABEL, width=width
-        ):
+        names = [[short[device.name] for device in some] for some in (self._rows, self._columns)]
+        for (row, column), at in _grid(pen, x, y, title=title, names=names, left=_ROW_LABEL, width=width):
             pair = self._rows[row], self._columns[column]
             word = str(pcie_level(*pair))
             fill, ink = LEVELS.get(word, (PAPER, FAINT_INK))
@@ -108,102 +114,61 @@ class Legend:
             pen.text(at[0] + width / 2 - 0.8, at[1] + 14, shown, size=10, fill=ink, anchor="middle")
 
     def _distances(self, pen: Pen, x: float, y: float) -> None:
-        numbers = [node.id for node in self._slit]
-        rows, columns = [f"NUMA {number}" for number in numbers], [str(number) for number in numbers]
+        names = [[f"NUMA {number}" for number in self._numa], [str(number) for number in self._numa]]
         title, left = "NUMA distance (SLIT)", _ROW_LABEL + 10
-        for (row, column), at in _grid(
-            pen, x, y, title=title, rows=rows, columns=columns, left=left, width=_SLIT_CELL
-        ):
-            distance = self._machine.distance(numbers[row], numbers[column]) or 0
+        for (row, column), at in _grid(pen, x, y, title=title, names=names, left=left, width=_SLIT_CELL):
+            distance = self._machine.distance(self._numa[row], self._numa[column]) or 0
             fill = next(shade for least, shade in _SHADES if distance > least)
             pen.rect(*at, _SLIT_CELL - 1.5, _CELL_HEIGHT - 1.5, fill=fill, stroke="#d3dbe4", radius=2.5)
             pen.text(at[0] + _SLIT_CELL / 2, at[1] + 14, str(distance), size=10, anchor="middle")
 
     def _key(self, pen: Pen, x: float, y: float) -> None:
         pen.text(x, y + 14, "Legend", size=15, bold=True)
-        line = y + 30
-        for word, meaning in _MEANINGS.items():
+        for place, (word, meaning) in enumerate(_MEANINGS.items()):
+            line = y + 30 + 22 * place
             fill, ink = LEVELS[word]
             pen.rect(x, line, 46, 18, fill=fill, stroke="#d3dbe4", radius=3)
             pen.text(x + 23, line + 13, word, size=10.5, fill=ink, bold=True, anchor="middle")
             pen.text(x + 56, line + 13.5, meaning, size=12)
-            line += 22
-        line += 10
-        for place, (kind, text) in enumerate(self._entries()):
-            left = x + (place % 2) * (_LEGEND_WIDTH / 2)
-            self._swatch(pen, kind, left, line)
+        for place, text in enumerate(self._entries):
+            left, line = x + place % 2 * _LEGEND_WIDTH / 2, y + 40 + 22 * (len(_MEANINGS) + place // 2)
+            swatch = _SWATCHES[text]
+            pen.rect(**swatch | {"x": left + swatch["x"], "y": line + swatch["y"]})
             pen.text(left + 34, line + 13, text, size=12)
-            if place % 2:
-                line += 22
         if self._marks:
-            pen.text(
-                x,
-                y + self._key_height() - 4,
-                "* inferred or laid over, not read from the machine",
-                size=11,
-                fill=FAINT_INK,
-            )
+            pen.text(x, y + self._key_height - 4, INFERRED, size=11, fill=FAINT_INK)
 
-    def _entries(self) -> list[tuple[str, str]]:
-        """Only what this picture shows."""
-        machine = self._machine
-        shown = {
-            "gpu": (machine.gpus, "GPU"),
-            "nic": (machine.nics, "RDMA NIC"),
-            "switch": (any(device.location.switches for device in machine.devices()), "PCIe switch"),
-            "bridge": (any(not device.location.switches for device in machine.devices()), "host bridge"),
-            "link": (self._single_links(), "one NVLink"),
-            "nvlink": (
-                any(gpu.nvlinks for gpu in machine.gpus),
-                "several NVLinks" if self._single_links() else "NVLink",
-            ),
-            "rail": (self._rails, "rail (a card each) *"),
-            "held": (self._held, "held by a claim"),
-            "fault": (any(gpu.faults for gpu in machine.gpus), "unhealthy"),
-            "off": (any(not gpu.certain for gpu in machine.gpus), "not offered"),
-            "dashed": (any(device.inferred for device in machine.devices()), "place inferred *"),
-            "vf": (machine.vfs, "virtual function"),
-        }
-        return [(kind, text) for kind, (present, text) in shown.items() if present]
 
-    def _single_links(self) -> bool:
-        """Whether the legend has to distinguish arcs of two widths."""
-        return any(nvlinks_between(a, b) == 1 for a, b in combinations(self._machine.gpus, 2))
-
-    def _swatch(self, pen: Pen, kind: str, x: float, y: float) -> None:
-        match kind:
-            case "gpu" | "nic" | "off":
-                fill, stroke = {"gpu": GPU, "nic": NIC, "off": OFF}[kind]
-                pen.rect(x, y, 26, 16, fill=fill, stroke=stroke, radius=4, stroke_width=1.5)
-            case "dashed":
-                pen.rect(x, y, 26, 16, fill=PAPER, stroke=INK, radius=4, stroke_width=1.5, dashed=True)
-            case "bridge":
-                pen.rect(x, y + 4, 26, 8, fill=HOST_BRIDGE, radius=4)
-            case "switch" | "held" | "fault":
-                fill = {"switch": SWITCH, "held": HELD, "fault": FAULT}[kind]
-                pen.rect(x, y + 2, 26, 12, fill=fill, radius=4)
-            case "nvlink":
-                pen.line(x, y + 8, x + 26, y + 8, stroke=NVLINK_DARK, width=5)
-            case "link":
-                pen.line(x, y + 8, x + 26, y + 8, stroke=NVLINK, width=2.4)
-            case "rail":
-                pen.circle(x + 13, y + 8, 8, fill=RAILS[0])
-            case _:
-                pen.rect(x + 8, y + 3, 9, 10, fill=PAPER, stroke=NIC[1], radius=1)
+def _entries(machine: Machine, *, rails: int, held: bool) -> list[str]:
+    """Only what this picture shows."""
+    devices = list(machine.devices())
+    below_switch = [bool(device.location.switches) for device in devices]
+    single = any(nvlinks_between(a, b) == 1 for a, b in combinations(machine.gpus, 2))
+    linked = any(gpu.nvlinks for gpu in machine.gpus)
+    shown = {
+        "GPU": machine.gpus,
+        "RDMA NIC": machine.nics,
+        "PCIe switch": any(below_switch),
+        "host bridge": not all(below_switch),
+        "one NVLink": single,
+        "several NVLinks": linked and single,
+        "NVLink": linked and not single,
+        "rail (a card each) *": rails,
+        "held by a claim": held,
+        "unhealthy": any(gpu.faults for gpu in machine.gpus),
+        "not offered": any(not gpu.certain for gpu in machine.gpus),
+        "place inferred *": any(device.inferred for device in devices),
+        "virtual function": machine.vfs,
+    }
+    return [text for text in _SWATCHES if shown[text]]
 
 
 def _grid(
-    pen: Pen,
-    x: float,
-    y: float,
-    *,
-    title: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    left: float,
-    width: float,
+    pen: Pen, x: float, y: float, *, title: str, names: Sequence[Sequence[str]], left: float, width: float
 ) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
-    """Draws a table's title and labels; row and column of each cell, and its upper left corner, in drawing order."""
+    """Draws a table's title and the names of its rows and columns; row and column of each cell, and its upper left corner, in
+    drawing order."""
+    rows, columns = names
     pen.text(x, y + 14, title, size=15, bold=True)
     for column, label in enumerate(columns):
         middle = x + left + width * (column + 0.5)

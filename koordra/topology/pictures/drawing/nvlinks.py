@@ -17,35 +17,30 @@ _DEEPEST: Final = 150.0
 def nvlink_height(plan: Plan) -> float:
     """How much room the links take below the panels."""
     pairs = _pairs(plan.gpus())
-    if not pairs:
-        return 0
     if _is_fabric(plan.gpus(), pairs):
         return _FABRIC_HEIGHT
-    return max(_depth(a, b) for a, b, _ in pairs) + 10
+    return max((_depth(a, b) + 10 for a, b, _ in pairs), default=0)
 
 
 def draw_nvlinks(pen: Pen, plan: Plan) -> None:
     """Links from the lower edges of the GPU tiles."""
     tiles = plan.gpus()
     pairs = _pairs(tiles)
-    if not pairs:
-        return
-    top = plan.rows.gpus + GPU_SIZE[1]
+    top = plan.gpu_row + GPU_SIZE[1]
     if _is_fabric(tiles, pairs):
-        _fabric(pen, tiles, pairs[0][2], top, plan.rows.bottom)
+        _fabric(pen, tiles, pairs[0][2], top, plan.bottom)
     else:
-        _mesh(pen, pairs, top, plan.rows.bottom)
+        _mesh(pen, pairs, top, plan.bottom)
 
 
 def _pairs(tiles: Sequence[Tile]) -> list[tuple[Tile, Tile, int]]:
-    found = []
-    for a, b in combinations(tiles, 2):
-        assert isinstance(a.device, Gpu)
-        assert isinstance(b.device, Gpu)
-        links = nvlinks_between(a.device, b.device)
-        if links:
-            found.append((a, b, links))
-    return found
+    return [
+        (a, b, links)
+        for a, b in combinations(tiles, 2)
+        if isinstance(a.device, Gpu)
+        and isinstance(b.device, Gpu)
+        and (links := nvlinks_between(a.device, b.device))
+    ]
 
 
 def _is_fabric(tiles: Sequence[Tile], pairs: Sequence[tuple[Tile, Tile, int]]) -> bool:
@@ -85,32 +80,28 @@ def _mesh(pen: Pen, pairs: Sequence[tuple[Tile, Tile, int]], top: float, panels_
             f"M{x1:.1f} {top:.1f} V{y:.1f} C{x1:.1f} {y + depth * 1.33:.1f} "
             f"{x2:.1f} {y + depth * 1.33:.1f} {x2:.1f} {y:.1f} V{top:.1f}"
         )
-        pen.path(d, stroke=colour, width=width)
+        pen.add("path", d=d, fill="none", stroke=colour, stroke_width=width, stroke_linecap="round")
         pen.note(f"NV{links}")
-    for a, b, links in pairs:
+    few = len(pairs) <= len({tile for tile, _ in feet})
+    for a, b, links in pairs if few else ():
         middle = (feet[id(a), id(b)] + feet[id(b), id(a)]) / 2
-        if len(pairs) <= len({id(tile) for pair in pairs for tile in pair[:2]}):
-            pen.rect(middle - 22, y + _depth(a, b) - 9, 44, 18, fill=PAPER, stroke=NVLINK_DARK, radius=9)
-            pen.text(middle, y + _depth(a, b) + 4, f"NV{links}", size=11, bold=True, anchor="middle")
+        pen.rect(middle - 22, y + _depth(a, b) - 9, 44, 18, fill=PAPER, stroke=NVLINK_DARK, radius=9)
+        pen.text(middle, y + _depth(a, b) + 4, f"NV{links}", size=11, bold=True, anchor="middle")
 
 
 def _feet(pairs: Sequence[tuple[Tile, Tile, int]]) -> dict[tuple[int, int], float]:
     """Where on a tile's edge the arc to another starts: arcs to the left on the left, longer ones further inside."""
-    others: dict[int, list[Tile]] = {}
-    tiles = {id(tile): tile for pair in pairs for tile in pair[:2]}
-    for a, b, _ in pairs:
-        others.setdefault(id(a), []).append(b)
-        others.setdefault(id(b), []).append(a)
+    joined: dict[int, tuple[Tile, list[Tile]]] = {}
+    for one, other, _ in pairs:
+        joined.setdefault(id(one), (one, []))[1].append(other)
+        joined.setdefault(id(other), (other, []))[1].append(one)
     feet = {}
-    for key, joined in others.items():
-        tile = tiles[key]
-        left = sorted((other for other in joined if other.x < tile.x), key=lambda other: -other.x)
-        right = sorted((other for other in joined if other.x > tile.x), key=lambda other: -other.x)
-        order = [*left, *right]
-        step = (tile.width - 24) / max(1, len(order) - 1)
-        for place, other in enumerate(order):
-            x = tile.middle if len(order) == 1 else tile.x + 12 + place * step
-            feet[key, id(other)] = x
+    for tile, others in joined.values():
+        # Those on the left first; on each side from right to left.
+        others.sort(key=lambda other: (other.x > tile.x, -other.x))
+        step = (tile.width - 24) / max(1, len(others) - 1)
+        for place, other in enumerate(others):
+            feet[id(tile), id(other)] = tile.middle if len(others) == 1 else tile.x + 12 + place * step
     return feet
 
 

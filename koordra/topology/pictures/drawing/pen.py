@@ -63,15 +63,13 @@ def text_width(text: str, size: float, *, bold: bool = False, mono: bool = False
     return sum(_WIDTHS.get(character, 556) for character in text) / 1000 * size * (_BOLD if bold else 1)
 
 
-def fitting(
-    texts: Iterable[str], width: float, size: float, *, bold: bool = False, mono: bool = False
-) -> str:
+def fitting(texts: Iterable[str], width: float, size: float, *, bold: bool = False) -> str:
     """The first of the texts that fits; where none does, as much of the last as does, with an ellipsis."""
     last = ""
     for last in texts:
-        if text_width(last, size, bold=bold, mono=mono) <= width:
+        if text_width(last, size, bold=bold) <= width:
             return last
-    while last and text_width(last + "…", size, bold=bold, mono=mono) > width:
+    while last and text_width(last + "…", size, bold=bold) > width:
         last = last[:-1].rstrip(" -/")
     return last + "…" if last else ""
 
@@ -95,7 +93,7 @@ class Pen:
         stroke_width: float = 1,
         dashed: bool = False,
     ) -> None:
-        self._add(
+        self.add(
             "rect",
             x=x,
             y=y,
@@ -108,35 +106,13 @@ class Pen:
             stroke_dasharray="5 3" if dashed else None,
         )
 
-    def line(
-        self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
-        *,
-        stroke: str,
-        width: float = 1,
-        dashed: bool = False,
-    ) -> None:
-        self._add(
-            "line",
-            x1=x1,
-            y1=y1,
-            x2=x2,
-            y2=y2,
-            stroke=stroke,
-            stroke_width=width,
-            stroke_dasharray="5 3" if dashed else None,
-        )
-
-    def path(self, d: str, *, stroke: str, width: float) -> None:
-        self._add("path", d=d, fill="none", stroke=stroke, stroke_width=width, stroke_linecap="round")
+    def line(self, x1: float, y1: float, x2: float, y2: float, *, stroke: str, width: float = 1) -> None:
+        self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke, stroke_width=width)
 
     def polyline(
         self, points: Iterable[tuple[float, float]], *, stroke: str, width: float, dashed: bool
     ) -> None:
-        self._add(
+        self.add(
             "polyline",
             points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
             fill="none",
@@ -145,24 +121,23 @@ class Pen:
             stroke_dasharray="5 3" if dashed else None,
         )
 
-    def circle(self, x: float, y: float, radius: float, *, fill: str) -> None:
-        self._add("circle", cx=x, cy=y, r=radius, fill=fill)
-
     def text(
         self,
         x: float,
         y: float,
-        text: str,
-        *,
+        *texts: str,
         size: float,
         fill: str = INK,
         bold: bool = False,
         mono: bool = False,
         anchor: str = "start",
+        room: float | None = None,
     ) -> None:
-        """One line with its baseline at ``y``; ``anchor`` is start, middle or end."""
-        if text:
-            self._add(
+        """One line with its baseline at ``y``: the first text, or of several the one that fits into ``room``, see `fitting`.
+        ``anchor`` is start, middle or end."""
+        content = texts[0] if room is None else fitting(texts, room, size, bold=bold)
+        if content:
+            self.add(
                 "text",
                 x=x,
                 y=y,
@@ -171,25 +146,25 @@ class Pen:
                 font_weight="bold" if bold else None,
                 font_family=MONO if mono else None,
                 text_anchor=anchor if anchor != "start" else None,
-                content=text,
+                content=content,
             )
 
     def note(self, text: str) -> None:
         """What a viewer shows when the pointer rests on the element drawn last."""
-        opened, _, _ = self.elements[-1].rpartition("/>")
-        tag = self.elements[-1][1:].partition(" ")[0]
+        opened = self.elements[-1].removesuffix("/>")
+        tag = opened[1:].partition(" ")[0]
         self.elements[-1] = f"{opened}><title>{escape(text)}</title></{tag}>"
 
     def document(self, width: float, height: float, *, title: str) -> str:
         """Everything drawn, as a whole SVG document that ends with a newline."""
-        size = f"{number(width)} {number(height)}"
+        across, down = number(width), number(height)
         opening = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '
-            f'viewBox="0 0 {size}" font-family={quoteattr(SANS)} role="img">'
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{across}" height="{down}" '
+            f'viewBox="0 0 {across} {down}" font-family={quoteattr(SANS)} role="img">'
         )
         return "\n".join([opening, f"<title>{escape(title)}</title>", *self.elements, "</svg>"]) + "\n"
 
-    def _add(self, tag: str, content: str | None = None, **attributes: str | float | None) -> None:
+    def add(self, tag: str, content: str | None = None, **attributes: str | float | None) -> None:
         written = " ".join(
             f"{name.replace('_', '-')}={quoteattr(value if isinstance(value, str) else number(value))}"
             for name, value in attributes.items()

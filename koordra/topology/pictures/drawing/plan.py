@@ -23,7 +23,8 @@ from koordra.topology.machine import Device, Gpu, Machine, Nic, bus_order
 from koordra.topology.pictures.text import number_ranges
 
 MARGIN: Final = 40.0
-HEADER: Final = 124.0
+PANEL_TOPS: Final = {"socket": 124.0, "numa": 160.0, "root": 192.0}
+NIC_ROW: Final = 220.0
 GPU_SIZE: Final = (122.0, 104.0)
 NIC_SIZE: Final = (122.0, 90.0)
 HALF_NIC: Final = 58.0
@@ -73,25 +74,15 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Heights at which things lie, from the top; a row without devices has no height."""
-
-    sockets: float
-    numa: float
-    roots: float
-    nics: float
-    bars: float
-    gpus: float
-    bottom: float
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """The placed panels and the extent of what they cover; ``width`` is the page's."""
+    """The placed panels; ``width`` is the page's. ``bar_row`` and ``gpu_row`` are the heights at which bars and GPUs lie, from the
+    top, and ``bottom`` is below all of them; a row without devices has no height."""
 
     sockets: Sequence[Panel]
-    rows: Rows
     width: float
+    bar_row: float
+    gpu_row: float
+    bottom: float
 
     def bars(self) -> list[Bar]:
         return [
@@ -115,11 +106,13 @@ def plan(machine: Machine, *, least_width: float) -> Plan:
         _measure(socket)
     needed = sum(socket.width for socket in sockets) + _BETWEEN_SOCKETS * (len(sockets) - 1)
     x = max(MARGIN, (least_width - needed) / 2)
-    width = max(least_width, needed + 2 * MARGIN)
     for socket in sockets:
         _place(socket, x)
         x += socket.width + _BETWEEN_SOCKETS
-    return Plan(sockets=sockets, rows=_rows(machine), width=width)
+    bar_row = NIC_ROW + (NIC_SIZE[1] + _RISE) * bool(machine.nics)
+    gpu_row = bar_row + BAR + _RISE * bool(machine.gpus)
+    bottom = gpu_row + GPU_SIZE[1] * bool(machine.gpus) + 12
+    return Plan(sockets, max(least_width, needed + 2 * MARGIN), bar_row, gpu_row, bottom)
 
 
 def _sockets(machine: Machine) -> list[Panel]:
@@ -133,16 +126,13 @@ def _sockets(machine: Machine) -> list[Panel]:
             continue
         label = "Socket unknown" if node.socket is None else f"Socket {node.socket}"
         socket = panels.setdefault(node.socket, Panel("socket", label, number=node.socket))
-        here = [device for device in devices if device.location.numa == node.id]
+        here = _roots([device for device in devices if device.location.numa == node.id])
         cpus = f"   CPUs {node.cpus}" if node.cpus else ""
-        numa = Panel("numa", f"NUMA {node.id}{cpus}", number=node.id)
-        numa.panels = _roots(here)
-        socket.panels.append(numa)
+        socket.panels.append(Panel("numa", f"NUMA {node.id}{cpus}", here, number=node.id))
     if memory:
         label = f"NUMA {number_ranges(node.id for node in memory)}"
         panels[-2] = Panel("socket", "Memory", panels=[Panel("numa", label)])
-    known = {node.id for node in machine.numa_nodes}
-    unplaced = [device for device in devices if device.location.numa not in known]
+    unplaced = [device for device in devices if machine.numa(device.location.numa) is None]
     if unplaced:
         unknown = Panel("numa", "NUMA node unknown", panels=_roots(unplaced))
         panels[-1] = Panel("socket", "Socket unknown", panels=[unknown])
@@ -186,8 +176,7 @@ def _measure(panel: Panel) -> None:
     for bar in panel.bars:
         bar.width = max(_row_width(bar.gpus), _row_width(bar.nics))
     widths = [inner.width for inner in panel.panels] + [bar.width for bar in panel.bars]
-    content = sum(widths) + _PAD * max(0, len(widths) - 1)
-    panel.width = max(content + 2 * _PAD, _EMPTY)
+    panel.width = max(sum(widths) + _PAD * max(0, len(widths) - 1) + 2 * _PAD, _EMPTY)
 
 
 def _place(panel: Panel, x: float) -> None:
@@ -204,15 +193,3 @@ def _place(panel: Panel, x: float) -> None:
                 tile.x = at
                 at += tile.width + _GAP
         inner += bar.width + _PAD
-
-
-def _rows(machine: Machine) -> Rows:
-    nic_row, gpu_row = float(bool(machine.nics)), float(bool(machine.gpus))
-    sockets = HEADER
-    numa = sockets + 36
-    roots = numa + 32
-    nics = roots + 28
-    bars = nics + (NIC_SIZE[1] + _RISE) * nic_row
-    gpus = bars + BAR + _RISE * gpu_row
-    bottom = gpus + GPU_SIZE[1] * gpu_row + 12
-    return Rows(sockets, numa, roots, nics, bars, gpus, bottom)
