@@ -122,7 +122,6 @@ class Nics:
     most: int = 1
     virtual: bool = False
     all: bool = False
-    exclusive: bool = False
     selectors: tuple[str, ...] = ()
 
     def __str__(self) -> str:

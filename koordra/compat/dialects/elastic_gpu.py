@@ -188,12 +188,14 @@ def _unit_of(family: Family, settings: Settings) -> int:
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
-    indexes = {
-        f"elasticgpu.io/container-{container}": text
-        for container in found.app
-        if (text := found.minors(container))
+    return {
+        **{
+            f"elasticgpu.io/container-{container}": text
+            for container in found.app
+            if (text := found.minors(container))
+        },
+        "elasticgpu.io/assumed": "true",
     }
-    return {**indexes, "elasticgpu.io/assumed": "true"}
 
 
 DIALECT: Final = Dialect(

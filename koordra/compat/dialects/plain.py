@@ -68,8 +68,8 @@ VOCABULARY: Final = Vocabulary(
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    shares = [share(request) for request in view.requests() for share in (_cards, _replicas)]
-    return NormalizedRequest((*(share for share in shares if share is not None), *mig_shares(view)))
+    shares = (share(request) for request in view.requests() for share in (_cards, _replicas))
+    return NormalizedRequest((*filter(None, shares), *mig_shares(view)))
 
 
 def _cards(request: ContainerRequest) -> Share | None:

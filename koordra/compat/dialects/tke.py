@@ -7,6 +7,7 @@ ordinary containers are read. `vcuda-core-limit` above the request lets a contai
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from koordra.api.opaque.parameters import CoresPolicy
@@ -56,53 +57,50 @@ VOCABULARY: Final = Vocabulary(
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    limit = _core_limit(view)
-    return NormalizedRequest(view.shares(lambda request: _share(request, limit)), ignores_init=True)
-
-
-def _core_limit(view: PodView) -> int | None:
     text = view.annotations.get(CORE_LIMIT)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 100:
+    if text is not None and not (text.isascii() and text.isdigit() and 1 <= int(text) <= 100):
         raise view.refuse(CORE_LIMIT, f"{text!r} is no percentage", "write 1 to 100")
-    return int(text)
+    share = partial(_share, limit=int(text) if text else None)
+    return NormalizedRequest(view.shares(share), ignores_init=True)
 
 
-def _share(request: ContainerRequest, limit: int | None) -> Share | None:
+def _share(request: ContainerRequest, *, limit: int | None) -> Share | None:
     cores, blocks = request.limit(CORES), request.limit(MEMORY)
     if not cores and not blocks:
         return None
     if not cores:
-        problem = "comes without compute, and such a container gets nothing there"
-        raise request.refuse(MEMORY, problem, f"add {CORES}")
+        raise request.refuse(
+            MEMORY, "comes without compute, and such a container gets nothing there", f"add {CORES}"
+        )
     if cores > 100 and cores % 100:
-        problem = f"{cores} is neither below 100 nor a multiple of it"
-        raise request.refuse(CORES, problem, "write 1 to 99, 100, 200 ...")
+        raise request.refuse(
+            CORES, f"{cores} is neither below 100 nor a multiple of it", "write 1 to 99, 100, 200 ..."
+        )
     if cores >= 100:
         if blocks:
             request.warn(MEMORY, "is left out: a whole card comes with all its memory")
         return request.share(cores // 100, cores=100)
     if not blocks:
-        problem = "comes without memory, and such a container gets nothing there"
-        raise request.refuse(CORES, problem, f"add {MEMORY}")
+        raise request.refuse(
+            CORES, "comes without memory, and such a container gets nothing there", f"add {MEMORY}"
+        )
     policy = CoresPolicy.ELASTIC if limit is not None and limit > cores else None
     if policy:
         request.pod.warn(CORE_LIMIT, f"idle compute may be used beyond {cores}%, also beyond {limit}%")
     elif limit is not None and limit < cores:
-        problem = f"{limit} is below the {cores}% of container {request.container.name} and is left out"
-        request.pod.warn(CORE_LIMIT, problem)
+        request.pod.warn(
+            CORE_LIMIT, f"{limit} is below the {cores}% of container {request.container.name} and is left out"
+        )
     return request.share(1, memory=Memory(bytes=blocks * BLOCK), cores=cores, cores_policy=policy)
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
-    indexes = {
-        f"tencent.com/predicate-gpu-idx-{number}": text
-        for number, container in enumerate(found.app)
-        if (text := found.minors(container))
-    }
     return {
-        **indexes,
+        **{
+            f"tencent.com/predicate-gpu-idx-{number}": text
+            for number, container in enumerate(found.app)
+            if (text := found.minors(container))
+        },
         "tencent.com/predicate-node": found.node,
         "tencent.com/predicate-time": str(found.at * NANOSECONDS),
         "tencent.com/gpu-assigned": "true",

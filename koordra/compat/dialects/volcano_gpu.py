@@ -75,10 +75,9 @@ def parse(view: PodView) -> NormalizedRequest:
 
 
 def _memory(request: ContainerRequest) -> Share | None:
-    units = request.limit(MEMORY)
-    if not units:
-        return None
-    return request.share(1, memory=Memory(bytes=units * _factor(request.pod.settings) * MIB))
+    units = request.limit(MEMORY) or 0
+    memory = Memory(bytes=units * _factor(request.pod.settings) * MIB)
+    return request.share(1, memory=memory) if units else None
 
 
 def _cards(request: ContainerRequest) -> Share | None:

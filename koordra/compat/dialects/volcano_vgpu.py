@@ -155,13 +155,17 @@ def _share(request: ContainerRequest) -> Share | None:
     if not asked:
         return None
     if not request.has(NUMBER, "limits") and not request.has(MEMORY, "limits"):
-        problem = "comes without a number or memory in limits, and Volcano gives nothing then"
-        raise request.refuse(asked[0], problem, f"add {NUMBER}")
+        raise request.refuse(
+            asked[0],
+            "comes without a number or memory in limits, and Volcano gives nothing then",
+            f"add {NUMBER}",
+        )
     count, units, percent = request.limit(NUMBER), request.amount(MEMORY) or 0, request.amount(PERCENT)
     factor = max(vgpu_settings(request.pod.settings, VOLCANO).memory_factor, 1)
     if units > MOST_MIB // factor:
-        problem = f"{units} is more MiB than Volcano can hold"
-        raise request.refuse(MEMORY, problem, "write a plain number of MiB")
+        raise request.refuse(
+            MEMORY, f"{units} is more MiB than Volcano can hold", "write a plain number of MiB"
+        )
     if percent is not None and not 1 <= percent <= 100:
         raise request.refuse(PERCENT, f"{percent} is no part of a card", "write 1 to 100")
     cores = request.amount(CORES) or 0
@@ -170,23 +174,20 @@ def _share(request: ContainerRequest) -> Share | None:
     if percent is not None and units:
         request.warn(MEMORY, f"is left out: {request.name(PERCENT)} wins in Volcano")
     memory = Memory(bytes=units * factor * MIB) if units else WHOLE
-    share = request.share(
-        1 if count is None else count,
-        memory=memory if percent is None else percent_of(percent),
-        cores=cores,
-    )
+    if percent is not None:
+        memory = percent_of(percent)
+    share = request.share(1 if count is None else count, memory=memory, cores=cores)
     return exclusively(share) if cores == 100 else share
 
 
 def _group_policy(view: PodView) -> DevicePolicy | None:
     text = view.annotations.get(GROUP_POLICY)
-    if text is None:
-        return None
-    if text != "spread":
+    if text == "spread":
+        view.warn(GROUP_POLICY, "cards without other pods are taken where there are any; it is not demanded")
+        return DevicePolicy.SPREAD
+    if text is not None:
         view.warn(GROUP_POLICY, f"{text!r} is no policy and is left out", "write spread")
-        return None
-    view.warn(GROUP_POLICY, "cards without other pods are taken where there are any; it is not demanded")
-    return DevicePolicy.SPREAD
+    return None
 
 
 def _selectors(view: PodView) -> Iterator[str]:
@@ -198,9 +199,8 @@ def _selectors(view: PodView) -> Iterator[str]:
     elif denied:
         yield model_in(denied, deny=True)
     for key, deny in ((USE_UUID, False), (NO_UUID, True)):
-        entries = [entry.strip() for entry in (view.annotations.get(key) or "").split(",")]
-        kept = [entry for entry in entries if entry]
-        if kept:
+        entries = (entry.strip() for entry in view.annotations.get(key, "").split(","))
+        if kept := [entry for entry in entries if entry]:
             yield uuid_in(kept, deny=deny)
 
 

@@ -6,10 +6,10 @@
                     template that no pod refers to, for some time ──> deleted
 
     admission    one review, from the pod to the answer; what a replica of the webhook follows for it
-    translation  the pod as it is stored; native form                templates   making sure of the template, at admission
+    translation  the pod as it is stored; native form                templates   made sure of, made again, deleted
     quota        ResourceQuotas, and which pods beyond them get no devices
-    usage        what a namespace's legacy pods add up to            template_gc which templates to make again, which to delete
-    controller   a leader's loop                                     settings    what an operator may say
+    usage        what a namespace's legacy pods add up to            settings    what an operator may say
+    controller   a leader's loop
     annotations  what the stacks' schedulers wrote on pods, for programs that read it
 
 **Why nothing goes wrong between webhook and controller.** A template is content-addressed: making it twice is making it once,

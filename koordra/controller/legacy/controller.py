@@ -15,10 +15,9 @@ from koordra.api import objects
 from koordra.api.kinds import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Kind
 from koordra.api.objects import Object
 from koordra.controller.cache.pod_index import PodClaims, is_bound, is_living, may_be_planned
-from koordra.controller.legacy import template_gc
 from koordra.controller.legacy.quota import PodCharge, beyond, bounded, overdrawn
 from koordra.controller.legacy.settings import LegacySettings
-from koordra.controller.legacy.templates import NotMade, Templates
+from koordra.controller.legacy.templates import Lost, NotMade, Templates, lost_templates, unused
 from koordra.controller.legacy.usage import QuotaWatch, Usage, legacy_templates
 from koordra.controller.reconcile_loop import run_reconcile_loop
 from koordra.controller.reporting.claim_events import ClaimEvent, cut
@@ -185,7 +184,7 @@ class LegacyController:
         classes = {objects.name(one): one for one in observe(DEVICE_CLASSES)}
         self._recreate(pods, {objects.key(one): one for one in templates}, classes)
         grace = self._settings.grace
-        for template in template_gc.unused(pods, templates, now=time.time(), grace=grace):
+        for template in unused(pods, templates, now=time.time(), grace=grace):
             self._delete(template)
         self._report_quotas()
         if not self._was_read:
@@ -204,7 +203,7 @@ class LegacyController:
         self, pods: list[Object], templates: Mapping[str, Object], classes: Mapping[str, Object]
     ) -> None:
         now, missing = time.monotonic(), set()
-        for lost in template_gc.lost(pods, templates, classes, self._settings.compat):
+        for lost in lost_templates(pods, templates, classes, self._settings.compat):
             place = objects.uid(lost.pod), lost.name
             missing.add(place)
             if now - self._missed.setdefault(place, now) < SETTLE:
@@ -217,7 +216,7 @@ class LegacyController:
                 self._make(lost)
         self._missed = {place: since for place, since in self._missed.items() if place in missing}
 
-    def _make(self, lost: template_gc.Lost) -> None:
+    def _make(self, lost: Lost) -> None:
         if lost.template is None or not self._may_write():
             return
         store = Templates(self._client, known=lambda *_: None, now=time.time, grace=self._settings.grace)

@@ -11,20 +11,20 @@ from koordra.api import objects
 from koordra.compat import original_request
 from koordra.compat.settings import Settings
 from koordra.compat.settings_document import with_document
-from koordra.controller.legacy import template_gc
+from koordra.controller.legacy import templates
 from koordra.controller.legacy.settings import in_a_cluster
 from tests.unit.legacy.cluster import Cluster, Object, of_kind, pod
 
 SHARE = {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 1000}
 
 
-def lost(cluster: Cluster, *pods: Object, settings: Settings | None = None) -> list[template_gc.Lost]:
+def lost(cluster: Cluster, *pods: Object, settings: Settings | None = None) -> list[templates.Lost]:
     known = {objects.key(one): one for one in of_kind(cluster)}
-    return list(template_gc.lost(pods, known, cluster.classes(), settings or cluster.settings))
+    return list(templates.lost_templates(pods, known, cluster.classes(), settings or cluster.settings))
 
 
 def unused(cluster: Cluster, *pods: Object) -> list[str]:
-    found = template_gc.unused(pods, of_kind(cluster), now=cluster.now, grace=600)
+    found = templates.unused(pods, of_kind(cluster), now=cluster.now, grace=600)
     return [objects.name(one) for one in found]
 
 

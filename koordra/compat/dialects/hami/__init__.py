@@ -77,38 +77,25 @@ def policies_of(view: PodView) -> tuple[NodePolicy | None, DevicePolicy | None, 
         elif word in ("numa", "numa-bind"):
             numa = numa or False
         elif word not in _DEVICE_POLICIES:
-            view.warn(
-                CARD_POLICY,
-                f"{word!r} is no policy and is left out",
-                f"policies are {', '.join(_DEVICE_POLICIES)}, mutex and numa",
-            )
+            known = f"policies are {', '.join(_DEVICE_POLICIES)}, mutex and numa"
+            view.warn(CARD_POLICY, f"{word!r} is no policy and is left out", known)
         elif device is None:
             device = _DEVICE_POLICIES[word]
         else:
             view.warn(CARD_POLICY, f"{word!r} comes after another policy and is left out")
     _check_weights(view)
-    return _node_policy(view), device, mutex, numa
-
-
-def _node_policy(view: PodView) -> NodePolicy | None:
-    text = (view.annotations.get(NODE_POLICY) or "").strip()
-    if text and text not in _NODE_POLICIES:
-        view.warn(
-            NODE_POLICY,
-            f"{view.annotations.get(NODE_POLICY)!r} is no policy and is left out",
-            f"write {' or '.join(_NODE_POLICIES)}",
-        )
-    return _NODE_POLICIES.get(text)
+    text = view.annotations.get(NODE_POLICY) or ""
+    if text.strip() and text.strip() not in _NODE_POLICIES:
+        remedy = f"write {' or '.join(_NODE_POLICIES)}"
+        view.warn(NODE_POLICY, f"{text!r} is no policy and is left out", remedy)
+    return _NODE_POLICIES.get(text.strip()), device, mutex, numa
 
 
 def _numa_bind(view: PodView) -> bool | None:
-    text = view.annotations.get(NUMA_BIND)
-    if text is None or text in _FALSE:
-        return None
-    if text not in _TRUE:
+    text = view.annotations.get(NUMA_BIND, "false")
+    if text not in (*_TRUE, *_FALSE):
         view.warn(NUMA_BIND, f"{text!r} is neither true nor false; HAMi takes it for false")
-        return None
-    return True
+    return True if text in _TRUE else None
 
 
 def _check_weights(view: PodView) -> None:
@@ -182,18 +169,17 @@ def _share(request: ContainerRequest) -> Share | None:
 
 def _default_count(request: ContainerRequest, own: VgpuSettings) -> int | None:
     """The webhook adds a count where one of the others stands in limits."""
-    for name in (MEMORY, PERCENT, CORES):
-        if request.has(name, "limits"):
-            if own.default_count == 0:
-                raise request.refuse(name, "comes without a count of cards, and defaultGPUNum is 0")
-            return own.default_count
-    for name in (MEMORY, PERCENT, CORES):
-        if request.has(name, "requests"):
-            raise request.refuse(
-                name,
-                "stands in requests without a count of cards, which HAMi does not read",
-                "write it in limits",
-            )
+    names = (MEMORY, PERCENT, CORES)
+    if limited := [name for name in names if request.has(name, "limits")]:
+        if own.default_count == 0:
+            raise request.refuse(limited[0], "comes without a count of cards, and defaultGPUNum is 0")
+        return own.default_count
+    if requested := [name for name in names if request.has(name)]:
+        raise request.refuse(
+            requested[0],
+            "stands in requests without a count of cards, which HAMi does not read",
+            "write it in limits",
+        )
     return None
 
 
@@ -243,9 +229,8 @@ def _selectors(view: PodView) -> Iterator[str]:
 
 
 def _annotations(found: Allocated) -> dict[str, str]:
-    per_container = [found.vgpus(container) for container in found.containers]
     return {
-        "hami.io/vgpu-devices-allocated": "".join(f"{text};" for text in per_container),
+        "hami.io/vgpu-devices-allocated": "".join(f"{found.vgpus(name)};" for name in found.containers),
         "hami.io/vgpu-node": found.node,
         "hami.io/vgpu-time": str(found.at),
         "hami.io/bind-time": str(found.at),

@@ -67,61 +67,55 @@ MOST_ALTERNATIVES: Final = 8
 
 
 def parse(view: PodView) -> NormalizedRequest:
-    totals = _totals(view)
-    hints = hints_of(view)
-    together = joint(view)
-    cards = _cards(totals, view, hints.get("gpu"))
-    nics = _nics(totals[RDMA], view, hints.get("rdma")) if totals.get(RDMA) else None
+    totals, hints = _totals(view), hints_of(view)
+    gpu, rdma = hints.get("gpu", Hint()), hints.get("rdma", Hint())
+    types, same_pcie = joint(view)
+    cards = _cards(totals, view, gpu)
+    nics = _nics(totals[RDMA], view, rdma) if totals.get(RDMA) else None
     for kind, there in (("gpu", cards), ("rdma", nics), ("fpga", None)):
         if kind in hints and there is None:
             view.notes.warn(hints[kind].where, f"is about nothing: the pod asks for no {kind}")
     near: Joint | None = None
-    if together is not None and cards is not None and nics is not None and not nics.all:
-        if {"gpu", "rdma"} <= set(together.types):
-            nics, near = _beside(nics, cards, required=together.same_pcie)
-        elif set(together.types) & {"gpu", "rdma"}:
+    if cards is not None and nics is not None and not nics.all:
+        if {"gpu", "rdma"} <= types:
+            nics, near = _beside(nics, cards, required=same_pcie)
+        elif {"gpu", "rdma"} & types:
             view.warn(JOINT, "names one type of device only, which is near itself")
     return NormalizedRequest(
         (cards,) if cards else (),
         nics=nics,
         together=Together.POD,
         users=tuple(container.name for container in view.containers),
-        selectors=_labels(hints.get("gpu"), view) if cards else (),
-        gpu_scope=_scope(hints.get("gpu"), cards, view),
+        selectors=_labels(gpu, view) if cards else (),
+        gpu_scope=_scope(gpu, cards, view) if cards else None,
         joint=near,
         partition=_partition(view, cards),
-        isolation=_isolation(view, cards),
+        isolation=_isolation(view) if cards else None,
     )
 
 
 def _totals(view: PodView) -> dict[str, int]:
     """What the pod asks for under the tables' names, after the webhook."""
-    apps: list[dict[str, int]] = []
-    sidecars: list[tuple[int, dict[str, int]]] = []
-    inits: list[tuple[int, dict[str, int]]] = []
+    names = (NVIDIA, GPU, CORE, MEMORY, RATIO, SHARED, RDMA, FPGA)
+    found: dict[Phase, list[tuple[int, arithmetic.Amounts]]] = {phase: [] for phase in Phase}
     for position, request in enumerate(view.requests(REQUESTS_FIRST)):
-        names = (NVIDIA, GPU, CORE, MEMORY, RATIO, SHARED, RDMA, FPGA)
         asked = {name: value for name in names if (value := request.amount(name)) is not None}
         if asked.get(SHARED) == 0:
             raise request.refuse(SHARED, "0 cards cannot be shared", "write 1 or more")
         if {SHARED, GPU} <= asked.keys():
-            raise request.refuse(
-                SHARED, f"stands beside {GPU}", "write gpu-core and gpu-memory-ratio beside gpu.shared"
-            )
-        if request.container.phase is Phase.APP:
-            apps.append(arithmetic.completed(asked))
-        else:
-            (sidecars if request.container.phase is Phase.SIDECAR else inits).append((position, asked))
-    return arithmetic.of_pod(apps, sidecars, inits)
+            remedy = "write gpu-core and gpu-memory-ratio beside gpu.shared"
+            raise request.refuse(SHARED, f"stands beside {GPU}", remedy)
+        found[request.container.phase].append((position, asked))
+    apps = [arithmetic.completed(asked) for _, asked in found[Phase.APP]]
+    return arithmetic.of_pod(apps, found[Phase.SIDECAR], found[Phase.INIT])
 
 
-def _cards(totals: dict[str, int], view: PodView, hint: Hint | None) -> Share | None:
+def _cards(totals: dict[str, int], view: PodView, hint: Hint) -> Share | None:
     """The pod's cards as one share. Raises Refused for what Koordinator turns down."""
     request = {name: totals[name] for name in arithmetic.TYPES["gpu"] if name in totals}
     if not request:
         return None
-    problem = arithmetic.problem_of(request)
-    if problem is not None:
+    if problem := arithmetic.problem_of(request):
         name, text = problem
         if frozenset(request) not in arithmetic.COMBINATIONS:
             text = _turned_down(request, view)
@@ -132,8 +126,6 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint | None) -> Share | 
     )
     if share.cores > 100:
         raise _refuse(view, CORE, f"{share.cores}% of one card", "say gpu.shared: over how many cards")
-    if hint is None:
-        return share
     if hint.vf_selector is not None:
         raise view.notes.refuse(
             f"{hint.where}.vfSelector", "GPUs have no virtual functions", "ask for MIG instances instead"
@@ -142,10 +134,8 @@ def _cards(totals: dict[str, int], view: PodView, hint: Hint | None) -> Share | 
         view.notes.warn(
             f"{hint.where}.allocateStrategy", "is not read for GPUs in Koordinator, and is left out"
         )
-    if not hint.exclusive:
-        return share
     _warn_of_exclusive(hint, view)
-    return exclusively(share)
+    return exclusively(share) if hint.exclusive else share
 
 
 def _turned_down(request: dict[str, int], view: PodView) -> str:
@@ -174,15 +164,12 @@ def _memory(found: Split, view: PodView) -> Memory:
     return percent_of(found.each[RATIO])
 
 
-def _nics(total: int, view: PodView, hint: Hint | None) -> Nics:
-    problem = arithmetic.problem_of({RDMA: total})
-    if problem is not None:
+def _nics(total: int, view: PodView, hint: Hint) -> Nics:
+    if problem := arithmetic.problem_of({RDMA: total}):
         raise _refuse(view, RDMA, problem[1], "write 1 to 100, 200, 300 ...")
-    hint = hint or Hint("")
-    exclusive, virtual = bool(hint.exclusive), hint.vf_selector is not None
+    notes, exclusive, virtual = view.notes, bool(hint.exclusive), hint.vf_selector is not None
     count, each = arithmetic.nics(total, hint.strategy, exclusive=exclusive)
     everything = count == arithmetic.ALL
-    notes = view.notes
     if hint.scope:
         notes.warn(
             f"{hint.where}.requiredTopologyScope", "is read for GPUs only in Koordinator, and is left out"
@@ -193,14 +180,17 @@ def _nics(total: int, view: PodView, hint: Hint | None) -> Nics:
             "ApplyForAll with vfSelector is one function of every NIC, which a claim cannot say",
             "ask for a number: RequestsAsCount",
         )
-    if exclusive:
-        _warn_of_exclusive(hint, view)
+    _warn_of_exclusive(hint, view)
     if virtual and exclusive:
-        problem_of_vf = "a virtual function is nobody else's; the other functions of its NIC may be"
-        notes.warn(f"{hint.where}.exclusivePolicy", problem_of_vf)
+        notes.warn(
+            f"{hint.where}.exclusivePolicy",
+            "a virtual function is nobody else's; the other functions of its NIC may be",
+        )
     elif virtual and each == 100:
-        problem_of_vf = "a virtual function is given; the other functions of its NIC stay free for others"
-        notes.warn(f"{hint.where}.vfSelector", problem_of_vf)
+        notes.warn(
+            f"{hint.where}.vfSelector",
+            "a virtual function is given; the other functions of its NIC stay free for others",
+        )
     number = 1 if everything else count
     return Nics(
         number,
@@ -208,7 +198,6 @@ def _nics(total: int, view: PodView, hint: Hint | None) -> Nics:
         most=number,
         virtual=virtual,
         all=everything,
-        exclusive=exclusive,
         selectors=_labels(hint, view),
     )
 
@@ -221,15 +210,13 @@ def _warn_of_exclusive(hint: Hint, view: PodView) -> None:
         )
 
 
-def _labels(hint: Hint | None, view: PodView) -> tuple[str, ...]:
+def _labels(hint: Hint, view: PodView) -> tuple[str, ...]:
     """CEL of the selectors; those of a virtual function's NIC are looked for under `parent_`."""
-    if hint is None:
-        return ()
-    prefix = PARENT if hint.vf_selector is not None else ""
+    of_nic = PARENT if hint.vf_selector is not None else ""
     found = [
-        labels(selector, field=f"{hint.where}.{name}", notes=view.notes, prefix=prefix_of)
-        for name, selector, prefix_of in (
-            ("selector", hint.selector, prefix),
+        labels(selector, field=f"{hint.where}.{name}", notes=view.notes, prefix=prefix)
+        for name, selector, prefix in (
+            ("selector", hint.selector, of_nic),
             ("vfSelector", hint.vf_selector, ""),
         )
         if selector is not None
@@ -244,8 +231,8 @@ def _beside(nics: Nics, cards: Share, *, required: bool) -> tuple[Nics, Joint]:
     return replace(nics, most=most), Joint(required=required, per_device=per_device)
 
 
-def _scope(hint: Hint | None, cards: Share | None, view: PodView) -> Scope | None:
-    if hint is None or cards is None or not hint.scope or cards.count == 1:
+def _scope(hint: Hint, cards: Share, view: PodView) -> Scope | None:
+    if cards.count == 1:
         return None
     if hint.scope == "Device":
         raise view.notes.refuse(
@@ -271,9 +258,9 @@ def _partition(view: PodView, cards: Share | None) -> bool:
     return True
 
 
-def _isolation(view: PodView, cards: Share | None) -> str | None:
+def _isolation(view: PodView) -> str | None:
     provider, field = view.labels.get(PROVIDER), f"{view.meta}.labels[{PROVIDER}]"
-    if provider is None or cards is None:
+    if provider is None:
         return None
     if provider.lower() != "hami-core":
         raise view.notes.refuse(field, f"{provider!r} is no provider", "write HAMi-core")

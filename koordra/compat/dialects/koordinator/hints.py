@@ -10,7 +10,7 @@ In place of a device's label `<label>` koordra reads its attribute `koordinator.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,18 +38,12 @@ _UNKNOWN: Final = "is no field that Koordinator reads"
 class Hint:
     """About one type of device. Selectors are None where they are absent; an empty one matches everything."""
 
-    where: str
+    where: str = ""
     selector: Any = None
     vf_selector: Any = None
     strategy: str = ""
     scope: str = ""
     exclusive: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class JointAllocate:
-    types: tuple[str, ...]
-    same_pcie: bool
 
 
 def hints_of(view: PodView) -> dict[str, Hint]:
@@ -74,15 +68,16 @@ def hints_of(view: PodView) -> dict[str, Hint]:
     return found
 
 
-def joint(view: PodView) -> JointAllocate | None:
+def joint(view: PodView) -> tuple[Set[str], bool]:
+    """Types of devices that are to be near each other, and whether they have to be on one PCIe root. Raises Refused."""
     read = _json(view, JOINT)
     if not read.data:
-        return None
+        return set(), False
     read.only("deviceTypes", "requiredScope", problem=_UNKNOWN)
     types = read.data.get("deviceTypes")
     if not isinstance(types, list) or not all(kind in _TYPES for kind in types):
         raise read.wrong("is no list of types of devices", f"types are {', '.join(_TYPES)}", at="deviceTypes")
-    return JointAllocate(tuple(types), _word(read, "requiredScope", "SamePCIe") == "SamePCIe")
+    return set(types), _word(read, "requiredScope", "SamePCIe") == "SamePCIe"
 
 
 def partition_bandwidth(view: PodView) -> str | None:
@@ -123,32 +118,28 @@ PARENT: Final = "parent_"
 
 def labels(selector: object, *, field: str, notes: Notes, prefix: str = "") -> str:
     """A LabelSelector over devices. Empty for one that matches everything. Raises Refused."""
+    known = "write matchLabels or matchExpressions"
     if not isinstance(selector, Mapping):
-        raise notes.refuse(field, "is not a label selector", "write matchLabels or matchExpressions")
-    unknown = sorted(set(map(str, selector)) - {"matchLabels", "matchExpressions"})
-    if unknown:
-        raise notes.refuse(
-            f"{field}.{unknown[0]}", "is no field of a label selector", "use matchLabels or matchExpressions"
-        )
-    exact = selector.get("matchLabels") or {}
-    terms = selector.get("matchExpressions") or []
+        raise notes.refuse(field, "is not a label selector", known)
+    if unknown := sorted(set(map(str, selector)) - {"matchLabels", "matchExpressions"}):
+        raise notes.refuse(f"{field}.{unknown[0]}", "is no field of a label selector", known)
+    exact, terms = selector.get("matchLabels") or {}, selector.get("matchExpressions") or []
     if not isinstance(exact, Mapping) or not isinstance(terms, list):
-        raise notes.refuse(field, "is not a label selector", "write matchLabels or matchExpressions")
-    parts = [_label(str(key), "In", [str(value)], prefix=prefix) for key, value in exact.items()]
+        raise notes.refuse(field, "is not a label selector", known)
+    wanted = [(str(key), "In", [str(value)]) for key, value in exact.items()]
     for index, term in enumerate(terms):
-        parts.append(_term(term, f"{field}.matchExpressions[{index}]", notes, prefix=prefix))
-    if parts:
-        asked = [str(key) for key in exact] + [str(term.get("key")) for term in terms]
-        attributes = ", ".join(f"{LABELS_DOMAIN}/{prefix}{key}" for key in dict.fromkeys(asked))
+        wanted.append(_term(term, f"{field}.matchExpressions[{index}]", notes))
+    if wanted:
+        attributes = dict.fromkeys(f"{LABELS_DOMAIN}/{prefix}{key}" for key, _, _ in wanted)
         notes.warn(
             field,
-            f"labels are looked for as attributes {attributes}",
+            f"labels are looked for as attributes {', '.join(attributes)}",
             "have the nodes publish them, or the claim waits",
         )
-    return " && ".join(parts)
+    return " && ".join(_label(prefix + key, operator, values) for key, operator, values in wanted)
 
 
-def _term(term: Any, field: str, notes: Notes, *, prefix: str) -> str:
+def _term(term: Any, field: str, notes: Notes) -> tuple[str, str, list[str]]:
     data = term if isinstance(term, Mapping) else {}
     operator, values = str(data.get("operator") or ""), data.get("values") or []
     if not data.get("key") or operator not in _OPERATORS or not isinstance(values, list):
@@ -157,18 +148,19 @@ def _term(term: Any, field: str, notes: Notes, *, prefix: str) -> str:
         )
     if bool(values) != (operator in ("In", "NotIn")):
         raise notes.refuse(f"{field}.values", f"{operator} wants {'values' if not values else 'no values'}")
-    return _label(str(data["key"]), operator, [str(value) for value in values], prefix=prefix)
+    return str(data["key"]), operator, list(map(str, values))
 
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
-def _label(key: str, operator: str, values: Sequence[str], *, prefix: str) -> str:
-    name = cel_text(prefix + key)
+def _label(key: str, operator: str, values: Sequence[str]) -> str:
+    name = cel_text(key)
     there = f"{name} in {_LABELS}"
-    if operator == "Exists":
-        return there
-    if operator == "DoesNotExist":
-        return f"!({there})"
-    listed = f"{_LABELS}[{name}] in [{', '.join(cel_text(value) for value in values)}]"
-    return f"({there} && {listed})" if operator == "In" else f"(!({there}) || !({listed}))"
+    listed = f"{_LABELS}[{name}] in [{', '.join(map(cel_text, values))}]"
+    return {
+        "Exists": there,
+        "DoesNotExist": f"!({there})",
+        "In": f"({there} && {listed})",
+        "NotIn": f"(!({there}) || !({listed}))",
+    }[operator]

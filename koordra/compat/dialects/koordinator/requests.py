@@ -16,6 +16,7 @@ Source of the rules: koordinator pkg/webhook/pod and pkg/scheduler/plugins/devic
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -102,22 +103,16 @@ def of_pod(
     inits: Sequence[tuple[int, Amounts]],
 ) -> dict[str, int]:
     """What the pod asks for; sidecars and init containers come with their position. Zeros are left out."""
-    running = _sum([*containers, *(amounts for _, amounts in sidecars)])
-    peaks = [
-        _sum([amounts, *(other for position, other in sidecars if position < at)]) for at, amounts in inits
-    ]
-    found = {
-        name: max([running.get(name, 0), *(peak.get(name, 0) for peak in peaks)])
-        for name in {name for amounts in (running, *peaks) for name in amounts}
-    }
+    found = _sum([*containers, *(amounts for _, amounts in sidecars)])
+    for at, amounts in inits:
+        found |= _sum([amounts, *(other for position, other in sidecars if position < at)])  # the larger
     return {name: amount for name, amount in found.items() if amount}
 
 
-def _sum(parts: Sequence[Amounts]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _sum(parts: Sequence[Amounts]) -> Counter[str]:
+    total: Counter[str] = Counter()
     for part in parts:
-        for name, amount in part.items():
-            total[name] = total.get(name, 0) + amount
+        total.update(part)
     return total
 
 

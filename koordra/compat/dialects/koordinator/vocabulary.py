@@ -122,11 +122,12 @@ def environment(cards: Sequence[Card], _pod: Sequence[Card], _unit: int) -> Vari
 
 def device_allocated(found: Allocated) -> dict[str, str]:
     """JSON, keys and spelling as Go writes it."""
-    nics = [held for held in found.held if held.device.kind in (names.TYPE_NIC, names.TYPE_VF)]
-    body = {"gpu": [_gpu(held) for held in found.gpus()], "rdma": [_nic(held) for held in nics]}
-    text = json.dumps(
-        {kind: listed for kind, listed in body.items() if listed}, separators=(",", ":"), ensure_ascii=False
-    )
+    body = {
+        "gpu": [_gpu(held) for held in found.gpus()],
+        "rdma": [_nic(held) for held in found.held if held.device.kind in (names.TYPE_NIC, names.TYPE_VF)],
+    }
+    given = {kind: listed for kind, listed in body.items() if listed}
+    text = json.dumps(given, separators=(",", ":"), ensure_ascii=False)
     return {"scheduling.koordinator.sh/device-allocated": text}
 
 
